@@ -1,4 +1,4 @@
-"""The asset aggregate: an environment, a compute resource or a template, from which workloads are made.
+"""The asset aggregate: an environment, a compute resource, a data source or a template, from which workloads are made.
 
 One kind of aggregate for all of them: they live alike, and what may stand in the spec of each, the field registry says
 (events/asset_specs.py). A spec is kept as it was given, since absent, null and a value are three things in it. A
@@ -6,7 +6,7 @@ workload stores what came of it, so that no later change and no deletion of an a
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, assert_never, get_args
+from typing import Annotated, Any, Final, Literal, TypeGuard, assert_never, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -15,13 +15,21 @@ from events.decision import Context, Decision
 from events.ids import incarnation_id, name_key
 from events.refusal import Refusal
 
-AssetKind = Literal["environment", "compute", "template"]
+DataSourceKind = Literal["pvc", "git", "nfs", "host-path", "config-map", "secret"]
+AssetKind = Literal["environment", "compute", "template", "pvc", "git", "nfs", "host-path", "config-map", "secret"]
 AssetScope = Literal["tenant", "cluster", "department", "project"]
 SCOPES: Final[tuple[AssetScope, ...]] = get_args(AssetScope)
+DATA_SOURCES: Final[tuple[DataSourceKind, ...]] = get_args(DataSourceKind)
 CALLED: Final[dict[AssetKind, str]] = {
     "environment": "environment",
     "compute": "compute resource",
     "template": "template",
+    "pvc": "PVC data source",
+    "git": "Git data source",
+    "nfs": "NFS data source",
+    "host-path": "host path data source",
+    "config-map": "ConfigMap data source",
+    "secret": "Secret data source",
 }
 """In sentences."""
 MAX_SPEC_BYTES: Final = 64 * 1024
@@ -40,7 +48,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AssetCreated(_Event, frozen=True, kw_only=True):
-    """Somebody created an environment, a compute resource or a template."""
+    """Somebody created an environment, a compute resource, a data source or a template."""
 
     asset_id: str
     """UUID of this incarnation of the name."""
@@ -107,6 +115,10 @@ class Asset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def exists(self) -> bool:
         return bool(self.asset_id) and self.deleted_at is None
+
+
+def is_data_source(kind: AssetKind) -> TypeGuard[DataSourceKind]:
+    return kind in DATA_SOURCES
 
 
 def asset_key(kind: str, scope: str, place: str, name: str) -> str:

@@ -4,15 +4,24 @@ The fields of workloads come from their sections (events/workload/fields) and ke
 as it is. Every field can be left out: what is mandatory is so after the merge (R7).
 """
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
-from events.asset import AssetKind
+from events.asset import AssetKind, DataSourceKind, is_data_source
 from events.fields.declare import About, Section, joined
 from events.fields.node import Node, tree
 from events.workload.fields.compute import Resources
 from events.workload.fields.creation import AssetChoice
 from events.workload.fields.process import Process
 from events.workload.fields.scheduling import Scheduling
+from events.workload.fields.storage import (
+    ConfigMapVolume,
+    GitVolume,
+    HostPathVolume,
+    NfsVolume,
+    PvcVolume,
+    SecretVolume,
+)
 from events.workload.kinds import KINDS
 from events.workload.spec import WorkloadSpec
 
@@ -42,7 +51,7 @@ class TemplateAssets(Section, frozen=True, kw_only=True):
     TITLE: ClassVar[str] = "Assets"
 
     assets: Annotated[AssetChoice | None, About(rows="S009 S015 S034")] = None
-    """Environment and compute resource that it takes its fields from, where a request names none."""
+    """Environment, compute resource and data sources that it takes its fields from, where a request names none."""
 
 
 if TYPE_CHECKING:
@@ -77,13 +86,52 @@ else:
         optional=True,
     )
 
+_NOT_OF_SOURCES: Final = frozenset({"name", "exclude", "ephemeral", "claim_info"})
+"""Of a volume: its name is the data source's, and a new claim is a workload's own."""
+
+
+def _source(name: str, volume: type[Section]) -> type[Section]:
+    return joined(name, __name__, volume, without=_NOT_OF_SOURCES)
+
+
+SOURCES: Final[dict[DataSourceKind, tuple[str, type[Section]]]] = {
+    "pvc": ("pvc", _source("PvcSource", PvcVolume)),
+    "git": ("git", _source("GitSource", GitVolume)),
+    "nfs": ("nfs", _source("NfsSource", NfsVolume)),
+    "host-path": ("hostPath", _source("HostPathSource", HostPathVolume)),
+    "config-map": ("configMapVolume", _source("ConfigMapSource", ConfigMapVolume)),
+    "secret": ("secretVolume", _source("SecretSource", SecretVolume)),
+}
+"""By kind of data source: the list of spec.storage that its volume goes into, and what people say of it."""
 SPECS: Final[dict[AssetKind, type[Section]]] = {
     "environment": EnvironmentSpec,
     "compute": ComputeResourceSpec,
     "template": TemplateSpec,
+    **{kind: spec for kind, (_, spec) in SOURCES.items()},
 }
 OWN: Final = frozenset(field.name for section in (EnvironmentUse, TemplateAssets) for field in tree(section).fields)
 """Fields that say how an asset is used, and are no part of what is merged."""
+
+
+def volume_spec(kind: DataSourceKind, name: str, source: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a workload's spec that a data source sets: one volume, of its name."""
+    field, _ = SOURCES[kind]
+    return {"storage": {field: [{"name": name, **source}]}}
+
+
+def source_spec(kind: DataSourceKind, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What people say of a data source, of its stored spec."""
+    field, _ = SOURCES[kind]
+    return {name: value for name, value in spec["storage"][field][0].items() if name != "name"}
+
+
+def mount_path(kind: AssetKind, spec: Mapping[str, Any]) -> str:
+    """Where pods find the volume of a data source, of its stored spec."""
+    if not is_data_source(kind):
+        return ""
+    field, struct = SOURCES[kind]
+    volume = spec["storage"][field][0]
+    return volume.get("mountPath" if "mountPath" in tree(struct).by_name else "path") or ""
 
 
 def spec_node(workload_type: str) -> Node:

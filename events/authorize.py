@@ -119,3 +119,19 @@ def authorize(grants: Grants, permission: Permission, project_id: str | None) ->
         message=f"you have no role here that lets you {_ACTS[permission]}; ask an administrator for one that does: "
         f"{roles}",
     )
+
+
+def heir_refusal(subject: str, grants: Grants, project_id: str | None) -> Refusal | None:
+    """Why somebody cannot become the owner of a workload of this project; None where they can.
+
+    Args:
+        grants: theirs.
+    """
+    if grants.allows(Permission.SUBMIT, project_id):
+        return None
+    return Refusal(
+        code="heir_not_permitted",
+        field="owner",
+        message=f"{subject!r} has no role in this project that lets them submit workloads, so they cannot own one; ask "
+        "an administrator of the project to give them one, such as researcher, and try again",
+    )

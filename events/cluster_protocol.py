@@ -77,6 +77,8 @@ class RunPod(_Message, frozen=True, kw_only=True):
     pod_security: PodSecurity | None = None
     """What the project's pods keep to at least; None: what the cluster says."""
     pod: PodRef
+    endless: bool = False
+    """Whether it runs until it is told to end."""
     pods: int = 1
     """How many pods that find each other may be alive at once: those of this pod set, or of the whole workload where
     they are told of each other. With several, they find each other by name.

@@ -57,7 +57,10 @@ from events.workload.commands import (
     CreateWorkload,
     DeleteWorkload,
     ResumeWorkload,
+    ScaleInference,
     SuspendWorkload,
+    TransferWorkload,
+    UndoAct,
     UserWorkloadCommand,
 )
 
@@ -268,6 +271,9 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_workload(ResumeWorkload),
         _on_workload(DeleteWorkload, in_full_log=True, service="auto_deletion"),
         _on_workload(ChangeWorkload),
+        _on_workload(TransferWorkload),
+        _on_workload(UndoAct),
+        _on_workload(ScaleInference, service="autoscaler"),
         CommandType(
             type=AddCluster,
             aggregate="cluster",

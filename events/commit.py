@@ -33,7 +33,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str | None = None
     """Id of the thing after this commit; for a workload, of its newest incarnation."""
     owner: str | None = None
-    """Actor id of the creator."""
+    """Actor id of the owner of a workload: who submitted it, or got it since."""
     project_id: str | None = None
     """UUID of its project."""
     cluster_id: str | None = None

@@ -65,7 +65,16 @@ UNBUILT_PHASES: Final[dict[Phase, str]] = {
 TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
     Phase.CREATING: frozenset({Phase.PENDING, Phase.INITIALIZING, Phase.STOPPED, Phase.DELETING}),
     Phase.PENDING: frozenset(
-        {Phase.INITIALIZING, Phase.STOPPED, Phase.STOPPING, Phase.DELETING, Phase.COMPLETED, Phase.FAILED}
+        {
+            Phase.INITIALIZING,
+            # An inference that is scaled to zero while its replicas wait for a node.
+            Phase.RUNNING,
+            Phase.STOPPED,
+            Phase.STOPPING,
+            Phase.DELETING,
+            Phase.COMPLETED,
+            Phase.FAILED,
+        }
     ),
     Phase.INITIALIZING: frozenset(
         {Phase.RUNNING, Phase.UNKNOWN, Phase.PENDING, Phase.STOPPING, Phase.DELETING, Phase.COMPLETED, Phase.FAILED}
@@ -76,6 +85,8 @@ TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
             Phase.UNKNOWN,
             Phase.PENDING,
             Phase.STOPPING,
+            # An inference that is suspended while it has no replica.
+            Phase.STOPPED,
             Phase.DELETING,
             Phase.COMPLETED,
             Phase.FAILED,
@@ -169,5 +180,14 @@ class WaitingReason(StrEnum):
 BACKOFF_LIMIT_EXCEEDED: Final = "backoff_limit_exceeded"
 """Reason of a workload that is Failed."""
 
-PHASE_REASONS: Final = (*(reason.value for reason in WaitingReason), NODE_UNREACHABLE, BACKOFF_LIMIT_EXCEEDED)
+SCALED_TO_ZERO: Final = "scaled_to_zero"
+"""Reason of an inference that is Running, and has no replica."""
+SCALED_TO_ZERO_MESSAGE: Final = "scaled to zero, since nobody asked for it: the next request starts a replica"
+
+PHASE_REASONS: Final = (
+    *(reason.value for reason in WaitingReason),
+    NODE_UNREACHABLE,
+    BACKOFF_LIMIT_EXCEEDED,
+    SCALED_TO_ZERO,
+)
 """Every code that a workload gives for its phase."""

@@ -11,7 +11,7 @@ from events.fields.declare import Body, Limits, Section, joined
 from events.fields.node import Kind, Node, item_key, tree
 from events.fields.values import QUANTITY_PATTERN, Items, LongText, Quantity, SomeQuantity
 from events.workload.kinds import KINDS
-from events.workload.spec import DistributedSpec, TrainingSpec, WorkloadSpec, WorkspaceSpec
+from events.workload.spec import OF_ENDS, DistributedSpec, InferenceSpec, TrainingSpec, WorkloadSpec, WorkspaceSpec
 
 
 class _FieldRules(Section, frozen=True, kw_only=True):
@@ -167,6 +167,9 @@ if TYPE_CHECKING:
     class DistributedDefaults(DistributedSpec, frozen=True, kw_only=True):
         """What a policy can set in a distributed training."""
 
+    class InferenceDefaults(InferenceSpec, frozen=True, kw_only=True):
+        """What a policy can set in an inference."""
+
     class TrainingRules(Section, frozen=True, kw_only=True):
         """Rules of a training's fields."""
 
@@ -175,6 +178,9 @@ if TYPE_CHECKING:
 
     class DistributedRules(Section, frozen=True, kw_only=True):
         """Rules of a distributed training's fields."""
+
+    class InferenceRules(Section, frozen=True, kw_only=True):
+        """Rules of an inference's fields."""
 
     class WorkloadRules(Section, frozen=True, kw_only=True):
         """Rules of the fields of any kind: the form of what is stored."""
@@ -188,9 +194,17 @@ else:
     DistributedDefaults = joined(
         "DistributedDefaults", __name__, *DistributedSpec.PARTS, without=_ONE_RUN, optional=True
     )
+    InferenceDefaults = joined(
+        "InferenceDefaults",
+        __name__,
+        *InferenceSpec.PARTS,
+        without=_ONE_RUN | OF_ENDS,
+        optional=True,
+    )
     TrainingRules = _rules_of(TrainingSpec)
     WorkspaceRules = _rules_of(WorkspaceSpec)
     DistributedRules = _rules_of(DistributedSpec)
+    InferenceRules = _rules_of(InferenceSpec)
     WorkloadRules = _rules_of(WorkloadSpec)
 
 
@@ -212,6 +226,15 @@ class WorkspacePolicySetting(Body, frozen=True, kw_only=True):
     """What may be given, in the tree of the fields."""
 
 
+class InferencePolicySetting(Body, frozen=True, kw_only=True):
+    """A policy for inferences."""
+
+    defaults: InferenceDefaults | None = None
+    """Fields that an inference gets where neither a template, assets nor the request set them."""
+    rules: InferenceRules | None = None
+    """What may be given, in the tree of the fields."""
+
+
 class DistributedPolicySetting(Body, frozen=True, kw_only=True):
     """A policy for distributed trainings."""
 
@@ -225,6 +248,7 @@ POLICIES: Final[dict[str, type[Body]]] = {
     "Training": TrainingPolicySetting,
     "Workspace": WorkspacePolicySetting,
     "Distributed": DistributedPolicySetting,
+    "Inference": InferencePolicySetting,
 }
 """The body that sets the policy of a kind of workload."""
 assert POLICIES.keys() == KINDS.keys(), "every kind of workload can have a policy"

@@ -23,8 +23,11 @@ REFUSALS: Final[dict[str, str]] = {
     "it.",
     "local_taken": "A cluster of kind local exists already. It is this machine, so there can be only one.",
     "not_found": "It does not exist, or you may not see it.",
-    "not_owner": "The cluster has ownership protection. Only the creator of the workload or an administrator may do "
-    "this.",
+    "not_owner": "The cluster has ownership protection. Only the owner of the workload or an administrator may do "
+    "this. Nobody else ever gives a workload to another owner.",
+    "heir_not_permitted": "Who is to own the workload has no role in its project that lets them submit workloads.",
+    "act_overtaken": "What should be undone was changed again by somebody since.",
+    "nothing_to_undo": "There is no act of this workload that can be undone, or not the one that was named.",
     "not_in_project": "The caller has no role in the project.",
     "not_permitted": "The caller's role does not allow this action.",
     "not_authenticated": "The token is missing, has expired or is not trusted.",

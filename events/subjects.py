@@ -33,6 +33,7 @@ ALL_RECIPES: Final = "recipes.*"
 ALL_AGENT_RECIPES: Final = "agent.*.recipes"
 ALL_CODE: Final = "code.>"
 ALL_FEED: Final = "feed.>"
+ALL_LOADS: Final = "load.*"
 WEBHOOKS_ASKED: Final = "webhooks.asked"
 """Below it the api asks the service `webhooks`; never stored."""
 ALL_STANDS: Final = "stand.>"
@@ -108,6 +109,11 @@ def observed_cluster_subject(cluster_id: str) -> str:
 def usage_subject(cluster_id: str) -> str:
     """Usage samples of an agent: core NATS, kept nowhere but in an expiring table."""
     return f"usage.{_token(cluster_id)}"
+
+
+def load_subject(reporter: str) -> str:
+    """What one who forwards requests says of the load of inferences: core NATS, kept nowhere."""
+    return f"load.{_token(reporter)}"
 
 
 def agent_logs_subject(cluster_id: str) -> str:

@@ -32,7 +32,13 @@ from events.service_accounts import MAX_ACCOUNTS
 from events.subscriptions import MAX_IN_ALL, MAX_OF_PROJECT
 from events.webhooks import MAX_IN_ALL as MAX_WEBHOOKS
 from events.webhooks import MAX_OF_PROJECT as MAX_WEBHOOKS_OF_PROJECT
-from events.workload.fields.creation import MOST_CREATIONS, DistributedCreation, TrainingCreation, WorkspaceCreation
+from events.workload.fields.creation import (
+    MOST_CREATIONS,
+    DistributedCreation,
+    InferenceCreation,
+    TrainingCreation,
+    WorkspaceCreation,
+)
 from muster.embedded.environment import SET_BY_UP, is_taken
 from projections.filters import FIELDS, MAX_LIMIT, OPERATORS
 from services.api.acts import MOST_IDS
@@ -172,7 +178,8 @@ def events_page() -> str:
         "## Shapes used above",
         "",
         "`TrainingSpec` holds [the fields of a training](api.md#fields-of-a-training) below `spec`, by the same names,",
-        "and `Distribution` those that only [a distributed training](api.md#fields-of-a-distributed-training) has.",
+        "and `Distribution` and `Serving` those that only [a distributed training](api.md#fields-of-a-distributed-training)",
+        "or [an inference](api.md#fields-of-an-inference) has.",
         "",
     ]
     for name, struct in shared.items():
@@ -263,8 +270,12 @@ LIMITS: Final[tuple[tuple[str, tuple[Bound, ...], str], ...]] = (
     ("requests of one user: per second, and at once", ("requests_per_second", "requests_burst"), "429 `rate_limited`"),
     ("living workloads of a project", ("project_max_living_workloads",), "429 `too_many_workloads`"),
     ("creations of a project in 60 minutes", ("project_max_creations_per_hour",), "429 `too_many_creations`"),
-    ("bytes of a project's creations in 60 minutes", ("project_max_bytes_per_hour",), "429 `too_many_bytes`"),
-    ("bytes of a user's creations in 60 minutes", ("user_max_bytes_per_hour",), "429 `too_many_bytes`"),
+    (
+        "bytes that are created and changed in a project in 60 minutes (workloads, assets, policies)",
+        ("project_max_bytes_per_hour",),
+        "429 `too_many_bytes`",
+    ),
+    ("bytes of those of a user in 60 minutes", ("user_max_bytes_per_hour",), "429 `too_many_bytes`"),
     (
         "people to whom one user gives a first role in 60 minutes (administrators: no limit)",
         (NEW_PEOPLE_PER_HOUR,),
@@ -454,6 +465,7 @@ FIELDS_OF: Final[dict[type[Body], str]] = {
     TrainingCreation: "Fields of a training",
     DistributedCreation: "Fields of a distributed training",
     WorkspaceCreation: "Fields of a workspace",
+    InferenceCreation: "Fields of an inference",
 }
 """Headings of what is submitted."""
 
@@ -498,6 +510,12 @@ def kinds_section() -> list[str]:
             WorkspaceCreation,
             "It has the fields of a training except `spec.completions` and `spec.parallelism`, and these. The default",
             "of `spec.priorityClass` is `high`. The flags are those of `muster workspace submit`.",
+        ),
+        *kind_section(
+            InferenceCreation,
+            "It has the fields of a training except `spec.completions`, `spec.parallelism`, `spec.backoffLimit`,",
+            "`spec.restartPolicy` and `spec.autoDeletionTimeAfterCompletionSeconds`, since it does not end by itself, and",
+            "these. The default of `spec.priorityClass` is `very-high`. The flags are those of `muster inference submit`.",
         ),
     ]
 

@@ -84,6 +84,7 @@ class Story:
         key: str = KEY,
         name: str = "",
         distributed: Mapping[str, Any] | None = None,
+        inference: Mapping[str, Any] | None = None,
     ) -> Self:
         data: dict[str, Any] = {
             "workload_id": id_,
@@ -98,6 +99,8 @@ class Story:
         }
         if distributed is not None:
             data |= {"kind": "Distributed", "distributed": distributed}
+        if inference is not None:
+            data |= {"kind": "Inference", "inference": inference}
         self.specs[key] = data["spec"]
         self.commit(f"ev.workload.{key}", ("WorkloadCreated", data))
         return self

@@ -28,6 +28,13 @@ FACTS: Final = {
     "PodStopped": frozenset({"stopping"}),
 }
 
+_OPPOSITES: Final = {
+    "WorkloadSuspended": "WorkloadResumed",
+    "WorkloadResumed": "WorkloadSuspended",
+    "WorkloadChanged": "WorkloadChanged",
+}
+"""What follows from the undoing of an act."""
+
 type Wrong = tuple[str, str]
 """(name of the invariant, what was seen)."""
 
@@ -106,6 +113,8 @@ class Workload:
     attempt: int = 1
     failed_runs: int = 0
     succeeded: set[Place] = field(default_factory=set[Place])
+    removed: set[Place] = field(default_factory=set[Place])
+    """Replicas that were too many: their places are not used again."""
     pods: dict[Place, Run | Waiting] = field(default_factory=dict[Place, Run | Waiting])
     spent: bool = False
     """A run failed for which there is no further try."""
@@ -128,6 +137,10 @@ class Workload:
 
     distributed: Fields = field(default_factory=dict[str, Any])
     """What a distributed training has beside its spec; empty for every other kind."""
+    inference: Fields = field(default_factory=dict[str, Any])
+    """What an inference has beside its spec; empty for every other kind."""
+    replicas: int = 0
+    """How many an inference is to have now."""
 
     def asked_of(self, pod_set: str) -> Asked:
         """What a pod of this set asks for."""
@@ -136,6 +149,8 @@ class Workload:
     @property
     def sizes(self) -> dict[str, int]:
         """How many pods each of its sets has; the end of the first set's is its own end."""
+        if self.inference:
+            return {"replica": self.replicas}
         if not self.distributed:
             return {"main": self.completions}
         distribution = self.distributed["distribution"]
@@ -144,11 +159,16 @@ class Workload:
 
     @property
     def all_done(self) -> bool:
+        if self.inference:
+            return False
         decides, count = next(iter(self.sizes.items()))
         return sum(pod_set == decides for pod_set, _ in self.succeeded) >= count
 
     @property
     def most_at_once(self) -> int:
+        if self.inference:
+            # Those that were told to go count until they have.
+            return self.replicas + sum(run.phase == "stopping" for run in self.live.values())
         return sum(self.sizes.values()) if self.distributed else int(self.spec.get("parallelism", 1))
 
     @property
@@ -186,6 +206,8 @@ def created(record: Record, data: Fields, before: Workload | None) -> tuple[Work
         owner=data["owner"],
         spec=data["spec"],
         distributed=data.get("distributed") or {},
+        inference=data.get("inference") or {},
+        replicas=(data.get("inference") or {}).get("replicas", 0),
         created_at=moment(data["at"]),
         made_seq=record.seq,
     )
@@ -277,6 +299,8 @@ class Model:
             workload.phase = "Running"
         elif phases & {"bound", "starting"}:
             workload.phase = "Initializing"
+        elif workload.queued and workload.inference and not workload.replicas:
+            workload.phase = "Running"
         elif workload.queued:
             workload.phase = "Pending"
         else:
@@ -314,10 +338,18 @@ class Model:
         workload, pod = self.workload, placement["pod"]
         place, name = (pod["pod_set"], pod["index"]), run_name(self.workload.id, pod)
         before = workload.pods.get(place)
-        if not 0 <= pod["index"] < workload.sizes.get(pod["pod_set"], 0):
+        # The index of a replica is never used again, so it says nothing of how many there are.
+        in_set = (
+            pod["pod_set"] in workload.sizes
+            if workload.inference
+            else pod["index"] < workload.sizes.get(pod["pod_set"], 0)
+        )
+        if pod["index"] < 0 or not in_set:
             yield "bound", f"{name} is no pod of {workload.sizes}"
         if place in workload.succeeded:
             yield "bound", f"{name} is bound, and that pod has succeeded before"
+        if place in workload.removed:
+            yield "bound", f"{name} is bound, and that replica was removed before"
         if isinstance(before, Run):
             yield "bound", f"{name} is bound while {before.name} lives"
         expected = before or Waiting(workload.attempt, 0)
@@ -371,6 +403,44 @@ class Model:
         for place, pod in workload.pods.items():
             if isinstance(pod, Waiting):
                 workload.pods[place] = Waiting(workload.attempt, 0)
+        if workload.inference:
+            self._have_replicas(max(self._bounds[0], 1))
+
+    @property
+    def _bounds(self) -> tuple[int, int]:
+        given = self.workload.inference["serving"]["autoscaling"]
+        return int(given["minReplicas"]), int(given["maxReplicas"])
+
+    def _workload_scaled(self, data: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        yield from self._may_run("was scaled")
+        if not workload.inference:
+            yield "scaled", f"{workload.name} has no replicas, and was scaled"
+            return
+        least, most = self._bounds
+        if not least <= data["replicas"] <= most:
+            yield "scaled", f"{workload.name} is to have {data['replicas']} replicas, and may have {least} to {most}"
+        if data["was"] != workload.replicas or data["replicas"] == workload.replicas:
+            yield "scaled", f"{workload.name} has {workload.replicas} replicas, scaled from {data['was']}"
+        if not workload.queued:
+            yield "scaled", f"{workload.name} was scaled before the scheduler had it"
+        self._have_replicas(data["replicas"])
+
+    def _have_replicas(self, replicas: int) -> None:
+        """Of those that are too many, those without a node are gone, and the newest of the others are told to go."""
+        workload = self.workload
+        workload.replicas = replicas
+        waiting = sorted(place for place, pod in workload.pods.items() if isinstance(pod, Waiting))
+        staying = sorted(place for place, run in workload.live.items() if run.phase != "stopping")
+        for _ in range(len(waiting) + len(staying) - replicas):
+            if waiting:
+                self._remove(waiting.pop())
+            else:
+                workload.live[staying.pop()].phase = "stopping"
+
+    def _remove(self, place: Place) -> None:
+        del self.workload.pods[place]
+        self.workload.removed.add(place)
 
     def _workload_changed(self, data: Fields) -> Iterator[Wrong]:
         workload = self.workload
@@ -389,6 +459,23 @@ class Model:
         if data.get("delete_at") is not None:
             workload.delete_at = moment(data["delete_at"])
             workload.generation += 1
+
+    def _workload_transferred(self, data: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        if workload.desired == "Deleted":
+            yield "deleted", f"{workload.name} was given to another owner while it goes"
+        if data["owner"] == workload.owner:
+            yield "owner", f"{workload.name} was given to who has it"
+        workload.owner = data["owner"]
+
+    def _act_undone(self, data: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        follows = _OPPOSITES.get(data["act"])
+        told = [event["type"] for event in self.record.fields["events"]]
+        if follows not in told:
+            yield "undone", f"{workload.name}: {data['act']} was undone, and {told} follows"
+        if not any((seq, type_) == (data["sequence"], data["act"]) for seq, _, type_ in workload.told):
+            yield "undone", f"{workload.name}: there was no {data['act']} at {data['sequence']} that could be undone"
 
     def _workload_deletion_requested(self, data: Fields) -> Iterator[Wrong]:
         workload = self.workload
@@ -460,6 +547,8 @@ class Model:
             else:
                 old = run.attempt != workload.attempt
                 workload.pods[place] = Waiting(workload.attempt, 0) if old else Waiting(run.attempt, run.try_ + 1)
+                if workload.inference and workload.desired == "Running" and len(workload.pods) > workload.replicas:
+                    self._remove(place)
         else:
             workload.pods[place] = again
             if type_ == "PodFailed":
@@ -472,7 +561,10 @@ class Model:
         workload = self.workload
         workload.failed_runs += 1
         workload.spent = retry_at is None
-        if (retry_at is None) != (workload.failed_runs > workload.backoff_limit):
+        if workload.inference:
+            if retry_at is None:
+                yield "failed", f"{run.name} of an inference is not run again"
+        elif (retry_at is None) != (workload.failed_runs > workload.backoff_limit):
             yield (
                 "failed",
                 f"{run.name}: {workload.failed_runs} failed runs of {workload.backoff_limit} + 1, again at {retry_at}",

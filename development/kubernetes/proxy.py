@@ -27,6 +27,8 @@ class Mode(Enum):
     """429, with Retry-After where `retry_after_seconds` says; the server never hears."""
     ERROR = auto()
     """500; the server never hears."""
+    FORBIDDEN = auto()
+    """403, as an API server answers that just began and has not read its roles; the server never hears."""
     CUT = auto()
     """The server does it; the connection breaks in the middle of its answer, a stream with what it tells next."""
     SILENT = auto()
@@ -38,6 +40,14 @@ class Mode(Enum):
     """A watch ends in order before it told anything."""
     HOLD = auto()
     """A request waits until the mode is another, and goes to the server that is there then."""
+
+
+REFUSALS: Final = {
+    Mode.TOO_MANY: (429, "TooManyRequests"),
+    Mode.ERROR: (500, "InternalError"),
+    Mode.FORBIDDEN: (403, "Forbidden"),
+}
+"""Status and reason."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +130,7 @@ class Proxy:
         self.requests[request.method, request.path.partition("?")[0]] += 1
         mode = self._meets(request)
         match mode:
-            case Mode.TOO_MANY | Mode.ERROR:
+            case Mode.TOO_MANY | Mode.ERROR | Mode.FORBIDDEN:
                 self.struck[mode] += 1
                 writer.write(self._refusal(mode))
                 await writer.drain()
@@ -188,7 +198,7 @@ class Proxy:
         return self.mode if self.only(request) else Mode.PASS
 
     def _refusal(self, mode: Mode) -> bytes:
-        code, reason = (429, "TooManyRequests") if mode is Mode.TOO_MANY else (500, "InternalError")
+        code, reason = REFUSALS[mode]
         status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason}
         body = json.dumps(status | {"message": f"the proxy says {reason}"}).encode()
         asked = mode is Mode.TOO_MANY and self.retry_after_seconds is not None

@@ -8,7 +8,7 @@
         stack.cluster_sync.kill(); stack.cluster_sync.start(MUSTER_FAILPOINT="facts_committed")
 
 Parts: `stack.plane` (etcd, API server, controller manager, kwok), `stack.nats`, `stack.postgres`, `stack.control` (api,
-ownership, commands), `stack.workers` (scheduler, auto_deletion, projector), `stack.cluster_sync`, and agents: each a
+ownership, commands), `stack.workers` (scheduler, auto_deletion, autoscaler, projector), `stack.cluster_sync`, and agents: each a
 process of its own, with the rights of deploy/kubernetes on the API server and those of its cluster's user on NATS.
 """
 
@@ -260,7 +260,7 @@ class KubernetesStack:
             "MUSTER_HTTP_PORT": str(self.http_port),
         }
         self.control = self._service("control", "api", "ownership", "commands")
-        self.workers = self._service("workers", "scheduler", "auto_deletion", "projector")
+        self.workers = self._service("workers", "scheduler", "auto_deletion", "autoscaler", "projector")
         self.cluster_sync = self._service("cluster_sync", "cluster_sync")
         self.api: Api
         self.acknowledged: dict[str, str] = {}

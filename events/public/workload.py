@@ -34,6 +34,8 @@ from events.workload.pod_sets import PodSet
 from events.workload.state import Edit, Workload, WorkloadCreated, WorkloadEvent, take
 from events.workload.state import WorkloadChanged as Changed
 from events.workload.state import WorkloadDeleted as Deleted
+from events.workload.state import WorkloadScaled as Scaled
+from events.workload.state import WorkloadTransferred as Transferred
 
 PLACED_AT_ONCE: Final = 100
 """Placements in one event. It is part of the contract: ids follow from it."""
@@ -206,6 +208,29 @@ class WorkloadChanged(OfWorkload, frozen=True, kw_only=True, rename="camel"):
     """When it will be deleted by itself; null where it has not ended."""
 
 
+class WorkloadTransferred(OfWorkload, frozen=True, kw_only=True, rename="camel"):
+    """Somebody else is its owner from now on."""
+
+    owner: str
+    """Actor id of the new owner."""
+    previous_owner: str
+    """Actor id of who had it before."""
+
+
+class WorkloadScaled(OfWorkload, frozen=True, kw_only=True, rename="camel"):
+    """The number of replicas of an inference changed, with its load."""
+
+    replicas: int
+    """How many there are to be from now on."""
+    previous_replicas: int
+    """How many there were to be before."""
+    reason: Literal["load", "idle", "request"]
+    """`load`: the load on each replica; `idle`: nobody asked for long; `request`: somebody asked while there was none.
+    """
+    message: str
+    """The load that it was decided by, in a sentence."""
+
+
 class WorkloadDeleted(OfWorkload, frozen=True, kw_only=True, rename="camel"):
     """It is deleted, its pods are gone, and its name is free."""
 
@@ -270,6 +295,8 @@ EVENTS: Final[tuple[type[PublicEvent], ...]] = (
     WorkloadPlaced,
     WorkloadEvicted,
     WorkloadChanged,
+    WorkloadTransferred,
+    WorkloadScaled,
     WorkloadDeleted,
     PodStarted,
     PodEnded,
@@ -312,6 +339,16 @@ def _of_event(
                 priority_class=cut(state.spec.priority_class),
                 auto_deletion_time_after_completion_seconds=fit(state.spec.auto_deletion_time_after_completion_seconds),
                 delete_at=state.delete_at,
+                **of,
+            )
+        case Transferred():
+            yield WorkloadTransferred(owner=cut(event.owner), previous_owner=cut(was.owner), **of)
+        case Scaled():
+            yield WorkloadScaled(
+                replicas=fit(event.replicas),
+                previous_replicas=fit(event.was),
+                reason=event.reason,
+                message=cut(event.message),
                 **of,
             )
         case Deleted():

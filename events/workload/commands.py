@@ -5,12 +5,15 @@ from typing import Literal
 
 import msgspec
 
+from events.actors import STRANGER
+from events.workload.fields.inference import ScaleReason
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
 from events.workload.pod import Placement, PodRef
-from events.workload.spec import Distributed, TrainingSpec
+from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
+from events.workload.state import UndoableAct
 
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -29,6 +32,8 @@ class CreateWorkload(_Command, frozen=True, kw_only=True):
     spec: TrainingSpec
     distributed: Distributed | None = None
     """Of a distributed training; None for every other kind."""
+    inference: Inference | None = None
+    """Of an inference; None for every other kind."""
     made_from: MadeFrom | None = None
     """From which template and assets the api made the spec, and who set its fields."""
 
@@ -36,6 +41,11 @@ class CreateWorkload(_Command, frozen=True, kw_only=True):
         """Raises ValueError where there is no such kind."""
         if self.kind not in KINDS:
             raise ValueError(f"no kind of workload is called {self.kind!r}")
+
+    @property
+    def beside(self) -> Beside:
+        """What its kind stores beside the spec."""
+        return self.distributed or self.inference
 
 
 class SuspendWorkload(_Command, frozen=True, kw_only=True):
@@ -64,6 +74,53 @@ class ChangeWorkload(_Command, frozen=True, kw_only=True):
     """All of them: what is not among them is taken off."""
     annotations: tuple[Annotation, ...] | None = None
     """Likewise."""
+
+
+class TransferWorkload(_Command, frozen=True, kw_only=True):
+    """Make somebody else its owner."""
+
+    workload_id: str
+    subject: str
+    """Of the new owner's tokens, or the id of a service account."""
+    actor: str = STRANGER
+    """Id of the new owner; the gate sets it."""
+
+
+class Changeable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a change can set; None: what it left alone."""
+
+    priority_class: PriorityClass | None = None
+    auto_deletion_time_after_completion_seconds: int | None = None
+    labels: tuple[Label, ...] | None = None
+    annotations: tuple[Annotation, ...] | None = None
+
+
+class UndoAct(_Command, frozen=True, kw_only=True):
+    """Take back what somebody did to a workload, as the log tells of it."""
+
+    workload_id: str
+    sequence: int
+    """Of the act's commit."""
+    act: UndoableAct
+    attempt: int = 0
+    """Of a suspension or resumption: the attempt that the workload was seen in. In another one it was resumed since."""
+    made: Changeable = Changeable()
+    """Of a change: what it made of the workload."""
+    before: Changeable = Changeable()
+    """Of a change: what that was before."""
+
+
+class ScaleInference(_Command, frozen=True, kw_only=True):
+    """From the autoscaler: let an inference have so many replicas."""
+
+    workload_id: str
+    replicas: int
+    was: int
+    """How many there were to be when it was decided; where there are others by now, it comes too late and does nothing.
+    """
+    reason: ScaleReason
+    message: str
+    """The load that it was decided by, in a sentence of at most 300 characters."""
 
 
 class PlacePods(_Command, frozen=True, kw_only=True):
@@ -116,5 +173,14 @@ class ReportPods(_Command, frozen=True, kw_only=True):
     facts: tuple[PodFact, ...]
 
 
-UserWorkloadCommand = CreateWorkload | SuspendWorkload | ResumeWorkload | DeleteWorkload | ChangeWorkload
+UserWorkloadCommand = (
+    CreateWorkload
+    | SuspendWorkload
+    | ResumeWorkload
+    | DeleteWorkload
+    | ChangeWorkload
+    | TransferWorkload
+    | UndoAct
+    | ScaleInference
+)
 WorkloadCommand = UserWorkloadCommand | PlacePods | ReportPods

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
+import msgspec
+
 from events.decision import Context, Decision
 from events.ids import incarnation_id, name_suffix, workload_key
 from events.phases import BACKOFF_LIMIT_EXCEEDED, FINISHED, DesiredPhase, Phase, PodPhase
@@ -17,9 +19,13 @@ from events.workload.commands import (
     PodFact,
     ReportPods,
     ResumeWorkload,
+    ScaleInference,
     SuspendWorkload,
+    TransferWorkload,
+    UndoAct,
     WorkloadCommand,
 )
+from events.workload.fields.inference import MOST_REPLICAS
 from events.workload.kinds import KINDS
 from events.workload.pod import (
     POD_TRANSITIONS,
@@ -35,13 +41,15 @@ from events.workload.pod import (
     PodSucceeded,
     PodUnreachable,
     PodWarned,
+    failures_in_a_row,
     how_it_failed,
     pod_id,
     run_token,
 )
-from events.workload.spec import with_master_defaults
+from events.workload.spec import Distributed, Inference, beside_with_defaults
 from events.workload.state import (
     LONGEST_RETRY_WAIT,
+    ActUndone,
     Edit,
     SetProgress,
     Workload,
@@ -54,8 +62,10 @@ from events.workload.state import (
     WorkloadFailed,
     WorkloadQueued,
     WorkloadResumed,
+    WorkloadScaled,
     WorkloadStopped,
     WorkloadSuspended,
+    WorkloadTransferred,
     WorkloadWaiting,
     bindable_among,
     is_completed,
@@ -66,6 +76,9 @@ from events.workload.state import (
 
 MAX_WARNINGS_OF_RUN: Final = 10
 """Different reasons; a history with more of them tells nobody more."""
+
+MOST_SCALE_WORDS: Final = 300
+"""Characters of why the replicas changed."""
 
 WorkloadDecision = Decision[WorkloadEvent]
 
@@ -102,6 +115,10 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
             return _place(command, state, context)
         case ReportPods():
             return _report(command, state, context)
+        case TransferWorkload():
+            return _transfer(command, state, context)
+        case ScaleInference():
+            return _rescale(command, state)
         case _:
             pass
     if refusal := _not_owner(state, context):
@@ -115,6 +132,8 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
             return _delete(command, state, context)
         case ChangeWorkload():
             return _change(command, state, context)
+        case UndoAct():
+            return _undo(command, state, context)
         case _:
             assert_never(command)
 
@@ -131,7 +150,7 @@ def _not_owner(state: Workload, context: Context) -> Refusal | None:
         return None
     return Refusal(
         code="not_owner",
-        message=f"ownership protection is on for this cluster: only the creator of {state.name!r} or an "
+        message=f"ownership protection is on for this cluster: only the owner of {state.name!r} or an "
         "administrator can do this",
     )
 
@@ -140,6 +159,7 @@ def _create(command: CreateWorkload, state: Workload, context: Context) -> Workl
     if state.living:
         return name_taken(command.name)
     key, kind = workload_key(command.project_id, command.name), KINDS[command.kind]
+    beside = beside_with_defaults(command.beside)
     return (
         WorkloadCreated(
             workload_id=incarnation_id(key, context.command_id),
@@ -151,7 +171,8 @@ def _create(command: CreateWorkload, state: Workload, context: Context) -> Workl
             owner=context.actor.id,
             at=context.now,
             spec=kind.with_defaults(command.spec),
-            distributed=with_master_defaults(command.distributed),
+            distributed=beside if isinstance(beside, Distributed) else None,
+            inference=beside if isinstance(beside, Inference) else None,
             made_from=command.made_from,
         ),
     )
@@ -200,6 +221,13 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
     annotations = command.annotations if command.annotations != spec.annotations else None
     if seconds is None and priority is None and labels is None and annotations is None:
         return ()
+    if seconds is not None and state.inference is not None:
+        return Refusal(
+            code="never_ends",
+            field="autoDeletionTimeAfterCompletionSeconds",
+            message=f"{state.name!r} is an inference, which never ends by itself, so nothing would delete it; its "
+            "priority, labels and annotations can be changed",
+        )
     if priority is not None and state.phase in FINISHED:
         return Refusal(
             code="workload_finished",
@@ -219,6 +247,78 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
             annotations=annotations,
         ),
     )
+
+
+def _undo(command: UndoAct, state: Workload, context: Context) -> WorkloadDecision:
+    """The opposite of an act, where what the act did still stands."""
+    if state.desired is DesiredPhase.DELETED:
+        return _deleted_refusal(state, "set back")
+    undone = ActUndone(sequence=command.sequence, act=command.act)
+    match command.act:
+        case "WorkloadSuspended" | "WorkloadResumed":
+            suspended = command.act == "WorkloadSuspended"
+            stands = state.desired is (DesiredPhase.STOPPED if suspended else DesiredPhase.RUNNING)
+            if not stands or state.attempt != command.attempt:
+                return _overtaken(command, "somebody suspended or resumed it since")
+            follows = _resume(state) if suspended else _suspend(state, context)
+        case "WorkloadChanged":
+            if moved := _moved_on(command, state):
+                return _overtaken(command, f"somebody changed {moved} since")
+            back = ChangeWorkload(workload_id=state.workload_id, **msgspec.structs.asdict(command.before))
+            follows = _change(back, state, context)
+        case _:
+            assert_never(command.act)
+    return follows if isinstance(follows, Refusal) or not follows else (undone, *follows)
+
+
+def _moved_on(command: UndoAct, state: Workload) -> str:
+    """A field that no longer is what the change made of it; empty where all are."""
+    for field in msgspec.structs.fields(command.made):
+        made = getattr(command.made, field.name)
+        if made is not None and made != getattr(state.spec, field.name):
+            return field.name.replace("_", " ")
+    return ""
+
+
+def _overtaken(command: UndoAct, why: str) -> Refusal:
+    return Refusal(
+        code="act_overtaken", message=f"what commit {command.sequence} did stands no longer: {why}; look again"
+    )
+
+
+def _transfer(command: TransferWorkload, state: Workload, context: Context) -> WorkloadDecision:
+    """The gate has seen to it that the new owner may submit in the project. What is over can be given away, too: who
+    has it may delete it.
+    """
+    if state.desired is DesiredPhase.DELETED:
+        return _deleted_refusal(state, "transferred")
+    if command.actor == state.owner:
+        return ()
+    if context.actor.id != state.owner and not context.override:
+        # Also where protection is off: whoever may act on it for others shall not make it theirs.
+        return Refusal(
+            code="not_owner", message=f"only the owner of {state.name!r} or an administrator can give it to another"
+        )
+    return (WorkloadTransferred(owner=command.actor),)
+
+
+def _rescale(command: ScaleInference, state: Workload) -> WorkloadDecision:
+    """Whoever asks: never beyond what the person set, and never against a number that has changed meanwhile."""
+    if state.inference is None:
+        return Refusal(code="no_inference", message=f"{state.name!r} is of kind {state.kind} and has no replicas")
+    limits = state.inference.serving.autoscaling
+    least, most = limits.min_replicas or 0, min(limits.max_replicas or MOST_REPLICAS, MOST_REPLICAS)
+    if not least <= command.replicas <= most:
+        return Refusal(
+            code="replicas_out_of_bounds",
+            field="replicas",
+            message=f"{state.name!r} has {least} to {most} replicas; {command.replicas} were asked for",
+        )
+    running = state.desired is DesiredPhase.RUNNING and state.queued and state.phase not in FINISHED
+    if not running or command.was != state.inference.replicas or command.replicas == command.was:
+        return ()
+    message = command.message[:MOST_SCALE_WORDS]
+    return (WorkloadScaled(replicas=command.replicas, was=command.was, reason=command.reason, message=message),)
 
 
 def _ended(state: Workload, verb: str) -> Refusal | None:
@@ -331,31 +431,49 @@ def _of_fact(fact: PodFact, edit: Edit, now: datetime) -> tuple[PodEvent, ...]:
         case "unreachable":
             unseen = PodUnreachable(pod=fact.pod, at=fact.at, reason=fact.reason, message=fact.message)
             return (unseen,) if PodPhase.UNKNOWN in next_phases else ()
-        case "succeeded":
+        case "succeeded" if edit.state.inference is None:
             return (PodSucceeded(pod=fact.pod, at=fact.at),)
         # The workload of a pod that outlives it has its end already.
-        case "stopped" | "failed" | "interrupted" | "refused" if (
+        case "stopped" | "succeeded" | "failed" | "interrupted" | "refused" if (
             pod.phase is PodPhase.STOPPING or edit.state.phase in FINISHED
         ):
             return (PodStopped(pod=fact.pod, at=fact.at, exit_code=fact.exit_code),)
+        case "succeeded":
+            return (_replica_ended(fact, pod, now),)
         case "failed":
-            return (_failed(fact, edit.state, now),)
+            return (_failed(fact, pod, edit.state, now),)
         case "stopped" | "interrupted" | "refused":
             return (_interrupted(fact, pod.interruptions, now),)
         case _:
             assert_never(fact.kind)
 
 
-def _failed(fact: PodFact, state: Workload, now: datetime) -> PodFailed:
+def _failed(fact: PodFact, pod: Pod, state: Workload, now: datetime) -> PodFailed:
+    limit = KINDS[state.kind].backoff_limit(state.spec)
+    if limit is None:
+        # For ever, and ever more slowly while it does not get going.
+        retry_at = now + retry_wait(failures_in_a_row(pod, fact.at) - 1)
+    else:
+        retry_at = None if state.failures >= limit else now + retry_wait(state.failures)
     return PodFailed(
         pod=fact.pod,
         at=fact.at,
         exit_code=fact.exit_code,
         reason=fact.reason or "exit_code",
         message=fact.message,
-        retry_at=None
-        if state.failures >= KINDS[state.kind].backoff_limit(state.spec)
-        else now + retry_wait(state.failures),
+        retry_at=retry_at,
+    )
+
+
+def _replica_ended(fact: PodFact, pod: Pod, now: datetime) -> PodFailed:
+    """A replica's process ended without an error, though nobody told it to."""
+    return PodFailed(
+        pod=fact.pod,
+        at=fact.at,
+        exit_code=0,
+        reason="replica_ended",
+        message="a replica is to run until it is told to end",
+        retry_at=now + retry_wait(failures_in_a_row(pod, fact.at) - 1),
     )
 
 
@@ -386,7 +504,7 @@ def _what_follows(event: PodEvent, edit: Edit, now: datetime) -> WorkloadEvent |
 def _spent(event: PodFailed, state: Workload, now: datetime) -> WorkloadFailed:
     runs = "1 failed run" if state.failures == 1 else f"{state.failures} failed runs"
     pod = f"{event.pod.pod_set}-{event.pod.index}"
-    limit = KINDS[state.kind].backoff_limit(state.spec)
+    limit = KINDS[state.kind].backoff_limit(state.spec) or 0
     return WorkloadFailed(
         at=now,
         reason=BACKOFF_LIMIT_EXCEEDED,

@@ -13,7 +13,15 @@ from msgspec.structs import replace
 from events.workload.spec import TrainingSpec
 
 Source = Literal[
-    "request", "compute", "environment", "template", "project policy", "department policy", "tenant policy", "default"
+    "request",
+    "data source",
+    "compute",
+    "environment",
+    "template",
+    "project policy",
+    "department policy",
+    "tenant policy",
+    "default",
 ]
 """Who can set a field; the first goes before the others."""
 SOURCES: Final[tuple[Source, ...]] = get_args(Source)
@@ -39,6 +47,8 @@ class MadeFrom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The environment."""
     compute: AssetUsed | None = None
     """The compute resource."""
+    data_sources: tuple[AssetUsed, ...] = ()
+    """The data sources. Each is the volume of its name."""
     tenant_policy: int = 0
     """Sequence of the commit that set the policy of the tenant, as it was then; 0: there was none. Likewise below."""
     project_policy: int = 0

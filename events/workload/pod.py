@@ -5,7 +5,7 @@ follows for the workload stands in `state.py`, how its pods are kept in `pods.py
 the storage format: only ever extended.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, TypeGuard, assert_never, get_args
 
 import msgspec
@@ -205,6 +205,8 @@ def is_of_pod(event: object) -> TypeGuard[PodEvent]:
 
 MOST_WORDS_OF_AN_END: Final = 300
 """Characters that are kept of how a run ended, for each pod that waits to be run again."""
+STEADY: Final = timedelta(minutes=10)
+"""A run that lasted so long has worked: what ends it is no part of a loop of failures. As Kubernetes has it."""
 MOST_COUNTED: Final = 2**31 - 1
 """Of attempts, tries and indexes, which are counted one by one."""
 
@@ -259,6 +261,11 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the run before ended, in words, where it was none of ours to end it."""
     warned: tuple[str, ...] = ()
     """Reasons of the warnings that were told of this run."""
+    failures: int = 0
+    """How many of its runs failed one after the other, none of which lasted STEADY: slows a loop of failures down where
+    nothing else ends it."""
+    running_since: datetime | None = None
+    """When its process began to run."""
     token: int = 0
     """Orders the runs of one pod key through all incarnations of the name: an agent never starts an older one."""
 
@@ -289,6 +296,7 @@ def bound(before: Pod | None, placement: Placement, token: int) -> Pod | None:
         devices=placement.devices,
         gpu_model=placement.gpu_model,
         interruptions=before.interruptions if before else 0,
+        failures=before.failures if before else 0,
         token=token,
     )
 
@@ -303,7 +311,8 @@ def moved(pod: Pod, event: PodEvent, *, attempt: int | None) -> Pod | None:
         case PodStarting():
             return replace(pod, phase=PodPhase.STARTING)
         case PodRunning():
-            return replace(pod, phase=PodPhase.RUNNING, interruptions=0)
+            # One that was out of sight began before.
+            return replace(pod, phase=PodPhase.RUNNING, interruptions=0, running_since=pod.running_since or event.at)
         case PodUnreachable():
             return replace(pod, phase=PodPhase.UNKNOWN)
         case PodWarned():
@@ -311,7 +320,8 @@ def moved(pod: Pod, event: PodEvent, *, attempt: int | None) -> Pod | None:
         case PodSucceeded():
             return None
         case PodFailed():
-            return _waiting(pod, event.retry_at, interruptions=pod.interruptions, ended=how_it_failed(event))
+            failed = replace(pod, failures=failures_in_a_row(pod, event.at))
+            return _waiting(failed, event.retry_at, interruptions=pod.interruptions, ended=how_it_failed(event))
         case PodInterrupted():
             told = event.message or event.reason.replace("_", " ")
             return _waiting(pod, event.retry_at, interruptions=pod.interruptions + 1, ended=f"was interrupted ({told})")
@@ -322,6 +332,12 @@ def moved(pod: Pod, event: PodEvent, *, attempt: int | None) -> Pod | None:
             return Pod(attempt=attempt, try_=pod.try_ + 1 if pod.attempt == attempt else 0, phase=PodPhase.PENDING)
         case _:
             assert_never(event)
+
+
+def failures_in_a_row(pod: Pod, at: datetime) -> int:
+    """With the run of it that failed at this time."""
+    steady = pod.running_since is not None and at - pod.running_since >= STEADY
+    return 1 if steady else pod.failures + 1
 
 
 def how_it_failed(event: PodFailed) -> str:
@@ -339,5 +355,6 @@ def _waiting(pod: Pod, not_before: datetime | None, *, interruptions: int, ended
         phase=PodPhase.PENDING,
         not_before=not_before,
         interruptions=interruptions,
+        failures=pod.failures,
         ended=ended if len(ended) <= MOST_WORDS_OF_AN_END else f"{ended[: MOST_WORDS_OF_AN_END - 1]}…",
     )

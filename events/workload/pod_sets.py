@@ -99,6 +99,10 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True):
     parallelism: int
     minimum: int = 0
     """Pods of it that must have a place before any pod of the workload may start; 0 where each may start for itself."""
+    endless: bool = False
+    """Whether none of its pods ever succeeds, and `count` rises and falls while it lives: a pod that is added has a new
+    index, and the newest are removed.
+    """
     template: PodTemplate
     peers: Peers | None = None
     """How its pods find the others of the workload; None where they need not."""

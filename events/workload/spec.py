@@ -15,21 +15,30 @@ from events.fields.declare import Section, joined
 from events.quantities import cores_to_milli, parse_bytes
 from events.workload.fields.compute import ComputeSpec, ExtendedResource, Resources
 from events.workload.fields.distribution import Distribution
+from events.workload.fields.inference import Serving, ServingPort, with_serving_defaults
 from events.workload.fields.lifetime import Lifetime
 from events.workload.fields.metadata import Metadata
 from events.workload.fields.probes import Probes
 from events.workload.fields.process import Process
 from events.workload.fields.scheduling import (
+    DEFAULT_INFERENCE_PRIORITY,
     DEFAULT_WORKSPACE_PRIORITY,
     NodeSelectorTerm,
     PriorityClass,
     Scheduling,
 )
-from events.workload.fields.storage import Storage
+from events.workload.fields.storage import Storage, StorageSpec
 from events.workload.fields.workspace import OverQuota
 from events.workload.needs import ExtendedAmount, Tolerated, tolerated
 from events.workload.volumes import check_volumes
 
+OF_ENDS: Final = frozenset(
+    {
+        *("completions", "parallelism", "backoff_limit", "restart_policy"),
+        "auto_deletion_time_after_completion_seconds",
+    }
+)
+"""Fields of what ends by itself."""
 MAX_AUTO_DELETION_SECONDS: Final = 100 * 365 * 24 * 3600
 """A hundred years: longer cannot be a wish, and a larger number would leave the calendar."""
 PRIORITY_RANK: Final[dict[str, int]] = {name: rank for rank, name in enumerate(get_args(PriorityClass))}
@@ -57,6 +66,11 @@ if TYPE_CHECKING:
     ):
         """What a request may say of the workers of a distributed training, and of it as a whole."""
 
+    class InferenceSpec(
+        Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, Serving, frozen=True, kw_only=True
+    ):
+        """What a request may say of an inference, and what is shown of one."""
+
     class WorkloadSpec(
         Process,
         Resources,
@@ -67,6 +81,7 @@ if TYPE_CHECKING:
         Lifetime,
         Metadata,
         Distribution,
+        Serving,
         frozen=True,
         kw_only=True,
     ):
@@ -86,19 +101,30 @@ else:
         defaults={"priority_class": DEFAULT_WORKSPACE_PRIORITY},
     )
     DistributedSpec = joined("DistributedSpec", __name__, *_OF_PODS, Distribution, without=_RUNS)
+    InferenceSpec = joined(
+        "InferenceSpec",
+        __name__,
+        *_OF_PODS,
+        Serving,
+        # It runs until it is deleted: a replica that ends is run again (R26).
+        without=OF_ENDS,
+        defaults={"priority_class": DEFAULT_INFERENCE_PRIORITY},
+    )
     WorkloadSpec = joined(
         "WorkloadSpec",
         __name__,
-        *(Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata, Distribution),
-        # Only one kind has it, and insists on it.
-        defaults={"distributed_framework": None},
+        *(Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata, Distribution, Serving),
+        # Only one kind has them, and insists on them.
+        defaults={"distributed_framework": None, "serving_port": None},
     )
     MasterSpec = joined("MasterSpec", __name__, Process, Resources, Metadata, without={"category", "code"})
 
 NO_SPEC: Final = TrainingSpec(image="")
 """Of a workload that never was."""
 NO_WORKSPACE_SPEC: Final = WorkspaceSpec(image="")
-NO_WORKLOAD_SPEC: Final = WorkloadSpec(image="", distributed_framework="PyTorch")
+_NO_PORT: Final = ServingPort(container=0)
+NO_WORKLOAD_SPEC: Final = WorkloadSpec(image="", distributed_framework="PyTorch", serving_port=_NO_PORT)
+NO_INFERENCE_SPEC: Final = InferenceSpec(image="", serving_port=_NO_PORT)
 NO_DISTRIBUTED_SPEC: Final = DistributedSpec(image="", distributed_framework="PyTorch")
 """What a request has that says nothing."""
 
@@ -112,6 +138,24 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True):
     """The spec of its master, every field with its value; null where it has workers only."""
 
 
+class Inference(msgspec.Struct, frozen=True, kw_only=True):
+    """What an inference stores beside the spec of its replicas."""
+
+    serving: Serving
+    """Every field with its value."""
+    replicas: int
+    """How many there are to be now."""
+
+
+Beside = Distributed | Inference | None
+"""What a workload stores beside its spec, by its kind."""
+
+
+def first_replicas(serving: Serving) -> int:
+    """How many an inference starts with: one at least, by which everybody sees that it works."""
+    return max(serving.autoscaling.min_replicas or 0, 1)
+
+
 def stored(request: Section, before: TrainingSpec = NO_SPEC) -> TrainingSpec:
     """The stored spec with the fields of a request that it has, and all others as in `before`."""
     names = set(request.__struct_fields__)
@@ -121,6 +165,10 @@ def stored(request: Section, before: TrainingSpec = NO_SPEC) -> TrainingSpec:
 
 def distribution_of(spec: DistributedSpec) -> Distribution:
     return Distribution(**{name: getattr(spec, name) for name in Distribution.__struct_fields__})
+
+
+def serving_of(spec: InferenceSpec) -> Serving:
+    return Serving(**{name: getattr(spec, name) for name in Serving.__struct_fields__})
 
 
 def shown[S: Section](form: type[S], *parts: Section) -> S:
@@ -182,11 +230,14 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
         labels=_included(spec.labels),
         annotations=_included(spec.annotations),
         related_urls=_included(spec.related_urls),
+        storage=_included_volumes(spec.storage),
     )
 
 
-FOLLOWING: Final = frozenset({"preemptibility", "compute.gpuDevicesRequest"})
-"""Fields whose default `with_defaults` makes of other fields."""
+FOLLOWING: Final = frozenset(
+    {"preemptibility", "compute.gpuDevicesRequest", "autoscaling.minReplicas", "autoscaling.maxReplicas"}
+)
+"""Fields whose default `with_defaults` and `beside_with_defaults` make of other fields."""
 
 
 class _Excludable(Protocol):
@@ -201,16 +252,29 @@ def _included[T: _Excludable](items: tuple[T, ...]) -> tuple[T, ...]:
     return items
 
 
+def _included_volumes(storage: StorageSpec) -> StorageSpec:
+    for name in storage.__struct_fields__:
+        held = getattr(storage, name)
+        if (left := _included(held)) is not held:
+            storage = replace(storage, **{name: left})
+    return storage
+
+
 def preemptibility_of(priority: PriorityClass) -> Literal["preemptible", "non-preemptible"]:
     """That of a workload which says nothing of it (R19)."""
     return "non-preemptible" if PRIORITY_RANK[priority] >= FIRST_NON_PREEMPTIBLE_RANK else "preemptible"
 
 
-def with_master_defaults(distributed: Distributed | None) -> Distributed | None:
-    """As `with_defaults`, of a master's spec."""
-    if distributed is None or distributed.master is None:
-        return distributed
-    return replace(distributed, master=with_defaults(distributed.master))
+def beside_with_defaults(beside: Beside) -> Beside:
+    """As `with_defaults`, of what is stored beside a spec."""
+    match beside:
+        case Inference():
+            serving = with_serving_defaults(beside.serving)
+            return Inference(serving=serving, replicas=first_replicas(serving))
+        case Distributed() if beside.master is not None:
+            return replace(beside, master=with_defaults(beside.master))
+        case _:
+            return beside
 
 
 def pod_request(compute: ComputeSpec) -> PodRequest:

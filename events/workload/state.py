@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -20,6 +20,8 @@ from msgspec.structs import replace
 from events.phases import (
     FINISHED,
     NODE_UNREACHABLE,
+    SCALED_TO_ZERO,
+    SCALED_TO_ZERO_MESSAGE,
     UNQUEUED,
     DesiredPhase,
     Phase,
@@ -27,6 +29,7 @@ from events.phases import (
     may_follow,
     nodes_unreachable,
 )
+from events.workload.fields.inference import MOST_REPLICAS, ScaleReason
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
@@ -36,6 +39,7 @@ from events.workload.pod import (
     Pod,
     PodEvent,
     PodFailed,
+    PodId,
     PodInterrupted,
     PodRef,
     PodRunning,
@@ -53,7 +57,16 @@ from events.workload.pod import (
 )
 from events.workload.pod_sets import PodSet
 from events.workload.pods import Pods, PodsEdit
-from events.workload.spec import NO_SPEC, PRIORITY_RANK, Distributed, TrainingSpec, check_quantities
+from events.workload.spec import (
+    NO_SPEC,
+    PRIORITY_RANK,
+    Beside,
+    Distributed,
+    Inference,
+    TrainingSpec,
+    check_quantities,
+    first_replicas,
+)
 
 # -- what can have happened --------------------------------------------------------------------------------------------
 
@@ -85,6 +98,8 @@ class WorkloadCreated(_Event, frozen=True, kw_only=True):
     """The spec, with every default filled in. Of a distributed training, that of its workers."""
     distributed: Distributed | None = None
     """What a distributed training has beside that; absent for every other kind."""
+    inference: Inference | None = None
+    """What an inference has beside that; absent for every other kind."""
     made_from: MadeFrom | None = None
     """From which template and assets it was made, and who set its fields where their values do not say it."""
 
@@ -169,6 +184,39 @@ class WorkloadChanged(_Event, frozen=True, kw_only=True):
     """All annotations that it has from now on, likewise."""
 
 
+class WorkloadTransferred(_Event, frozen=True, kw_only=True):
+    """Its owner, or an administrator, made somebody else its owner."""
+
+    owner: str
+    """Actor id of the new owner. Ownership protection compares it from now on."""
+
+
+UndoableAct = Literal["WorkloadSuspended", "WorkloadResumed", "WorkloadChanged"]
+"""Types of events that can be taken back."""
+
+
+class ActUndone(_Event, frozen=True, kw_only=True):
+    """Somebody took back what had been done to it. What follows from that stands beside it."""
+
+    sequence: int
+    """Sequence of the commit of that act."""
+    act: UndoableAct
+    """Type of its event."""
+
+
+class WorkloadScaled(_Event, frozen=True, kw_only=True):
+    """The number of replicas of an inference changed, with its load."""
+
+    replicas: int
+    """How many there are to be from now on. Where there are more, the newest are told to end."""
+    was: int
+    """How many there were to be before."""
+    reason: ScaleReason
+    """`load`, `idle` or `request`."""
+    message: str = ""
+    """The load that it was decided by, in a sentence."""
+
+
 class WorkloadDeletionRequested(_Event, frozen=True, kw_only=True):
     """Somebody or auto-deletion deleted it. It becomes Deleted when its pods are gone."""
 
@@ -202,6 +250,9 @@ WorkloadEvent = (
     | WorkloadCompleted
     | WorkloadFailed
     | WorkloadChanged
+    | WorkloadTransferred
+    | ActUndone
+    | WorkloadScaled
     | WorkloadDeletionRequested
     | WorkloadDeleted
 )
@@ -214,6 +265,8 @@ def countable(event: WorkloadEvent) -> bool:
             return possible(event)
         case WorkloadResumed():
             return 0 <= event.attempt < MOST_COUNTED
+        case WorkloadScaled():
+            return 0 <= event.replicas <= MOST_REPLICAS
         case _:
             return True
 
@@ -227,10 +280,12 @@ MOST_PODS: Final = 10_000
 """Of one set at a time: all that the API takes, and further ones wait."""
 
 
-class SetProgress(msgspec.Struct, frozen=True, kw_only=True):
+class SetProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_index: int = 0
     """The lowest index that was never bound."""
     succeeded: int = 0
+    removed: int = 0
+    """Pods that had to leave, since fewer are wanted: their indexes are not used again."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -243,9 +298,14 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     project_id: str = ""
     cluster_id: str = ""
     owner: str = ""
+    """Actor id of who has it now."""
+    created_by: str = ""
+    """Actor id of who submitted it: the first owner."""
     spec: TrainingSpec = NO_SPEC
     distributed: Distributed | None = None
     """Of a distributed training alone."""
+    inference: Inference | None = None
+    """Of an inference alone."""
     made_from: MadeFrom | None = None
     created_at: datetime | None = None
     desired: DesiredPhase = DesiredPhase.RUNNING
@@ -283,7 +343,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def pod_sets(self) -> tuple[PodSet, ...]:
         """All that is to be run of it; none where there never was one."""
-        return _pod_sets(self.kind, self.spec, self.distributed) if self.exists else ()
+        return _pod_sets(self.kind, self.spec, self.beside) if self.exists else ()
+
+    @property
+    def beside(self) -> Beside:
+        """What its kind stores beside the spec."""
+        return self.distributed or self.inference
 
     @property
     def preemptible(self) -> bool:
@@ -303,18 +368,18 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _KEPT_POD_SETS: Final = 5_000
-_known_pod_sets: Final[dict[int, tuple[str, TrainingSpec, Distributed | None, tuple[PodSet, ...]]]] = {}
+_known_pod_sets: Final[dict[int, tuple[str, TrainingSpec, Beside, tuple[PodSet, ...]]]] = {}
 """By the spec's identity: made once for a workload, and not for each fact of its pods (40 µs)."""
 
 
-def _pod_sets(kind: str, spec: TrainingSpec, distributed: Distributed | None) -> tuple[PodSet, ...]:
+def _pod_sets(kind: str, spec: TrainingSpec, beside: Beside) -> tuple[PodSet, ...]:
     known = _known_pod_sets.get(id(spec))
-    if known is not None and known[1] is spec and known[2] is distributed and known[0] == kind:
+    if known is not None and known[1] is spec and known[2] is beside and known[0] == kind:
         return known[3]
     if len(_known_pod_sets) >= _KEPT_POD_SETS:
         _known_pod_sets.clear()
-    sets = KINDS[kind].pod_sets(spec, distributed)
-    _known_pod_sets[id(spec)] = (kind, spec, distributed, sets)
+    sets = KINDS[kind].pod_sets(spec, beside)
+    _known_pod_sets[id(spec)] = (kind, spec, beside, sets)
     return sets
 
 
@@ -389,9 +454,10 @@ def bindable_among(state: Workload, refs: Iterable[PodRef], now: datetime) -> se
 def new_indexes(state: Workload, pod_set: PodSet) -> range:
     """Those that may be bound for the first time: as many as there is room for beside the pods that are not over."""
     progress = state.progress.get(pod_set.name, SetProgress())
-    not_over = progress.next_index - progress.succeeded
+    not_over = progress.next_index - progress.succeeded - progress.removed
     room = max(min(pod_set.parallelism, MOST_PODS) - not_over, 0)
-    return range(progress.next_index, min(progress.next_index + room, pod_set.count))
+    end = progress.next_index + room
+    return range(progress.next_index, end if pod_set.endless else min(end, pod_set.count))
 
 
 def _is_due(pod: Pod, now: datetime) -> bool:
@@ -493,8 +559,10 @@ def _created(event: WorkloadCreated) -> Workload:
         project_id=event.project_id,
         cluster_id=event.cluster_id,
         owner=event.owner,
+        created_by=event.owner,
         spec=event.spec,
         distributed=event.distributed,
+        inference=event.inference,
         made_from=event.made_from,
         created_at=event.at,
     )
@@ -520,6 +588,8 @@ def _take_of_pod(edit: Edit, event: PodEvent, pod: Pod) -> None:
         _name_unseen(edit)
     over = state.phase in FINISHED or state.desired is DesiredPhase.DELETED
     edit.pods.put(pod_id(event.pod), moved(pod, event, attempt=None if over else state.attempt))
+    if state.inference is not None and isinstance(event, PodStopped):
+        _leave_if_surplus(edit, pod_id(event.pod))
     # What ends the workload is followed by its end: nothing is pending in between.
     if not ends and not isinstance(event, PodWarned):
         _derive(edit)
@@ -549,6 +619,13 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
             edit.state = replace(edit.state, reason=event.reason, message=event.message)
         case WorkloadChanged():
             edit.state = _changed(state, event)
+        case ActUndone():
+            pass  # what follows from it is told by the events after it
+        case WorkloadTransferred():
+            edit.state = replace(state, owner=event.owner)
+        case WorkloadScaled():
+            _scale(edit, event.replicas)
+            _derive(edit)
         case WorkloadDeletionRequested():
             edit.state = replace(
                 state,
@@ -587,6 +664,9 @@ def _derive(edit: Edit, *, queued: bool = False) -> None:
         _say(edit, Phase.RUNNING)
     elif pods.coming:
         _say(edit, Phase.INITIALIZING)
+    elif (queued or state.queued) and state.inference is not None and not state.inference.replicas:
+        # Whoever asks is answered, once the first replica is up: nothing is missing.
+        _say(edit, Phase.RUNNING, reason=SCALED_TO_ZERO, message=SCALED_TO_ZERO_MESSAGE)
     elif (queued or state.queued) and state.phase is not Phase.PENDING:
         _say(edit, Phase.PENDING)
     elif state.phase is not Phase.PENDING:
@@ -594,12 +674,12 @@ def _derive(edit: Edit, *, queued: bool = False) -> None:
     # Why it waits is told as long as it waits.
 
 
-def _say(edit: Edit, phase: Phase, *, reason: str = "", names_unseen: bool = False) -> None:
+def _say(edit: Edit, phase: Phase, *, reason: str = "", message: str = "", names_unseen: bool = False) -> None:
     """Give it this phase and reason, where it has others."""
     state = edit.state
     edit.names_unseen = names_unseen
-    if state.phase is not phase or state.reason != reason or (state.message and not names_unseen):
-        edit.state = replace(state, phase=phase, reason=reason, message="")
+    if state.phase is not phase or state.reason != reason or (state.message != message and not names_unseen):
+        edit.state = replace(state, phase=phase, reason=reason, message=message)
 
 
 def _name_unseen(edit: Edit) -> None:
@@ -637,6 +717,53 @@ def _resume(edit: Edit, event: WorkloadResumed) -> None:
         edit.pods.put(id_, Pod(attempt=event.attempt, try_=0, phase=PodPhase.PENDING))
     _say(edit, Phase.RESUMING)
     edit.state = replace(edit.state, desired=DesiredPhase.RUNNING, attempt=event.attempt, failures=0)
+    if edit.state.inference is not None:
+        # Whoever resumes it wants to see it run: it begins with as many as at first.
+        _scale(edit, first_replicas(edit.state.inference.serving))
+
+
+def _scale(edit: Edit, replicas: int) -> None:
+    """From here on so many replicas are wanted; those that are too many go."""
+    state = edit.state
+    if state.inference is not None:
+        edit.state = replace(state, inference=replace(state.inference, replicas=replicas))
+        _remove_surplus(edit)
+
+
+def _remove_surplus(edit: Edit) -> None:
+    """Have the pods go that are more than are wanted: those that hold no node at once, the newest first; then the
+    newest of the others are told to end.
+    """
+    pods = edit.pods
+    for pod_set in edit.state.pod_sets:
+        name = pod_set.name
+        staying = sorted(id_ for id_, pod in pods.live.items() if id_[0] == name and pod.phase is not PodPhase.STOPPING)
+        waiting = sorted(id_ for id_ in pods.waiting.ids() if id_[0] == name)
+        surplus = max(len(staying) + len(waiting) - pod_set.count, 0)
+        gone = waiting[max(len(waiting) - surplus, 0) :]
+        for id_ in gone:
+            _remove(edit, id_)
+        for id_ in staying[len(staying) - (surplus - len(gone)) :]:
+            pod = pods.live.get(id_)
+            assert pod is not None, "it was among them"
+            pods.put(id_, replace(pod, phase=PodPhase.STOPPING))
+
+
+def _leave_if_surplus(edit: Edit, id_: PodId) -> None:
+    """A pod that was told to end has. It is run again only where it is wanted after all, beside all others."""
+    state, pods = edit.state, edit.pods
+    if state.desired is not DesiredPhase.RUNNING or pods.waiting.get(id_) is None:
+        return
+    for pod_set in state.pod_sets:
+        if pod_set.name == id_[0] and pods.live.of_set(id_[0]) + pods.waiting.of_set(id_[0]) > pod_set.count:
+            _remove(edit, id_)
+
+
+def _remove(edit: Edit, id_: PodId) -> None:
+    edit.pods.put(id_, None)
+    progress = edit.state.progress.get(id_[0], SetProgress())
+    removed = replace(progress, removed=progress.removed + 1)
+    edit.state = replace(edit.state, progress=edit.state.progress | {id_[0]: removed})
 
 
 def _finish(edit: Edit, phase: Phase, at: datetime, delete_at: datetime) -> None:

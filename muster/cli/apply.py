@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -119,7 +119,7 @@ def add_apply(root: typer.Typer) -> None:
         """Create the workloads of files or folders, of any kinds, or change them where they may be changed.
 
         What exists already stays as it is where its spec is the same; what cannot be changed is refused by name. A
-        document is what `submit -f` takes, with its kind: Training, Distributed or Workspace.
+        document is what `submit -f` takes, with its kind: Training, Distributed, Workspace or Inference.
         """
         wanted = [one for file in files for one in _read(file)]
         if not wanted:
@@ -303,7 +303,7 @@ def _compare(session: Session, one: _Wanted) -> None:
     if not one.id:
         one.refuse("its name was taken a moment ago, and it is not there now; try again", ExitCode.CONFLICT)
         return
-    answer = session.api.read(f"/workloads/{one.id}")
+    answer = session.api.read(f"/workloads/{one.id}", [("explain", "true")])
     there = answer.body
     if text_of(there, "type") not in {"", one.kind}:
         one.refuse(f"there is a {text_of(there, 'type')} of this name", ExitCode.CONFLICT)
@@ -315,10 +315,11 @@ def _compare(session: Session, one: _Wanted) -> None:
             ExitCode.CONFLICT,
         )
         return
-    want = _effective(one)
+    of_policies = _of_policies(there)
+    want = _effective(one, of_policies)
     if want is None:
         return
-    differing = _differing(one, want, there)
+    differing = _differing(one, want, there, of_policies)
     if not differing:
         one.result = "unchanged"
         return
@@ -336,15 +337,49 @@ def _compare(session: Session, one: _Wanted) -> None:
     one.changes = {name.removeprefix("spec."): spec[name.removeprefix("spec.")] for name in differing}
 
 
-def _effective(one: _Wanted) -> Row | None:
+_POLICIES: Final = frozenset({"tenant policy", "project policy"})
+
+
+def _of_policies(there: Row) -> Row:
+    """What policies set of a workload's spec when it was made, as a spec: it keeps that, and its file says none of it."""
+    has = row_of(there, "spec")
+    found: Row = {}
+    for path, source in row_of(there, "setBy").items():
+        if source not in _POLICIES:
+            continue
+        holder, _, index = path.removeprefix("spec.").partition("[")
+        *above, name = holder.split(".")
+        to, value = found, has
+        for step in above:
+            to, value = cast("Row", to.setdefault(step, {})), row_of(value, step)
+        if index:
+            cast("list[Json]", to.setdefault(name, [])).append(rows_of(value, name)[int(index.rstrip("]"))])
+        else:
+            to[name] = value.get(name)
+    return found
+
+
+def _effective(one: _Wanted, of_policies: Row) -> Row | None:
     """The workload as it would be created, with every default; None where the request is wrong in itself, and the
     reason is told.
+
+    Args:
+        of_policies: what stands below the file.
     """
+    from events.asset_specs import spec_node
     from events.workload.kinds import KINDS
     from services.api.check import FaultyCreation, check_creation
+    from services.api.merge import Layer, merged
+    from services.api.policies_in_force import master_node, within
 
-    kind = KINDS[one.kind]
-    checked = check_creation(kind.creation, one.request)
+    kind, request = KINDS[one.kind], dict(one.request)
+    if of_policies:
+        below = Layer(source="project policy", name="", spec=of_policies)
+        for name, node in (("spec", spec_node), ("masterSpec", master_node)):
+            if isinstance(own := request.get(name), dict):
+                of = node(kind.name) if name == "spec" else node(kind)
+                request[name] = merged(of, [within(below, of), Layer(source="request", name="", spec=own)]).spec
+    checked = check_creation(kind.creation, request)
     if isinstance(checked, FaultyCreation):
         one.refuse("; ".join(f"{issue.field}: {issue.details}" for issue in checked.issues), ExitCode.REJECTED)
         return None
@@ -353,13 +388,13 @@ def _effective(one: _Wanted) -> Row | None:
 
 def _shown(kind: "Kind", checked: Any) -> Row:
     from events.workload.kinds.distributed import shown_master
-    from events.workload.spec import with_master_defaults
+    from events.workload.spec import Distributed, beside_with_defaults
 
-    spec, distributed = checked.order()
-    spec, distributed = kind.with_defaults(spec), with_master_defaults(distributed)
-    shown: Row = {"clusterId": checked.cluster_id, "spec": _as_json(kind.shown(spec, distributed))}
-    if distributed is not None:
-        same, master = shown_master(spec, distributed)
+    spec, beside = checked.order()
+    spec, beside = kind.with_defaults(spec), beside_with_defaults(beside)
+    shown: Row = {"clusterId": checked.cluster_id, "spec": _as_json(kind.shown(spec, beside))}
+    if isinstance(beside, Distributed):
+        same, master = shown_master(spec, beside)
         shown |= {"masterSpecSameAsWorker": same, "masterSpec": _as_json(master)}
     return shown
 
@@ -371,7 +406,7 @@ def _as_json(value: object) -> Json:
     return json.loads(msgspec.json.encode(value))
 
 
-def _differing(one: _Wanted, want: Row, there: Row) -> list[str]:
+def _differing(one: _Wanted, want: Row, there: Row, of_policies: Row) -> list[str]:
     """Fields of which the file says another thing than the workload has, such as `spec.image`."""
     found = [name for name in want if name != "spec" and want[name] != there.get(name)]
     given, has = row_of(one.request, "spec"), row_of(there, "spec")
@@ -379,6 +414,9 @@ def _differing(one: _Wanted, want: Row, there: Row) -> list[str]:
         # It follows the priority that a workload was created with, where nobody names one.
         follows = name == "preemptibility" and given.get(name) is None
         plain = _without_token if name == "security" else _as_it_is
+        if isinstance(of_policies.get(name), list):
+            # An item of the file took the place of one of a policy, which is not told any more.
+            plain = _in_any_order
         if plain(value) != plain(has.get(name)) and not follows:
             found.append(f"spec.{name}")
     return found
@@ -386,6 +424,10 @@ def _differing(one: _Wanted, want: Row, there: Row) -> list[str]:
 
 def _as_it_is(value: Json) -> Json:
     return value
+
+
+def _in_any_order(value: Json) -> Json:
+    return sorted(value, key=json.dumps) if isinstance(value, list) else value
 
 
 def _without_token(security: Json) -> Json:
@@ -410,13 +452,21 @@ def _change(session: Session, one: _Wanted) -> None:
         one.refuse("; ".join((problem.what, *problem.why)), problem.code)
 
 
+def _issues(session: Session, one: _Wanted) -> str:
+    """Why it would not be created; empty where it would be. Policies, templates and assets only the API knows."""
+    from events.workload.kinds import KINDS
+
+    found = session.api.examine(f"/workloads/{KINDS[one.kind].collection}:evaluate", one.request)
+    return "; ".join(f"{text_of(issue, 'field')}: {text_of(issue, 'details')}" for issue in rows_of(found, "issues"))
+
+
 def _rehearse(session: Session, wanted: Sequence[_Wanted]) -> None:
     """What would be done, as far as can be said without doing it."""
     for one in wanted:
-        if not one.merged and _effective(one) is None:
-            continue
         if _found(session, one):
             _compare(session, one)
+        elif issues := _issues(session, one):
+            one.refuse(issues, ExitCode.REJECTED)
         else:
             one.result = "created"
     for one in wanted:

@@ -1,4 +1,6 @@
-"""`muster environment`, `muster compute` and `muster template`: what workloads are made from. All three are alike."""
+"""`muster environment`, `muster compute`, `muster datasource` and `muster template`: what workloads are made from. All
+are alike; data sources have one group of verbs for each kind.
+"""
 
 import time
 from dataclasses import dataclass
@@ -8,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from events.nearest import did_you_mean
-from muster.cli.command import Session, command, group
-from muster.cli.complete import compute_names, environment_names, template_names
+from muster.cli.command import MusterGroup, Session, command, group
+from muster.cli.complete import compute_names, data_source_names, environment_names, template_names
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import LAG_SECONDS, UUID, cluster_id, find_cluster, find_department, find_project, project_id
 from muster.cli.options import ClusterOption, DepartmentOption, IdempotencyOption, ProjectOption, YesOption, confirm
@@ -36,6 +38,8 @@ class AssetNoun:
     """Name in examples."""
     names: "Callable[[Any, str], list[str]]"
     """What a shell completes."""
+    after: str = "Workloads made from it stay as they are."
+    """What its deletion leaves."""
 
 
 ENVIRONMENT: Final = AssetNoun(
@@ -64,11 +68,39 @@ TEMPLATE: Final = AssetNoun(
 )
 
 
+def _source(kind: str, called: str, example: str) -> AssetNoun:
+    return AssetNoun(
+        noun=f"datasource {kind}",
+        called=f"{called} data source",
+        path=f"/asset/datasource/{kind}",
+        rows="dataSources",
+        example=example,
+        names=data_source_names,
+        after="Its data, and workloads made from it, stay as they are.",
+    )
+
+
+SOURCES: Final = (
+    _source("pvc", "PVC", "imagenet"),
+    _source("git", "Git", "code"),
+    _source("nfs", "NFS", "archive"),
+    _source("host-path", "host path", "scratch"),
+    _source("config-map", "ConfigMap", "settings"),
+    _source("secret", "Secret", "certificates"),
+)
+
+
 def _what(row: Row) -> str:
     """What it is most of all asked for."""
     spec, compute = row_of(row, "spec"), row_of(row_of(row, "spec"), "compute")
     names = ("gpuDevicesRequest", "gpuPortionRequest", "gpuMemoryRequest", "cpuCoreRequest", "cpuMemoryRequest")
-    told = [text_of(spec, "image"), *(f"{name} {plain_text(compute[name])}" for name in names if compute.get(name))]
+    place = ("claimName", "repository", "server", "path", "configMap", "secret", "mountPath")
+    of_source = [text_of(spec, name) for name in place if text_of(spec, name)]
+    told = [
+        text_of(spec, "image"),
+        *of_source,
+        *(f"{name} {plain_text(compute[name])}" for name in names if compute.get(name)),
+    ]
     return ", ".join(part for part in told if part)
 
 
@@ -144,12 +176,59 @@ def add_template(root: typer.Typer) -> None:
     _add(root, TEMPLATE)
 
 
+def add_data_sources(root: typer.Typer) -> None:
+    app = group("datasource")
+    for of in SOURCES:
+        below = typer.Typer(
+            cls=MusterGroup,
+            help=f"{of.called}s: list, inspect, create, update, delete.",
+            no_args_is_help=True,
+            rich_markup_mode=None,
+        )
+        _add_verbs(below, of)
+        app.add_typer(below, name=of.noun.removeprefix("datasource "))
+    root.add_typer(app, name="datasource")
+
+
 def _add(root: typer.Typer, of: AssetNoun) -> None:
     app = group(of.noun)
+    _add_verbs(app, of)
+    root.add_typer(app, name=of.noun)
+
+
+def _add_verbs(app: typer.Typer, of: AssetNoun) -> None:
     _add_reads(app, of)
     _add_create(app, of)
     _add_changes(app, of)
-    root.add_typer(app, name=of.noun)
+
+
+def find_data_source(session: Session, given: str, *, project: str, cluster: str) -> str:
+    """The id of one, given by its name, by KIND/NAME or by its id. Raises Problem."""
+    if UUID.match(given.lower()):
+        return given.lower()
+    kind, slash, name = given.partition("/")
+    if slash:
+        of = next((of for of in SOURCES if of.noun == f"datasource {kind}"), None)
+        if of is None:
+            kinds = ", ".join(of.noun.removeprefix("datasource ") for of in SOURCES)
+            raise usage(f"--datasource: {kind!r} is no kind of data source", todo=f"the kinds are {kinds}")
+        return text_of(row_of(find_asset(session, of, name, project=project, cluster=cluster), "meta"), "id")
+    scope = [("name", given), ("projectId", project), ("clusterId", cluster)]
+    found = [(of, row) for of in SOURCES for row in rows_of(session.api.get(of.path, scope), of.rows)]
+    if len(found) == 1:
+        return text_of(row_of(found[0][1], "meta"), "id")
+    if found:
+        raise Problem(
+            f"{given!r} names several data sources",
+            why=tuple(f"{of.called} {text_of(row_of(row, 'meta'), 'id')}  {_where(row)}" for of, row in found),
+            todo="give its kind, as git/NAME, or its id",
+            code=ExitCode.USAGE,
+        )
+    raise Problem(
+        f"there is no data source {given!r} that you can use here",
+        todo="`muster datasource KIND list` shows what there is",
+        code=ExitCode.NOT_FOUND,
+    )
 
 
 def _takes_one(function: "Callable[..., None]", of: AssetNoun) -> None:
@@ -319,7 +398,7 @@ def _add_changes(app: typer.Typer, of: AssetNoun) -> None:
     ) -> None:
         row = find_asset(session, of, asset, **_place(session, project, cluster))
         name = text_of(row_of(row, "meta"), "name")
-        confirm(f"delete {of.called} {name}? Workloads made from it stay as they are.", yes=yes)
+        confirm(f"delete {of.called} {name}? {of.after}", yes=yes)
         path = f"{of.path}/{text_of(row_of(row, 'meta'), 'id')}"
         session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
         session.out.talk(f"{of.called} {name} deleted")
@@ -327,7 +406,7 @@ def _add_changes(app: typer.Typer, of: AssetNoun) -> None:
     _takes_one(update, of)
     _takes_one(delete, of)
     update.__doc__ = f"Set what {_a(of)} sets, from a file. Workloads made from it stay as they are."
-    delete.__doc__ = f"Delete {_a(of)}. Workloads made from it stay as they are."
+    delete.__doc__ = f"Delete {_a(of)}. {of.after}"
     command(
         app,
         "update",

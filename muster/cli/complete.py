@@ -164,6 +164,13 @@ def compute_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as 
     return _asset_names("/asset/compute", "computeResources", incomplete)
 
 
+def data_source_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
+    """Of every kind."""
+    kinds = ("pvc", "git", "nfs", "host-path", "config-map", "secret")
+    found = [_asset_names(f"/asset/datasource/{kind}", "dataSources", incomplete) for kind in kinds]
+    return sorted({name for names in found for name in names})
+
+
 def template_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
     return _asset_names("/workload-templates", "templates", incomplete)
 
@@ -198,7 +205,7 @@ def shells(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sou
 
 
 def policy_kinds(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
-    return _beginning(("trainings", "distributed", "workspaces"), incomplete)
+    return _beginning(("trainings", "distributed", "workspaces", "inferences"), incomplete)
 
 
 def phases(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
@@ -221,7 +228,8 @@ SOURCES: Final = {
     source.__name__: source
     for source in (
         workload_names, pod_names, project_names, cluster_names, node_pools, labels, context_names, shells, phases,
-        environment_names, compute_names, template_names, policy_kinds, department_names,
+        environment_names, compute_names, data_source_names, template_names, policy_kinds,
+        department_names,
     )
 }  # fmt: skip
 """Of live values, by the name that the table knows."""

@@ -45,6 +45,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_workspace",
         summary="Workspaces, in which somebody works: submit, list, inspect, suspend, resume, delete.",
     ),
+    "inference": Noun(
+        module="inference",
+        add="add_inference",
+        summary="Inferences, whose replicas answer requests: submit, list, inspect, suspend, resume, delete.",
+    ),
     "workload": Noun(
         module="workload",
         add="add_workload",
@@ -55,6 +60,9 @@ NOUNS: Final[dict[str, Noun]] = {
     ),
     "compute": Noun(
         module="assets", add="add_compute", summary="Compute resources: what a pod asks for, to be chosen."
+    ),
+    "datasource": Noun(
+        module="assets", add="add_data_sources", summary="Data sources: volumes of workloads, to be chosen."
     ),
     "template": Noun(
         module="assets", add="add_template", summary="Templates: any fields of a workload, to begin with."
@@ -69,6 +77,7 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_apply",
         summary="Create the workloads of files or folders, of any kinds, or change them where they may be changed.",
     ),
+    "undo": Noun(module="undo", add="add_undo", summary="Undo a suspension, resumption or change of workloads."),
     "top": Noun(
         module="top",
         add="add_top",

@@ -18,7 +18,7 @@ from muster.cli.values import Row, row_of, rows_of, text_of, texts_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KINDS: Final = ("trainings", "distributed", "workspaces")
+KINDS: Final = ("trainings", "distributed", "workspaces", "inferences")
 type Query = list[tuple[str, str]]
 
 

@@ -46,9 +46,18 @@ def send(
         return wait_for_end(session.api, identifier, session.out, timeout_seconds=timeout_seconds)
     called = text_of(answer, "name")
     # One that begins with a hyphen would be taken for an option.
-    noun = "workspace" if kind == "Workspace" else "training"
+    noun = {"Workspace": "workspace", "Inference": "inference"}.get(kind, "training")
     session.out.talk(f"next: muster {noun} logs {identifier if called.startswith('-') else shlex.quote(called)} -f")
     return None
+
+
+def send_again(session: Session, workload_id: str) -> Row:
+    """Submits a workload again as it was, under its name; what the API says of the new one. Raises Problem."""
+    from events.workload.kinds import KINDS
+
+    found = session.api.get(f"/workloads/{workload_id}")
+    kind = KINDS[text_of(found, "type")]
+    return session.api.mutate("POST", f"/workloads/{kind.collection}", request_of(found)).body
 
 
 def request_of(row: Row) -> Row:

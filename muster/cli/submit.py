@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from muster.cli.command import Session, command
-from muster.cli.complete import compute_names, template_names
+from muster.cli.complete import compute_names, data_source_names, template_names
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.here import set_working_dir
 from muster.cli.names import check_new_name, default_cluster, default_project, find_cluster
@@ -22,7 +22,7 @@ from muster.cli.options import (
 )
 from muster.cli.output import Format
 from muster.cli.submission import SUBMITTED_COLUMNS, send
-from muster.cli.values import Row, row_of, set_field, text_of
+from muster.cli.values import Json, Row, row_of, set_field, text_of
 
 if TYPE_CHECKING:
     from typer.core import TyperOption
@@ -81,6 +81,15 @@ _ComputeOption = Annotated[
         autocompletion=compute_names,
     ),
 ]
+_DataSourceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--datasource",
+        metavar="NAME|KIND/NAME|ID",
+        help="Data source whose volume each pod finds; repeatable.",
+        autocompletion=data_source_names,
+    ),
+]
 _RequiredKeyOption = Annotated[
     str | None,
     typer.Option(
@@ -131,6 +140,7 @@ def _submit(
     name_prefix: _PrefixOption = None,
     template: _TemplateOption = None,
     compute: _ComputeOption = None,
+    datasource: _DataSourceOption = None,
     required_pod_topology_key: _RequiredKeyOption = None,
     preferred_pod_topology_key: _PreferredKeyOption = None,
     code: CodeOption = None,
@@ -170,6 +180,12 @@ def _submit(
         set_working_dir(session.api, request, chosen, code=code)
     if template or compute or environment:
         _set_assets(session, request, template=template, environment=environment, compute=compute)
+    if datasource:
+        from muster.cli.assets import find_data_source
+
+        project_of, cluster_of = text_of(request, "projectId"), text_of(request, "clusterId")
+        ids: list[Json] = [find_data_source(session, one, project=project_of, cluster=cluster_of) for one in datasource]
+        set_field(request, "assets.datasourceIds", ids)
     if code is not None:
         from muster.cli.code import send_code
 
@@ -273,7 +289,7 @@ def _name(request: Row, name: str | None, prefix: str | None, noun: str) -> None
         request["name"] = prefix
         request["useGivenNameAsPrefix"] = True
     elif not text_of(request, "name"):
-        called = "workspace" if noun == "workspace" else "training"
+        called = noun if noun in {"inference", "workspace"} else "training"
         raise usage(f"the {called} needs a name", todo=f"muster {noun} submit NAME ..., or --name-prefix TEXT")
     if request.get("useGivenNameAsPrefix") is not True:
         check_new_name(text_of(request, "name"))

@@ -36,7 +36,7 @@ from muster.cli.values import (
 _NOT_FROM_TABLE: Final = frozenset(
     {
         *("name", "useGivenNameAsPrefix", "projectId", "clusterId", "spec.command", "spec.args", "spec.code"),
-        *("templateId", "assets.environmentId", "assets.computeId"),
+        *("templateId", "assets.environmentId", "assets.computeId", "assets.datasourceIds"),
     }
 )
 """Told by arguments and flags that `submit` declares itself."""
@@ -155,6 +155,7 @@ FLAG_OF_FIELD: Final[dict[str, str]] = {
     "templateId": "--template",
     "assets.environmentId": "--environment",
     "assets.computeId": "--compute",
+    "assets.datasourceIds": "--datasource",
 }
 """What to correct on the command line when the API names a field."""
 

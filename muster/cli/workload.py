@@ -66,6 +66,7 @@ _LISTS: Final = {
     "Training": "List standard trainings. `muster workload list` shows distributed ones, too.",
     "Distributed": "List distributed trainings with {framework}.",
     "Workspace": "List workspaces.",
+    "Inference": "List inferences.",
 }
 """What a list of one kind says that it does."""
 

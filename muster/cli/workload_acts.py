@@ -1,4 +1,4 @@
-"""What is done to workloads: suspend, resume, delete, set. Each on several at once, each with its own result."""
+"""What is done to workloads: suspend, resume, delete, transfer, set. Most on several, each with its own result."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
@@ -37,14 +37,16 @@ from muster.cli.watch import wait_for_phase
 class _Act:
     """One verb and how it was asked for."""
 
-    verb: Literal["suspend", "resume", "delete"]
-    there: frozenset[str]
+    verb: Literal["suspend", "resume", "delete", "transfer"]
+    there: frozenset[str] = frozenset()
     """Phases that --wait waits for."""
-    wait: bool
-    timeout: str | None
+    wait: bool = False
+    timeout: str | None = None
     key: str | None
     yes: bool = True
     """False: ask before it is done."""
+    owner: str | None = None
+    """To whom they are transferred."""
 
     def on_each(self, session: Session, workloads: list[str], project: str | None) -> int:
         """Does it to each; the exit code is that of the first that failed."""
@@ -65,7 +67,9 @@ class _Act:
             if self.verb == "delete":
                 session.api.mutate("DELETE", path, idempotency_key=self.key)
             else:
-                session.api.mutate("POST", f"{path}/{self.verb}", idempotency_key=self.key)
+                of_kind = f"/workloads/{workload.identifier}" if self.owner else path
+                body: Row | None = {"owner": self.owner} if self.owner else None
+                session.api.mutate("POST", f"{of_kind}/{self.verb}", body, idempotency_key=self.key)
             session.out.talk(f"{self.verb} of {workload.told} accepted")
             if not self.wait:
                 return ExitCode.OK
@@ -93,7 +97,7 @@ def _failed(session: Session, problem: Problem) -> ExitCode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Chosen:
+class Chosen:
     """Workloads that are chosen by what they are, and not by name."""
 
     all: bool
@@ -114,6 +118,8 @@ _LEFT_OUT: Final = {
     "delete": ("Deleting",),
     "suspend": ("Stopped", "Stopping", "Completed", "Failed", "Deleting"),
     "resume": ("Creating", "Pending", "Initializing", "Running", "Resuming", "Completed", "Failed", "Deleting"),
+    "transfer": ("Deleting",),
+    "undo": (),
 }
 """Phases of which there is nothing to do, or nothing can be done, where no phase is asked for."""
 _AT_ONCE: Final = 100
@@ -126,7 +132,7 @@ ACT_COLUMNS: Final = (
 )
 
 
-def _on(act: _Act, session: Session, workloads: list[str] | None, project: str | None, chosen: _Chosen) -> int:
+def _on(act: _Act, session: Session, workloads: list[str] | None, project: str | None, chosen: Chosen) -> int:
     """Does it to those that are named, or to those that are chosen. Raises Problem."""
     if chosen.given and workloads:
         raise usage("name workloads, or choose them with --all and filters", todo="leave one of them out")
@@ -141,7 +147,7 @@ def _on(act: _Act, session: Session, workloads: list[str] | None, project: str |
         flag = "--wait" if act.wait else "--idempotency-key"
         raise usage(f"{flag} goes with workloads that are named, without -o and --dry-run", todo="leave it out")
     if chosen.given:
-        rows = _chosen_rows(session, act.verb, project, chosen)
+        rows = chosen_rows(session, act.verb, project, chosen)
     else:
         named = [workload_told(session, one, project) for one in workloads or []]
         rows: list[Row] = [{"id": identifier, "name": told} for identifier, told in named]
@@ -153,14 +159,14 @@ def _on(act: _Act, session: Session, workloads: list[str] | None, project: str |
         shown = ", ".join(text_of(row, "name") for row in rows[:_SHOWN])
         more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
         confirm(f"{act.verb} {count}: {shown}{more}?", yes=act.yes)
-    return _on_all(session, act.verb, rows, dry_run=chosen.dry_run)
+    return _on_all(session, act, rows, dry_run=chosen.dry_run)
 
 
 _SHOWN: Final = 5
 """Names in a question."""
 
 
-def _chosen_rows(session: Session, verb: str, project: str | None, chosen: _Chosen) -> list[Row]:
+def chosen_rows(session: Session, verb: str, project: str | None, chosen: Chosen) -> list[Row]:
     """Raises Problem: of which project must be clear, so that --all is never more than somebody means."""
     where = default_project(session, project)
     parameters = workload_filters(text_of(where, "id"))
@@ -177,20 +183,22 @@ def _chosen_rows(session: Session, verb: str, project: str | None, chosen: _Chos
     return session.api.pages("/workloads", "workloads", parameters)[0]
 
 
-def _on_all(session: Session, verb: str, rows: list[Row], *, dry_run: bool) -> int:
+def _on_all(session: Session, act: _Act, rows: list[Row], *, dry_run: bool) -> int:
     """Each with its own result; the exit code is that of the first that was refused."""
     results: list[Row] = []
     code = ExitCode.OK
     for start in range(0, len(rows), _AT_ONCE):
         part = rows[start : start + _AT_ONCE]
-        body: Row = {"action": verb, "ids": [text_of(row, "id") for row in part]}
+        body: Row = {"action": act.verb, "ids": [text_of(row, "id") for row in part]}
+        if act.owner:
+            body["owner"] = act.owner
         if dry_run:
             body["dryRun"] = True
         answer = session.api.mutate("POST", "/workloads/batch", body).body
         for row, outcome in zip(part, rows_of(answer, "items"), strict=True):
             status = int(number_of(outcome, "code"))
             accepted = status == _ACCEPTED
-            result = (_WOULD if dry_run else _DONE)[verb] if outcome.get("changed") else "unchanged"
+            result = (_WOULD if dry_run else _DONE)[act.verb] if outcome.get("changed") else "unchanged"
             results.append(
                 {
                     "name": text_of(row, "name"),
@@ -208,15 +216,16 @@ def _on_all(session: Session, verb: str, rows: list[Row], *, dry_run: bool) -> i
 
 
 _ACCEPTED: Final = 202
-_DONE: Final = {"delete": "deleting", "suspend": "suspending", "resume": "resuming"}
-_WOULD: Final = {"delete": "would delete", "suspend": "would suspend", "resume": "would resume"}
+_DONE: Final = {"delete": "deleting", "suspend": "suspending", "resume": "resuming", "transfer": "transferred"}
+_WOULD: Final = {verb: f"would {verb}" for verb in _DONE}
 
 
 def add_acts(app: typer.Typer, noun: str, *, kind: str | None = None) -> None:
-    """Declares suspend, resume and delete; `kind` keeps what they choose to one kind of workload."""
+    """Declares suspend, resume, delete and transfer; `kind` keeps what they choose to one kind of workload."""
     _add_suspend(app, noun, kind)
     _add_resume(app, noun, kind)
     _add_delete(app, noun, kind)
+    _add_transfer(app, noun, kind)
 
 
 def _add_suspend(app: typer.Typer, noun: str, kind: str | None) -> None:
@@ -249,7 +258,7 @@ def _add_suspend(app: typer.Typer, noun: str, kind: str | None) -> None:
         """Stop workloads and release their resources. Their specs and their finished runs are kept."""
         there = frozenset({"Stopped"})
         named = _Act(verb="suspend", there=there, wait=wait, timeout=timeout, key=idempotency_key)
-        chosen = _Chosen(
+        chosen = Chosen(
             all=everything,
             status=status,
             conditions=conditions,
@@ -291,7 +300,7 @@ def _add_resume(app: typer.Typer, noun: str, kind: str | None) -> None:
         """Run suspended workloads again."""
         there = frozenset({"Running", "Completed"})
         named = _Act(verb="resume", there=there, wait=wait, timeout=timeout, key=idempotency_key)
-        chosen = _Chosen(
+        chosen = Chosen(
             all=everything,
             status=status,
             conditions=conditions,
@@ -333,7 +342,50 @@ def _add_delete(app: typer.Typer, noun: str, kind: str | None) -> None:
         """Delete workloads for good. Their records stay readable, and their names are free again."""
         gone = frozenset({"Deleted"})
         act = _Act(verb="delete", there=gone, wait=wait, timeout=timeout, key=idempotency_key, yes=yes)
-        chosen = _Chosen(
+        chosen = Chosen(
+            all=everything,
+            status=status,
+            conditions=conditions,
+            selector=selector,
+            search=search,
+            dry_run=dry_run,
+            kind=kind,
+        )
+        return _on(act, session, workloads, project, chosen)
+
+
+def _add_transfer(app: typer.Typer, noun: str, kind: str | None) -> None:
+    @command(
+        app,
+        "transfer",
+        examples=f"""
+        muster {noun} transfer hello --to bob
+        muster {noun} transfer --filter submittedBy==ann -p vision --to bob --dry-run
+        """,
+        columns=ACT_COLUMNS,
+    )
+    def transfer(
+        session: Session,
+        workloads: SomeWorkloadsArgument = None,
+        *,
+        to: Annotated[
+            str, typer.Option("--to", metavar="USER", help="Who is to own them: may submit in their project.")
+        ],
+        project: ProjectOption = None,
+        everything: AllOption = False,
+        status: StatusOption = None,
+        conditions: FilterOption = None,
+        selector: SelectorOption = None,
+        search: SearchOption = None,
+        dry_run: DryRunOption = False,
+        yes: YesOption = False,
+        idempotency_key: IdempotencyOption = None,
+    ) -> int:
+        """Give workloads to another owner. You must own them, or be an administrator."""
+        if not to:
+            raise usage("--to names nobody", todo="give the subject of the new owner's tokens: --to bob")
+        act = _Act(verb="transfer", key=idempotency_key, yes=yes, owner=to)
+        chosen = Chosen(
             all=everything,
             status=status,
             conditions=conditions,

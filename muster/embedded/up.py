@@ -213,7 +213,7 @@ class Up:
             workers.go()
             starting.create_task(workers.wait_ready(self.stop))
         say("  services       api ownership commands subscriptions")
-        say("                 scheduler cluster_sync agent auto_deletion projector feed webhooks")
+        say("                 scheduler cluster_sync agent auto_deletion autoscaler projector feed webhooks")
         if self.env.get("MUSTER_METRICS"):
             health = (self.ports.control_health, self.ports.workers_health)
             say(f"  health         {' '.join(f'http://127.0.0.1:{port}/readyz' for port in health)}, /metrics where on")

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 import msgspec
 
 from events.workload.pod import Pod
-from events.workload.spec import PodRequest, TrainingSpec
+from events.workload.spec import Beside, PodRequest, TrainingSpec
 from events.workload.state import Workload
 from projections.values import clean, fit, indexed
 
@@ -46,6 +46,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a spec asks for, in the units of the rows."""
 
     spec: TrainingSpec
+    beside: Beside
     framework: str
     priority_class: str
     preemptibility: str
@@ -85,6 +86,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             memory += at_once * request.memory_bytes
         return cls(
             spec=spec,
+            beside=state.beside,
             framework="" if state.distributed is None else state.distributed.distribution.distributed_framework,
             priority_class=spec.priority_class,
             preemptibility=spec.preemptibility or "",

@@ -184,7 +184,8 @@ class WorkloadWork:
         # A message that waits for the commit's end is written now, as a reader of this moment would see it.
         self._edit.settle()
         if left is not None and was.workload_id == self._edit.state.workload_id:
-            if spent is not None and asked is not None and self._asked is not asked:
+            seldom = self._asked is not asked or was.owner != self._edit.state.owner
+            if spent is not None and asked is not None and seldom:
                 _leaving.say_seldom(left, self._facts(was, spent, asked))
             into.leave("workloads", left)
         self._version = commit.seq
@@ -233,9 +234,10 @@ class WorkloadWork:
             self._wait(was, state, at, shifts)
         if state.phase is not was.phase:
             self._spent = replace(_stayed(self._spent, was.phase, at), phase_updated_at=at)
-        if state.spec is not asked.spec:
-            self._asked, self._of = Asked.of(state), None
-            self._move(state, asked.priority_class, at, shifts)
+        changed = state.spec is not asked.spec or state.beside is not asked.beside
+        if changed or state.owner != was.owner:
+            self._asked, self._of = Asked.of(state) if changed else asked, None
+            self._move(whose(was, asked.priority_class), state, at, shifts)
         if is_of_pod(event):
             if pod is not None:
                 self._take_of_pod(state, event, pod, told)
@@ -269,9 +271,9 @@ class WorkloadWork:
         if waits:
             shifts.wait(self._whose(state), at)
 
-    def _move(self, state: Workload, priority_before: str, at: datetime, shifts: HourChanges) -> None:
-        """Its priority changes: what it holds or waits for counts for the new one from now on."""
-        before, after = whose(state, priority_before), self._whose(state)
+    def _move(self, before: Whose, state: Workload, at: datetime, shifts: HourChanges) -> None:
+        """Its priority or owner changes: what it holds or waits for counts for the new one from now on."""
+        after = self._whose(state)
         if before == after:
             return
         if state.phase in WAITING:

@@ -101,7 +101,14 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     submitted_by: Annotated[
         str,
         _Column(lambda w: indexed(w.state.owner)),
-        Public("submittedBy", "OWNER", "Subject of the token that submitted it.", "always", 6, searched=True),
+        Public(
+            "submittedBy",
+            "OWNER",
+            "Subject of its owner: who submitted it, or was given it since.",
+            "always",
+            6,
+            searched=True,
+        ),
     ]
     phase: Annotated[
         str,

@@ -30,6 +30,7 @@ from events.workload.pod import (
 )
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import (
+    ActUndone,
     Workload,
     WorkloadChanged,
     WorkloadCompleted,
@@ -40,8 +41,10 @@ from events.workload.state import (
     WorkloadFailed,
     WorkloadQueued,
     WorkloadResumed,
+    WorkloadScaled,
     WorkloadStopped,
     WorkloadSuspended,
+    WorkloadTransferred,
     WorkloadWaiting,
 )
 from projections.workloads.facts import Asked
@@ -52,6 +55,13 @@ MAX_NAMED_MARKS: Final = 5
 """Labels and annotations, likewise."""
 MAX_NAMED_PLACEMENTS: Final = 3
 """More than this many pods in one sentence nobody reads."""
+
+
+_UNDONE: Final = {
+    "WorkloadSuspended": "its suspension",
+    "WorkloadResumed": "its resumption",
+    "WorkloadChanged": "a change",
+}
 
 
 class Happened(NamedTuple):
@@ -115,6 +125,13 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
             return f"failed: {event.message}; {_deleted_on(event.at, event.delete_at)}"
         case WorkloadChanged():
             return _changed(event, happened.asked, actor)
+        case ActUndone():
+            return f"{_who(actor)} undid {_UNDONE[event.act]} (sequence {event.sequence})"
+        case WorkloadTransferred():
+            return f"given by {_who(actor)} to {event.owner}; it was {_whose(happened.was.owner, actor)} before"
+        case WorkloadScaled():
+            told = f"{event.message}: " if event.message else ""
+            return f"scaled: {told}{_count(event.replicas, 'replica')} (was {event.was})"
         case WorkloadDeletionRequested():
             if event.reason == "auto_deletion":
                 return f"auto-deletion: its time has come; {_told_to_stop(happened.live)}"
@@ -144,7 +161,8 @@ def _created(event: WorkloadCreated, happened: Happened) -> str:
     parts: list[str] = []
     for pod_set in happened.state.pod_sets:
         at_once = pod_set.at_once
-        pods = _count(pod_set.count, "pod" if len(happened.state.pod_sets) == 1 else pod_set.name)
+        alone = len(happened.state.pod_sets) == 1 and not pod_set.endless
+        pods = _count(pod_set.count, "pod" if alone else pod_set.name)
         if pod_set.count > at_once:
             pods += f", {at_once} at a time"
         parts.append(f"{pods}{', each' if pod_set.count > 1 else ''} with {_request(pod_set.template.request)}")
@@ -198,6 +216,8 @@ def _failed(event: PodFailed, happened: Happened) -> str:
     told = f": {event.message}" if event.message else ""
     start = f"{_run(event.pod)} {how}{_lasted(happened, event.at)}{told}"
     failures, limit = happened.state.failures, happened.asked.backoff_limit
+    if event.retry_at is not None and happened.state.inference is not None:
+        return f"{start}; next run in {duration(event.retry_at - event.at)}"
     if event.retry_at is None:
         return f"{start}; no retry is left (failed runs {failures}, backoff limit {limit})"
     wait = duration(event.retry_at - event.at)
@@ -277,6 +297,10 @@ def _lasted(happened: Happened, end: datetime) -> str:
 def _who(actor: Actor) -> str:
     """A person by id: who tells the sentence says the name in its place."""
     return f"the {actor.id.removeprefix(SERVICE_PREFIX)} service" if actor.kind == "service" else actor.id
+
+
+def _whose(owner: str, actor: Actor) -> str:
+    return "their own" if owner == actor.id else f"that of {owner}"
 
 
 def _count(number: int, thing: str) -> str:

@@ -30,6 +30,7 @@ from events.cluster_protocol import (
 )
 from events.codec import UNDECODABLE
 from events.subjects import usage_subject
+from events.workload.commands import PodWarning
 from services.agent.backends.interface import LIVE_KINDS, Backend, BackendError, Observation, WatchBrokenError
 from services.agent.claims import Claims
 from services.agent.logs import LogServer
@@ -54,6 +55,11 @@ first, and no start waits for a node that does not answer. Likewise as many runs
 """
 FIRST_RETRY_SECONDS: Final = 1.0
 LAST_RETRY_SECONDS: Final = 30.0
+TOLD_AFTER_SECONDS: Final = 4.0
+"""A run that cannot be started is tried again; from this pause on, at the third failure, its history says why."""
+NOT_STARTED: Final = "not_started"
+LONGEST_WHY: Final = 500
+"""Characters."""
 LONGEST_ASKED_SECONDS: Final = 300.0
 """A cluster that asks to be left alone for longer is asked again after that all the same."""
 LAST_LOOK_SECONDS: Final = 4.0
@@ -309,6 +315,8 @@ class Agent:
                 reason=str(error),
                 again_seconds=round(wait, 1),
             )
+            if isinstance(actions[0], Start) and self._retries[key] == TOLD_AFTER_SECONDS:
+                self._reports.pod(_not_started(actions[0].pod, str(error)))
             asyncio.get_running_loop().call_later(wait, self._look_at, (key,))
         finally:
             self._busy.discard(key)
@@ -428,6 +436,21 @@ def _vanished(run: ObservedPod) -> ObservedPod:
         at=datetime.now(UTC),
         reason="vanished",
         message="the pod is gone from its cluster, and nobody saw its end",
+    )
+
+
+def _not_started(wanted: StartPod, why: str) -> ObservedPod:
+    now = datetime.now(UTC)
+    message = f"it could not be started yet, and is tried again: {why[:LONGEST_WHY]}"
+    return ObservedPod(
+        pod_key=wanted.pod_key,
+        token=wanted.token,
+        workload_id=wanted.workload_id,
+        pod=wanted.pod,
+        kind="starting",
+        at=now,
+        node_name=wanted.node_name,
+        warnings=(PodWarning(reason=NOT_STARTED, message=message, at=now),),
     )
 
 

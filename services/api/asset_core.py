@@ -14,18 +14,21 @@ from msgspec.structs import replace
 from events.aggregate import ASSET, Chain
 from events.asset import (
     CALLED,
+    DATA_SOURCES,
     SCOPES,
     Asset,
     AssetKind,
     AssetScope,
     ChangeAsset,
     CreateAsset,
+    DataSourceKind,
     DeleteAsset,
     asset_key,
+    is_data_source,
     next_name,
 )
 from events.asset import name_taken as taken
-from events.asset_specs import OWN, WorkloadType, spec_node
+from events.asset_specs import OWN, SOURCES, WorkloadType, source_spec, spec_node, volume_spec
 from events.authorize import Permission
 from events.envelope import Accepted
 from events.fields.declare import Body
@@ -41,7 +44,7 @@ from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, sequence
 from services.api.errors import ApiError, bad_request, not_found, refused
 from services.api.event_filters import read_uuid
 from services.api.issues import MAX_ISSUES, Issue, fault, shown
-from services.api.made_from import CHOSEN, find_asset, unsuitable
+from services.api.made_from import CHOSEN, DATA_SOURCE_IDS, find_asset, unsuitable
 from services.api.moments import AS_OF, moment_headers, moment_of, reading
 from services.api.operations import Answer, Query
 from services.api.places import department_of, find_cluster, find_department, find_project, readable_departments
@@ -139,7 +142,7 @@ async def listed(call: Look, kind: AssetKind) -> tuple[list[ShownAsset], int | N
                 changed_at=row["changed_at"],
                 workload_type="".join(row["workload_types"][:1]),
             ),
-            spec=row["spec"],
+            spec=_said(kind, row["spec"]),
         )
         for row in page.rows
     ]
@@ -167,7 +170,8 @@ async def create(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
     """(the new asset, headers). Raises ApiError."""
     data = call.json_object()
     _, place = await _checked(call, kind, body, data, None)
-    meta, spec = cast("dict[str, Any]", data["meta"]), cast("dict[str, Any]", data["spec"])
+    meta = cast("dict[str, Any]", data["meta"])
+    spec = _stored(kind, meta["name"], cast("dict[str, Any]", data["spec"]))
     command = CreateAsset(
         kind=kind,
         name=meta["name"],
@@ -193,6 +197,16 @@ async def create(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
         spec=spec,
     )
     return _shown(made, call.identity.sub), sequence_headers(reply.seq)
+
+
+def _stored(kind: AssetKind, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """What of a spec the log keeps: fields of a workload's spec."""
+    return volume_spec(kind, name, spec) if is_data_source(kind) else spec
+
+
+def _said(kind: AssetKind, spec: dict[str, Any]) -> dict[str, Any]:
+    """What people said, of a stored spec."""
+    return source_spec(kind, spec) if is_data_source(kind) else spec
 
 
 async def _sent(call: Call, command: CreateAsset) -> Accepted:
@@ -241,7 +255,8 @@ async def change(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
     chain = await _found(call, kind)
     data = call.json_object()
     await _checked(call, kind, body, data, chain.state)
-    asset, spec = chain.state, cast("dict[str, Any]", data["spec"])
+    asset = chain.state
+    spec = _stored(kind, asset.name, cast("dict[str, Any]", data["spec"]))
     command = ChangeAsset(asset_id=call.id, project_id=asset.project_id or None, spec=spec)
     reply = await call.send(command)
     changed = replace(asset, spec=spec, changed_at=reply.at) if reply.changed else asset
@@ -294,7 +309,10 @@ async def _checked(
         place = {name: id_ or None for name, id_ in own.items()}
     workload_type = (meta.get("workloadType") if before is None else before.workload_type) or ""
     spec: dict[str, Any] = sound.get("spec") or {}
-    of_spec = [*spec_issues(kind, spec, workload_type)]
+    if is_data_source(kind):
+        of_spec = [*_source_issues(kind, meta.get("name") if before is None else before.name, spec)]
+    else:
+        of_spec = [*spec_issues(kind, spec, workload_type)]
     if before is None:
         found += await _of_place(call, meta)
     found += await _of_assets(call, spec, workload_type, place)
@@ -351,6 +369,21 @@ def spec_issues(kind: AssetKind, spec: Mapping[str, Any], workload_type: str) ->
             yield fault("spec.overrideUidGidInWorkspace", details, "canAdd", "spec.security.uidGidSource")
 
 
+def _source_issues(kind: DataSourceKind, name: str | None, spec: Mapping[str, Any]) -> Iterator[Issue]:
+    """What is wrong with a data source, by its own paths: what rules say of the volume that it becomes."""
+    if kind == "pvc" and spec.get("existingPvc") is not True:
+        details = "is true of a data source: the claim is there; new claims are asked for by a workload (storage.pvc)"
+        yield fault("spec.existingPvc", details, "required")
+        spec = {**spec, "existingPvc": True}
+    field, _ = SOURCES[kind]
+    item = f"spec.storage.{field}[0]"
+    for issue in spec_issues(kind, volume_spec(kind, name or "any", spec), ""):
+        own = issue.field.removeprefix(item)
+        told = "meta.name" if own == ".name" else f"spec{own}"
+        involves = frozenset(one.replace(item, "spec") for one in issue.involves)
+        yield Issue(field=told, details=issue.details, rule=issue.rule, involves=involves)
+
+
 def _is_given(spec: Mapping[str, Any], path: str) -> bool:
     """Whether a field such as `spec.labels[0].name` is among those that are there; of an item, whether its list is."""
     here: Any = spec
@@ -385,6 +418,12 @@ async def _of_assets(call: Call, spec: Mapping[str, Any], workload_type: str, pl
         asset = None if chain is None else chain.state
         if problem := unsuitable(kind, asset_id, asset, workload_type, place):
             issues.append(fault(f"spec.assets.{name}", problem))
+    for index, asset_id in enumerate(cast("list[Any]", chosen.get(DATA_SOURCE_IDS) or [])):
+        if isinstance(asset_id, str):
+            chain = await find_asset(call, DATA_SOURCES, asset_id)
+            asset = None if chain is None else chain.state
+            if problem := unsuitable("data source", asset_id, asset, workload_type, place):
+                issues.append(fault(f"spec.assets.{DATA_SOURCE_IDS}[{index}]", problem))
     return issues
 
 
@@ -410,7 +449,7 @@ def _shown(asset: Asset, created_by: str) -> ShownAsset:
         changed_at=asset.changed_at,
         workload_type=asset.workload_type,
     )
-    return ShownAsset(meta=meta, spec=asset.spec)
+    return ShownAsset(meta=meta, spec=_said(asset.kind, asset.spec))
 
 
 def _meta(

@@ -122,7 +122,9 @@ def check_restricted(spec: TrainingSpec) -> Iterator[Issue]:
             yield fault(field, f"{capability} is not possible: {rule}; leave it out", "blocked", "projectId")
     if security.run_as_uid == 0:
         yield fault("spec.security.runAsUid", f"0 is root: {rule}; give another user", "blocked", "projectId")
-    for index, _ in enumerate(spec.storage.nfs):
+    for index, volume in enumerate(spec.storage.nfs):
+        if volume.exclude:
+            continue
         yield fault(f"spec.storage.nfs[{index}]", f"is not possible: {rule}; leave it out", "blocked", "projectId")
 
 
@@ -142,7 +144,11 @@ def check_privileged(spec: TrainingSpec, project: Project) -> Iterator[Issue]:
             for index, capability in enumerate(security.capabilities)
             if capability not in BASELINE_CAPABILITIES
         },
-        **{f"spec.storage.hostPath[{index}]": "a path of the node" for index in range(len(spec.storage.host_path))},
+        **{
+            f"spec.storage.hostPath[{index}]": "a path of the node"
+            for index, volume in enumerate(spec.storage.host_path)
+            if not volume.exclude
+        },
     }
     for field, what in beyond.items():
         if what:

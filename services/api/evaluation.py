@@ -13,6 +13,7 @@ from events.authorize import Permission
 from events.budgets import exhausted_refusal
 from events.fields.node import Node, item_key
 from events.workload.kinds.kind import Kind
+from events.workload.spec import beside_with_defaults
 from services.api.answers import ComplianceIssue, EvaluatedField, Evaluation
 from services.api.context import Call
 from services.api.creation import misfits
@@ -40,17 +41,17 @@ async def evaluate(call: Call, kind: Kind) -> Answer[Evaluation]:
     more = await misfits(call, asked, command_id, faulty=True)
     wrong = found.told(more)
     issues = [*wrong, *await _exhausted(call, asked.project_id)]
-    ordered, distributed = asked.order()
-    spec = kind.with_defaults(ordered)
-    told = explained(kind, spec, distributed, found.made.made_from(kind, spec, distributed))
-    values = msgspec.to_builtins(kind.shown(spec, distributed))
+    ordered, beside = asked.order()
+    spec, beside = kind.with_defaults(ordered), beside_with_defaults(beside)
+    told = explained(kind, spec, beside, found.made.made_from(kind, spec, beside))
+    values = msgspec.to_builtins(kind.shown(spec, beside))
     fields = _Fields(kind, found, [*zip(found.places(more), wrong, strict=True)], values)
     return Answer(
         Evaluation(
             accepted=not issues,
             fields=[fields.field(path, source) for path, source in told.items()],
             issues=[*map(_issue, issues)],
-            not_yet_in_force=not_yet_in_force(spec, distributed),
+            not_yet_in_force=not_yet_in_force(spec, beside),
         )
     )
 

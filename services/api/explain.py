@@ -15,47 +15,54 @@ from msgspec.structs import replace
 from events.asset_specs import spec_node
 from events.fields.declare import Section
 from events.fields.node import Node, item_key
+from events.workload.fields.inference import following as serving_that_follows
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import MadeFrom, Source
-from events.workload.spec import FOLLOWING, Distributed, TrainingSpec
+from events.workload.spec import FOLLOWING, Beside, Inference, TrainingSpec
 from services.api.merge import Merged, Origin, Place
 
 _LAST_STEP: Final = re.compile(r"(\.\w+|\[\d+\])\Z")
 
 
-def set_by(
-    kind: Kind, merged: Merged, spec: TrainingSpec, distributed: Distributed | None
-) -> dict[str, tuple[str, ...]]:
+def set_by(kind: Kind, merged: Merged, spec: TrainingSpec, beside: Beside) -> dict[str, tuple[str, ...]]:
     """What is to be stored of who set which field: paths by source. `spec` has its defaults."""
     actual = dict(_given(spec_node(kind.name), merged.origin, merged.spec, ""))
     found: dict[str, list[str]] = {}
     # Of what nobody gave, the value says that it is a default, or follows from what somebody gave.
     whole = {path for path, source in actual.items() if source == "request"}
-    for path, supposed in _supposed(kind, spec, distributed, among=merged.origin.keys(), but=whole):
+    for path, supposed in _supposed(kind, spec, beside, among=merged.origin.keys(), but=whole):
         source = _source_of(path, actual)
         if source != supposed:
             found.setdefault(source, []).append(path)
     return {source: tuple(paths) for source, paths in found.items()}
 
 
-def explained(
-    kind: Kind, spec: TrainingSpec, distributed: Distributed | None, made_from: MadeFrom | None
-) -> dict[str, str]:
+def explained(kind: Kind, spec: TrainingSpec, beside: Beside, made_from: MadeFrom | None) -> dict[str, str]:
     """Who set each field of the spec, such as `spec.labels[0]`: `request`, `default`, or the asset and its name."""
-    told: dict[str, str] = dict(_supposed(kind, spec, distributed))
+    told: dict[str, str] = dict(_supposed(kind, spec, beside))
     if made_from is not None:
         called = {"template": made_from.template, "environment": made_from.environment, "compute": made_from.compute}
         for source, paths in made_from.set_by.items():
+            if source == "data source":
+                told |= {path: f"{source} {_name_at(spec, path)}" for path in paths if path in told}
+                continue
             used = called.get(source)
             word = source if used is None else f"{source} {used.name}"
             told |= {path: word for path in paths if path in told}
     return {f"spec.{path}": word for path, word in told.items()}
 
 
+def _name_at(spec: TrainingSpec, path: str) -> str:
+    """The name of a volume at a path such as `storage.git[0]`: it is that of the data source that it comes from."""
+    holder, _, index = path.partition("[")
+    volumes = next(leaf for leaf in _leaves("Training") if leaf.path == holder).value(spec)
+    return volumes[int(index.rstrip("]"))].name or ""
+
+
 def _supposed(
     kind: Kind,
     spec: TrainingSpec,
-    distributed: Distributed | None,
+    beside: Beside,
     *,
     among: Collection[str] | None = None,
     but: Collection[str] = (),
@@ -66,7 +73,7 @@ def _supposed(
         among: only below these fields of the spec.
         but: lists whose items need not be told one by one.
     """
-    form = kind.shown(spec, distributed)
+    form = kind.shown(spec, beside)
     following: Section | None = None
     for leaf in _leaves(kind.name):
         if among is not None and leaf.top not in among:
@@ -79,15 +86,17 @@ def _supposed(
             continue
         default = leaf.default
         if leaf.path in FOLLOWING:
-            following = following or _with_what_follows(kind, spec, distributed)
+            following = following or _with_what_follows(kind, spec, beside)
             default = leaf.value(following)
         yield leaf.path, "default" if own == default else "request"
 
 
-def _with_what_follows(kind: Kind, spec: TrainingSpec, distributed: Distributed | None) -> Section:
+def _with_what_follows(kind: Kind, spec: TrainingSpec, beside: Beside) -> Section:
     """The spec as it would be if nobody had given what can follow from other fields."""
     undone = replace(spec, preemptibility=None, compute=replace(spec.compute, gpu_devices_request=0))
-    return kind.shown(kind.with_defaults(undone), distributed)
+    if isinstance(beside, Inference):
+        beside = replace(beside, serving=serving_that_follows(beside.serving))
+    return kind.shown(kind.with_defaults(undone), beside)
 
 
 class _Leaf(NamedTuple):

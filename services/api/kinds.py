@@ -16,7 +16,7 @@ from events.workload.fields.creation import Creation
 from events.workload.kinds import KINDS
 from events.workload.kinds.distributed import shown_master
 from events.workload.kinds.kind import Kind
-from events.workload.spec import Distributed, TrainingSpec, with_master_defaults
+from events.workload.spec import Beside, Distributed, Inference, TrainingSpec, beside_with_defaults
 from events.workload.state import Workload
 from projections.queries import Moment
 from services.api.answers import AnyWorkload, HttpResponse
@@ -53,15 +53,15 @@ class Shown:
     fields: dict[str, Any]
     """Those that every kind has, by their names in Python; with the spec in the form of its kind."""
     spec: TrainingSpec
-    """As it is stored; likewise `distributed`."""
-    distributed: Distributed | None
+    """As it is stored; likewise `beside`."""
+    beside: Beside
 
     @property
     def of_master(self) -> dict[str, Any]:
         """Fields that only a distributed training has; none of another kind."""
-        if self.distributed is None:
+        if not isinstance(self.beside, Distributed):
             return {}
-        same, master = shown_master(self.spec, self.distributed)
+        same, master = shown_master(self.spec, self.beside)
         return {"master_spec_same_as_worker": same, "master_spec": master}
 
 
@@ -93,7 +93,7 @@ class Examined:
 
     def command(self, command_id: str) -> CreateWorkload:
         checked = self.checked
-        spec, distributed = checked.order()
+        spec, beside = checked.order()
         return CreateWorkload(
             kind=self.kind.name,
             name=final_name(checked.name, as_prefix=checked.use_given_name_as_prefix, command_id=command_id),
@@ -101,8 +101,9 @@ class Examined:
             project_id=checked.project_id,
             cluster_id=checked.cluster_id,
             spec=spec,
-            distributed=distributed,
-            made_from=self.made.made_from(self.kind, self.kind.with_defaults(spec), distributed),
+            distributed=beside if isinstance(beside, Distributed) else None,
+            inference=beside if isinstance(beside, Inference) else None,
+            made_from=self.made.made_from(self.kind, self.kind.with_defaults(spec), beside_with_defaults(beside)),
         )
 
 
@@ -140,7 +141,7 @@ async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
 
 def _created(call: Call, kind: Kind, command: CreateWorkload, reply: Accepted) -> Shown:
     assert reply.at is not None, "a creation is answered with its time"
-    spec, distributed = kind.with_defaults(command.spec), with_master_defaults(command.distributed)
+    spec, beside = kind.with_defaults(command.spec), beside_with_defaults(command.beside)
     fields = {
         "name": command.name,
         "requested_name": command.requested_name,
@@ -151,10 +152,10 @@ def _created(call: Call, kind: Kind, command: CreateWorkload, reply: Accepted) -
         "created_at": reply.at,
         "desired_phase": DesiredPhase.RUNNING,
         "actual_phase": Phase.CREATING,
-        "spec": kind.shown(spec, distributed),
-        "not_yet_in_force": not_yet_in_force(spec, distributed),
+        "spec": kind.shown(spec, beside),
+        "not_yet_in_force": not_yet_in_force(spec, beside),
     }
-    return Shown(fields=fields, spec=spec, distributed=distributed)
+    return Shown(fields=fields, spec=spec, beside=beside)
 
 
 async def read(call: Look, kind: Kind) -> tuple[Shown, dict[str, str]]:
@@ -181,7 +182,7 @@ async def shown_workload(call: Look, state: Workload) -> AnyWorkload:
 
 async def _shown(call: Look, state: Workload, *, at: int | None = None) -> Shown:
     """Args: at, sequence of the moment that is asked for; None: now."""
-    owners = await call.api.actors.subjects_of((state.owner,))
+    creators = await call.api.actors.subjects_of((state.created_by,))
     assert state.created_at is not None, "a workload that was loaded was created"
     fields: dict[str, Any] = {
         "name": state.name,
@@ -190,17 +191,17 @@ async def _shown(call: Look, state: Workload, *, at: int | None = None) -> Shown
         "project_id": state.project_id,
         "department_id": await department_of(call, state.project_id, at=at),
         "cluster_id": state.cluster_id,
-        "created_by": owners[state.owner],
+        "created_by": creators[state.created_by],
         "created_at": state.created_at,
         "deleted_at": state.deleted_at,
         "desired_phase": state.desired,
         "actual_phase": state.phase,
-        "spec": KINDS[state.kind].shown(state.spec, state.distributed),
-        "not_yet_in_force": not_yet_in_force(state.spec, state.distributed),
+        "spec": KINDS[state.kind].shown(state.spec, state.beside),
+        "not_yet_in_force": not_yet_in_force(state.spec, state.beside),
     }
     if call.values.get(EXPLAIN.name):
-        fields["set_by"] = explained(KINDS[state.kind], state.spec, state.distributed, state.made_from)
-    return Shown(fields=fields, spec=state.spec, distributed=state.distributed)
+        fields["set_by"] = explained(KINDS[state.kind], state.spec, state.beside, state.made_from)
+    return Shown(fields=fields, spec=state.spec, beside=state.beside)
 
 
 async def act(call: Call, command: UserCommand, done: str, already: str) -> Answer[HttpResponse]:

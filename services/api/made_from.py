@@ -1,19 +1,19 @@
 """From a request that names a template or assets to the one that it stands for: fields from whoever sets them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
 from events.aggregate import ASSET, WORKLOAD, Chain
-from events.asset import CALLED, Asset, AssetKind
-from events.asset_specs import OWN, spec_node
+from events.asset import CALLED, DATA_SOURCES, Asset, AssetKind
+from events.asset_specs import OWN, mount_path, spec_node
 from events.fields.node import tree
 from events.ids import incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name
-from events.workload.fields.creation import Creation
+from events.workload.fields.creation import MOST_DATA_SOURCES, Creation
 from events.workload.kinds.kind import Kind
-from events.workload.made_from import AssetUsed, MadeFrom
-from events.workload.spec import Distributed, TrainingSpec
+from events.workload.made_from import AssetUsed, MadeFrom, Source
+from events.workload.spec import Beside, TrainingSpec
 from events.workload.state import Workload
 from services.api.check import untouched
 from services.api.context import Call, Look
@@ -25,6 +25,11 @@ from services.api.policies_in_force import InForce, broken_rules, master_node, p
 
 CHOSEN: Final[dict[Literal["environment", "compute"], str]] = {"environment": "environmentId", "compute": "computeId"}
 """Assets that a request or a template chooses, and the fields of `assets` that name them."""
+Chosen = Literal["environment", "compute", "template"]
+"""Of these a request takes at most one."""
+DATA_SOURCE_IDS: Final = "datasourceIds"
+"""The field of `assets` that names data sources."""
+_ORDER: Final[tuple[Chosen, ...]] = ("template", "environment", "compute")
 _OF_USERS: Final = ("runAsUid", "runAsGid", "supplementalGroups")
 
 
@@ -36,7 +41,10 @@ class Made:
     """The request, with the fields of all assets in its spec."""
     issues: Sequence[Issue]
     """What is wrong with the assets that it names."""
-    used: Mapping[AssetKind, Chain[Asset]]
+    used: Mapping[Chosen, Chain[Asset]]
+    """The template, the environment and the compute resource."""
+    sources: Sequence[Chain[Asset]] = ()
+    """The data sources."""
     merged: Merged | None
     """None where the spec is none."""
     master: Merged | None = None
@@ -46,7 +54,7 @@ class Made:
 
     def told(self, issues: Sequence[Issue]) -> list[Issue]:
         """What is wrong with the whole, by the request's own paths; of what others set, who that is."""
-        if not (self.used or self.in_force.chains):
+        if not (self.used or self.sources or self.in_force.chains):
             return [*self.issues, *issues]
         return [*self.issues, *map(self._told, issues)]
 
@@ -66,25 +74,27 @@ class Made:
         found = broken_rules(kind, self.in_force, asked, self.merged, self.master)
         return untouched(found, self.data, faults) if faults else found
 
-    def made_from(self, kind: Kind, spec: TrainingSpec, distributed: Distributed | None) -> MadeFrom | None:
+    def made_from(self, kind: Kind, spec: TrainingSpec, beside: Beside) -> MadeFrom | None:
         """What is stored of it; None where the values of the spec say everything. `spec` has its defaults."""
-        fields = {} if self.merged is None else set_by(kind, self.merged, spec, distributed)
-        if not (fields or self.used or self.in_force.chains):
+        fields = {} if self.merged is None else set_by(kind, self.merged, spec, beside)
+        if not (fields or self.used or self.sources or self.in_force.chains):
             return None
-        of = {
-            kind: AssetUsed(id=chain.state.asset_id, name=chain.state.name, version=chain.version)
-            for kind, chain in self.used.items()
-        }
+        of = {kind: _used(chain) for kind, chain in self.used.items()}
         return MadeFrom(
             template=of.get("template"),
             environment=of.get("environment"),
             compute=of.get("compute"),
+            data_sources=tuple(map(_used, self.sources)),
             tenant_policy=self.in_force.version("tenant"),
             project_policy=self.in_force.version("project"),
             department_policy=(of_department := self.in_force.version("department")),
             department_id=self.in_force.department_id if of_department else "",
             set_by=fields,
         )
+
+
+def _used(chain: Chain[Asset]) -> AssetUsed:
+    return AssetUsed(id=chain.state.asset_id, name=chain.state.name, version=chain.version)
 
 
 async def made(call: Call, kind: Kind, data: Json, command_id: str) -> Made:
@@ -109,7 +119,8 @@ async def made(call: Call, kind: Kind, data: Json, command_id: str) -> Made:
     used = gathering.used
     layers = [
         *in_force.layers,
-        *(_layer(used[asset]) for asset in ("template", "environment", "compute") if asset in used),
+        *(_layer(source, used[source]) for source in _ORDER if source in used),
+        *(_layer("data source", chain) for chain in gathering.sources),
     ]
     if given is not None and "environment" in used:
         gathering.issues += _users(given, used["environment"].state)
@@ -119,7 +130,15 @@ async def made(call: Call, kind: Kind, data: Json, command_id: str) -> Made:
         data = data | {"spec": whole.spec}
     if master is not None:
         data = data | {"masterSpec": master.spec}
-    return Made(data=data, issues=gathering.issues, used=used, merged=whole, master=master, in_force=in_force)
+    return Made(
+        data=data,
+        issues=gathering.issues,
+        used=used,
+        sources=gathering.sources,
+        merged=whole,
+        master=master,
+        in_force=in_force,
+    )
 
 
 def _master(kind: Kind, in_force: InForce, data: Json) -> Merged | None:
@@ -135,10 +154,10 @@ def _request(spec: Json) -> Layer:
     return Layer(source="request", name="", spec=spec)
 
 
-def _layer(chain: Chain[Asset]) -> Layer:
+def _layer(source: Source, chain: Chain[Asset]) -> Layer:
     asset = chain.state
     fields = {name: value for name, value in asset.spec.items() if name not in OWN}
-    return Layer(source=asset.kind, name=asset.name, spec=fields)
+    return Layer(source=source, name=asset.name, spec=fields)
 
 
 class _Gathering:
@@ -146,7 +165,8 @@ class _Gathering:
 
     def __init__(self, call: Call, kind: Kind, data: Json, earlier: MadeFrom | None) -> None:
         self._call, self._kind, self._data, self._earlier = call, kind, data, earlier
-        self.used: dict[AssetKind, Chain[Asset]] = {}
+        self.used: dict[Chosen, Chain[Asset]] = {}
+        self.sources: list[Chain[Asset]] = []
         self.issues: list[Issue] = []
 
     async def gather(self, template_id: Any, choice: Json) -> None:
@@ -162,8 +182,30 @@ class _Gathering:
                     await self._take(kind, choice[name], f"assets.{name}")
             elif isinstance(of_template.get(name), str):
                 await self._take(kind, of_template[name], "templateId")
+        if DATA_SOURCE_IDS in choice:
+            await self._take_sources(choice[DATA_SOURCE_IDS], f"assets.{DATA_SOURCE_IDS}")
+        else:
+            await self._take_sources(of_template.get(DATA_SOURCE_IDS), "")
 
-    async def _take(self, kind: AssetKind, asset_id: str, field: str) -> None:
+    async def _take_sources(self, given: Any, field: str) -> None:
+        """Args: field, of the list; empty where the template names them."""
+        named = cast("list[Any]", given) if isinstance(given, list) else []
+        ids = [one for one in named if isinstance(one, str)]
+        before = () if self._earlier is None else self._earlier.data_sources
+        then = {used.id: used.version for used in before}
+        paths: dict[str, str] = {}
+        for index, asset_id in enumerate(ids[:MOST_DATA_SOURCES]):
+            chain = await find_asset(self._call, DATA_SOURCES, asset_id, at=then.get(asset_id.lower()))
+            problem = unsuitable(
+                "data source", asset_id, None if chain is None else chain.state, self._kind.name, self._data
+            )
+            if not problem and chain is not None:
+                problem = _hidden(chain.state, paths)
+                self.sources.append(chain)
+            if problem:
+                self.issues.append(Issue(field=f"{field}[{index}]" if field else "templateId", details=problem))
+
+    async def _take(self, kind: Chosen, asset_id: str, field: str) -> None:
         before = None if self._earlier is None else self._earlier.used(kind)
         at = before.version if before is not None and before.id == asset_id else None
         chain = await find_asset(self._call, kind, asset_id, at=at)
@@ -174,16 +216,28 @@ class _Gathering:
             self.used[kind] = chain
 
 
-async def find_asset(call: Look, kind: AssetKind, asset_id: str, *, at: int | None = None) -> Chain[Asset] | None:
-    """An asset that the caller may read, as the log has it now or at a sequence, perhaps deleted; None where there is
-    none.
+def _hidden(source: Asset, paths: dict[str, str]) -> str:
+    """Why it cannot stand beside those before it, whose names are in `paths` by path; empty where it can."""
+    path = mount_path(source.kind, source.spec)
+    other = paths.setdefault(path, source.name)
+    if other is source.name:
+        return ""
+    return f"data source {shown(source.name)} is found at {shown(path)}, as {shown(other)} is; choose one of them"
+
+
+async def find_asset(
+    call: Look, kinds: AssetKind | Collection[AssetKind], asset_id: str, *, at: int | None = None
+) -> Chain[Asset] | None:
+    """An asset of this kind, or of one of these, that the caller may read, as the log has it now or at a sequence,
+    perhaps deleted; None where there is none.
     """
     key = key_of_id(asset_id)
     if key is None:
         return None
     chain: Chain[Asset] = await (call.api.store.load(ASSET, key) if at is None else call.api.store.load(ASSET, key, at))
     asset = chain.state
-    ours = chain.version > 0 and (asset.asset_id, asset.kind) == (asset_id.lower(), kind)
+    of_kind = asset.kind == kinds if isinstance(kinds, str) else asset.kind in kinds
+    ours = chain.version > 0 and asset.asset_id == asset_id.lower() and of_kind
     return chain if ours and may_read_asset(call, asset) else None
 
 
@@ -197,14 +251,18 @@ def may_read_asset(call: Look, asset: Asset) -> bool:
 
 
 def unsuitable(
-    kind: AssetKind, asset_id: str, asset: Asset | None, workload_type: str, asked: Mapping[str, Any]
+    kind: AssetKind | Literal["data source"],
+    asset_id: str,
+    asset: Asset | None,
+    workload_type: str,
+    asked: Mapping[str, Any],
 ) -> str:
     """Why a workload of this type, project and cluster cannot be made from an asset; empty where it can.
 
     Args:
         asked: with `projectId`, `departmentId` and `clusterId`; what is missing there fits.
     """
-    called = CALLED[kind]
+    called = kind if kind == "data source" else CALLED[kind]
     if asset is None:
         return f"there is no {called} {shown(asset_id)}, or you may not see it"
     name, project_id, cluster_id = shown(asset.name), asked.get("projectId"), asked.get("clusterId")

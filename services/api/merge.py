@@ -3,7 +3,8 @@
 A layer is JSON as it was given, in which absent, null and a value are three things: absent leaves what stands below,
 null clears it, a value takes its place. Objects are merged field by field. A list whose items have a key (the one that
 is declared, or a name) is merged item by item: an item goes before the one below that has its key, in its place, and
-others follow at the end. Such an item may say `exclude`; the kind's defaults then drop it. Every other list is a value.
+others follow at the end. Such an item may say `exclude`; the kind's defaults then drop it. A volume, whose key is its
+path, is also excluded by its name. Every other list is a value.
 
 Policies are the lowest layers: that of the tenant, then that of the department, then that of the project.
 """
@@ -123,7 +124,11 @@ def _items(
     key: str, below: list[tuple[Any, Place]], above: list[Any], layer: Layer, path: str
 ) -> Iterator[tuple[Any, Place]]:
     """The items in order, each with where it comes from. Nulls among them are no items."""
-    given = [(item, Place(layer, f"{path}[{index}]")) for index, item in enumerate(above) if item is not None]
+    given = [
+        (_keyed(item, key, below), Place(layer, f"{path}[{index}]"))
+        for index, item in enumerate(above)
+        if item is not None
+    ]
     replacing: dict[str, tuple[Any, Place]] = {}
     known = {name for item, _ in below if (name := _name(item, key))}
     added: list[tuple[Any, Place]] = []
@@ -136,6 +141,15 @@ def _items(
     for item, place in below:
         yield replacing.get(_name(item, key), (item, place))
     yield from added
+
+
+def _keyed(item: Any, key: str, below: list[tuple[Any, Place]]) -> Any:
+    """An item that is excluded by its name alone, with the key of the one that it drops: a volume's key is its path."""
+    if key == "name" or not isinstance(item, dict) or not cast("Json", item).get("exclude") or _name(item, key):
+        return item  # pyright: ignore[reportUnknownVariableType] - JSON
+    name = _name(item, "name")
+    named = next((_name(one, key) for one, _ in below if name and _name(one, "name") == name), "")
+    return cast("Json", item) | {key: named} if named else item  # pyright: ignore[reportUnknownVariableType] - JSON
 
 
 def _name(item: Any, key: str) -> str:

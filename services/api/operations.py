@@ -32,6 +32,7 @@ Tag = Literal[
     "Trainings",
     "Distributed",
     "Workspaces",
+    "Inferences",
     "Workloads",
     "Assets",
     "Policies",
@@ -232,11 +233,12 @@ def examines(
 
 
 def operations_in(*modules: ModuleType) -> tuple[Operation, ...]:
-    """What is declared in these modules, in their order."""
+    """What is declared in these modules, alone or in a tuple, in their order."""
     return tuple(
         found
         for module in modules
-        for found in vars(module).values()
+        for value in vars(module).values()
+        for found in (cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,))
         if isinstance(found, Operation) and found.handler.__module__ == module.__name__
     )
 

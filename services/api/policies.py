@@ -1,11 +1,16 @@
 """Policies: what administrators set and forbid, for each kind of workload; three operations on each, alike."""
 
-from events.policy_specs import DistributedPolicySetting, TrainingPolicySetting, WorkspacePolicySetting
+from events.policy_specs import (
+    DistributedPolicySetting,
+    InferencePolicySetting,
+    TrainingPolicySetting,
+    WorkspacePolicySetting,
+)
 from services.api import answers
 from services.api.context import Call, Look
 from services.api.moments import MOMENT_HEADERS
 from services.api.operations import Answer, changes, examines, reads
-from services.api.paths import DISTRIBUTED_POLICY, TRAINING_POLICY, WORKSPACE_POLICY
+from services.api.paths import DISTRIBUTED_POLICY, INFERENCE_POLICY, TRAINING_POLICY, WORKSPACE_POLICY
 from services.api.policy_core import READ, WHICH, delete, read, set_policy
 from services.api.rehearsal import LIMIT, rehearse
 
@@ -135,6 +140,46 @@ async def delete_workspace_policy(call: Call) -> Answer[answers.HttpResponse]:
     return await delete(call, "Workspace")
 
 
+@reads(
+    INFERENCE_POLICY,
+    tag="Policies",
+    summary="Get the policy for inferences, everywhere or in one project, or as of a moment",
+    query=READ,
+    headers=MOMENT_HEADERS,
+    errors=(403, 404),
+)
+async def get_inference_policy(call: Look) -> Answer[answers.InferencePolicy]:
+    found, headers = await read(call, "Inference")
+    return Answer(answers.InferencePolicy(**found.fields), headers=headers)
+
+
+@changes(
+    "PUT",
+    INFERENCE_POLICY,
+    tag="Policies",
+    summary="Set the policy for inferences, everywhere or in one project. Workloads stay as they are",
+    query=WHICH,
+    body=InferencePolicySetting,
+    example=_EXAMPLE,
+    errors=(403, 404),
+)
+async def set_inference_policy(call: Call) -> Answer[answers.InferencePolicy]:
+    found, headers = await set_policy(call, "Inference")
+    return Answer(answers.InferencePolicy(**found.fields), status=202, headers=headers)
+
+
+@changes(
+    "DELETE",
+    INFERENCE_POLICY,
+    tag="Policies",
+    summary="Delete the policy for inferences, everywhere or in one project. Workloads stay as they are",
+    query=WHICH,
+    errors=(403, 404),
+)
+async def delete_inference_policy(call: Call) -> Answer[answers.HttpResponse]:
+    return await delete(call, "Inference")
+
+
 @examines(
     f"{TRAINING_POLICY}:rehearse",
     tag="Policies",
@@ -172,3 +217,16 @@ async def rehearse_distributed_policy(call: Call) -> Answer[answers.Rehearsal]:
 )
 async def rehearse_workspace_policy(call: Call) -> Answer[answers.Rehearsal]:
     return await rehearse(call, "Workspace")
+
+
+@examines(
+    f"{INFERENCE_POLICY}:rehearse",
+    tag="Policies",
+    summary="Say what a policy for inferences would have made of past submissions. Nothing is stored",
+    query=(*WHICH, LIMIT),
+    body=InferencePolicySetting,
+    example=_EXAMPLE,
+    errors=(403, 404),
+)
+async def rehearse_inference_policy(call: Call) -> Answer[answers.Rehearsal]:
+    return await rehearse(call, "Inference")

@@ -19,7 +19,7 @@ from events.workload.fields.creation import Creation
 from events.workload.kinds import KINDS
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import MadeFrom
-from events.workload.spec import MasterSpec, shown
+from events.workload.spec import Distributed, MasterSpec, beside_with_defaults, shown
 from events.workload.state import Workload
 from services.api.context import Look
 from services.api.issues import Issue, fault
@@ -143,16 +143,16 @@ def broken_rules(
     """
     if not in_force.rules:
         return []
-    spec, distributed = asked.order()
+    spec, beside = asked.order()
     issues: list[Issue] = []
     if whole is not None:
         node = spec_node(kind.name)
-        form = kind.shown(kind.with_defaults(spec), distributed)
+        form = kind.shown(kind.with_defaults(spec), beside_with_defaults(beside))
         subject = Subject(whole=whole, below=in_force.below(node), form=form, prefix="spec")
         issues += broken(in_force.rules, subject, node)
-    if master is not None and distributed is not None and distributed.master is not None:
+    if master is not None and isinstance(beside, Distributed) and beside.master is not None:
         node = master_node(kind)
-        form = shown(MasterSpec, kind.with_defaults(distributed.master))
+        form = shown(MasterSpec, kind.with_defaults(beside.master))
         subject = Subject(whole=master, below=in_force.below(node), form=form, prefix="masterSpec")
         issues += broken(in_force.rules, subject, node)
     return issues
@@ -184,7 +184,7 @@ async def forbidden_changes(call: Look, state: Workload, changes: Mapping[str, A
     }
     request = Layer(source="request", name="", spec={name: change.said for name, change in said.items()})
     whole = merged(node, [*in_force.layers, request])
-    form = KINDS[state.kind].shown(replace(state.spec, **changed), state.distributed)
+    form = KINDS[state.kind].shown(replace(state.spec, **changed), state.beside)
     subject = Subject(whole=whole, below=in_force.below(node), form=form, prefix="spec")
     issues: list[Issue] = []
     for issue in broken(rules, subject, node):

@@ -15,6 +15,7 @@ from events.policy import POLICY_SCOPES, Policy, PolicyScope, policy_key
 from events.workload.kinds import KINDS
 from events.workload.kinds.distributed import shown_master
 from events.workload.kinds.kind import Kind
+from events.workload.spec import beside_with_defaults
 from events.workload.state import Workload
 from projections.filters import Filter, WorkloadQuery
 from services.api.answers import ComplianceIssue, Rehearsal, RehearsedWorkload
@@ -154,9 +155,11 @@ def _rehearsed(state: Workload, in_force: InForce) -> RehearsedWorkload:
     issues = [*issues, *broken_rules(kind, in_force, asked, again.whole, again.master)]
     changed: list[str] = []
     if not issues:
-        spec, distributed = asked.order()
-        would = dict(_leaves(msgspec.to_builtins(kind.shown(kind.with_defaults(spec), distributed)), ""))
-        was = dict(_leaves(msgspec.to_builtins(kind.shown(state.spec, state.distributed)), ""))
+        spec, beside = asked.order()
+        would = dict(
+            _leaves(msgspec.to_builtins(kind.shown(kind.with_defaults(spec), beside_with_defaults(beside))), "")
+        )
+        was = dict(_leaves(msgspec.to_builtins(kind.shown(state.spec, state.beside)), ""))
         names = sorted({*would, *was} - _OF_TOKENS)
         changed = [f"spec.{name}" for name in names if would.get(name) != was.get(name)]
     assert state.created_at is not None, "it was submitted"
@@ -211,10 +214,10 @@ def _submitted_again(kind: Kind, state: Workload, in_force: InForce) -> _Again:
 
 def _given(kind: Kind, state: Workload) -> Json:
     """What of the spec neither a default nor a policy set."""
-    values = cast("Json", msgspec.to_builtins(kind.shown(state.spec, state.distributed)))
+    values = cast("Json", msgspec.to_builtins(kind.shown(state.spec, state.beside)))
     of_token = state.spec.security.uid_gid_source == "fromIdpToken"
     given: Json = {}
-    for path, source in explained(kind, state.spec, state.distributed, state.made_from).items():
+    for path, source in explained(kind, state.spec, state.beside, state.made_from).items():
         holder, _, index = path.removeprefix("spec.").partition("[")
         if source in _OF_POLICIES or (of_token and holder in _OF_TOKENS):
             continue

@@ -17,12 +17,19 @@ from events.project import Project
 from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes, parse_quantity
 from events.workload import rendezvous
 from events.workload.fields.compute import ComputeSpec
-from events.workload.fields.creation import Creation, DistributedCreation, WorkspaceCreation
+from events.workload.fields.creation import Creation, DistributedCreation, InferenceCreation, WorkspaceCreation
 from events.workload.fields.distribution import MOST_WORKERS, DistributedFramework, Distribution
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.fields.scheduling import MatchExpression, Toleration
 from events.workload.needs import GPU, is_extended, whole_number
-from events.workload.spec import MAX_AUTO_DELETION_SECONDS, MasterSpec, TrainingSpec, WorkspaceSpec
+from events.workload.spec import (
+    MAX_AUTO_DELETION_SECONDS,
+    Distributed,
+    Inference,
+    MasterSpec,
+    TrainingSpec,
+    WorkspaceSpec,
+)
 from services.api.container_rules import (
     check_container,
     check_home,
@@ -33,6 +40,7 @@ from services.api.container_rules import (
     check_security,
     check_terminal,
 )
+from services.api.inference_rules import check_inference, check_stated_load
 from services.api.issues import Issue, fault, shown
 from services.api.probe_rules import check_probe_kind, check_probes
 from services.api.storage_rules import check_storage, check_storage_kind
@@ -127,14 +135,16 @@ def check_spec(spec: TrainingSpec) -> Iterator[Issue]:
 
 def check_order(creation: Creation) -> Iterator[Issue]:
     """Everything wrong with what a well-formed creation orders."""
-    spec, distributed = creation.order()
+    spec, beside = creation.order()
     yield from check_spec(spec)
     match creation:
         case WorkspaceCreation():
             yield from _over_quota(creation.spec)
-        case DistributedCreation() if distributed is not None:
-            yield from _distribution(distributed.distribution)
-            yield from _master(creation, distributed.master)
+        case DistributedCreation() if isinstance(beside, Distributed):
+            yield from _distribution(beside.distribution)
+            yield from _master(creation, beside.master)
+        case InferenceCreation() if isinstance(beside, Inference):
+            yield from check_inference(spec, beside.serving)
         case _:
             pass
 
@@ -277,7 +287,7 @@ def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
     """What this cluster does not have of what a creation orders."""
     spec, distributed = creation.order()
     yield from check_cluster(spec, cluster)
-    if distributed is None:
+    if not isinstance(distributed, Distributed):
         return
     framework = distributed.distribution.distributed_framework
     yield from _set_by_framework(spec, framework, cluster.kind)
@@ -295,7 +305,11 @@ def check_within(creation: Creation, project: Project, department: Department = 
         (f"department {department.name}", department.node_types),
     ):
         yield from _allowed_node_type(spec, place, types)
-    if isinstance(creation, DistributedCreation) and creation.master_spec is not None and distributed:
+    if (
+        isinstance(creation, DistributedCreation)
+        and creation.master_spec is not None
+        and isinstance(distributed, Distributed)
+    ):
         yield from _of_master(_within(distributed.master, project) if distributed.master else ())
 
 
@@ -710,6 +724,8 @@ def check_marks(spec: TrainingSpec) -> Iterator[Issue]:
             seen.add(item.name)
             if kind == "labels":
                 yield from check_label_value(f"{path}.value", item.value)
+            else:
+                yield from check_stated_load(f"{path}.value", item.name, item.value)
 
 
 def check_label_key(field: str, key: str) -> Iterator[Issue]:

@@ -27,7 +27,9 @@ Row = Mapping[Any, Any]
 
 def people_in(row: Row) -> set[str]:
     """Ids of those whom `history_record` names."""
-    return {row["actor_id"], *mentioned(row["message"]), *mentioned(_sentence(row))}
+    owner: str | None = row["details"].get("owner")
+    of_details = {owner} if owner else set[str]()
+    return {row["actor_id"], *of_details, *mentioned(row["message"]), *mentioned(_sentence(row))}
 
 
 def _sentence(row: Row) -> str:
@@ -45,8 +47,8 @@ def history_record(row: Row, person: Callable[[str], Person]) -> HistoryRecord:
 
     event = newest_of(row["type"])
     details = dict(row["details"])
-    if details.get("owner") == row["actor_id"]:
-        details["owner"] = actor.subject
+    if details.get("owner"):
+        details["owner"] = person(details["owner"]).subject
     if _sentence(row):
         details["message"] = named(_sentence(row))
     told = msgspec.convert(msgspec.convert(details, event), shown(event), from_attributes=True)

@@ -2,8 +2,8 @@
 
 import posixpath
 import re
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from events.cluster import ClusterKind
@@ -62,22 +62,32 @@ def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
     yield from _files(storage)
 
 
+class _Volume(Protocol):
+    @property
+    def exclude(self) -> bool: ...
+
+
+def _kept[T: _Volume](items: Sequence[T]) -> Iterator[tuple[int, T]]:
+    """With their places in the list; one that says exclude asks for nothing."""
+    return ((index, one) for index, one in enumerate(items) if not one.exclude)
+
+
 def _asked(storage: StorageSpec) -> Iterator[_Asked]:
-    for index, one in enumerate(storage.config_map_volume):
+    for index, one in _kept(storage.config_map_volume):
         path = f"spec.storage.configMapVolume[{index}]"
         yield _Asked(path, one.name, "mountPath", one.mount_path, {"configMap": one.config_map})
-    for index, one in enumerate(storage.empty_dir_volume):
+    for index, one in _kept(storage.empty_dir_volume):
         yield _Asked(f"spec.storage.emptyDirVolume[{index}]", one.name, "path", one.path, {})
-    for index, one in enumerate(storage.git):
+    for index, one in _kept(storage.git):
         yield _Asked(f"spec.storage.git[{index}]", one.name, "path", one.path, {"repository": one.repository})
-    for index, one in enumerate(storage.host_path):
+    for index, one in _kept(storage.host_path):
         yield _Asked(f"spec.storage.hostPath[{index}]", one.name, "mountPath", one.mount_path, {"path": one.path})
-    for index, one in enumerate(storage.nfs):
+    for index, one in _kept(storage.nfs):
         needed = {"path": one.path, "server": one.server}
         yield _Asked(f"spec.storage.nfs[{index}]", one.name, "mountPath", one.mount_path, needed)
-    for index, one in enumerate(storage.pvc):
+    for index, one in _kept(storage.pvc):
         yield _Asked(f"spec.storage.pvc[{index}]", one.name, "path", one.path, {})
-    for index, one in enumerate(storage.secret_volume):
+    for index, one in _kept(storage.secret_volume):
         path = f"spec.storage.secretVolume[{index}]"
         yield _Asked(path, one.name, "mountPath", one.mount_path, {"secret": one.secret})
 
@@ -124,7 +134,7 @@ def _wrong_path(path: str) -> str:
 
 
 def _empty_folders(storage: StorageSpec) -> Iterator[Issue]:
-    for index, one in enumerate(storage.empty_dir_volume):
+    for index, one in _kept(storage.empty_dir_volume):
         path = f"spec.storage.emptyDirVolume[{index}]"
         if one.medium not in {None, MEMORY}:
             details = f"{shown(one.medium)} is no medium; give {MEMORY}, or leave it out for a disk of the node"
@@ -146,8 +156,8 @@ def _size(field: str, text: str) -> Iterator[Issue]:
 
 def _of_the_node(storage: StorageSpec) -> Iterator[Issue]:
     """R31."""
-    first = next((one.mount_propagation for one in storage.host_path), None)
-    for index, one in enumerate(storage.host_path):
+    first = next((one.mount_propagation for _, one in _kept(storage.host_path)), None)
+    for index, one in _kept(storage.host_path):
         path = f"spec.storage.hostPath[{index}]"
         if one.path and (wrong := _wrong_path(one.path)):
             yield fault(f"{path}.path", wrong)
@@ -159,7 +169,7 @@ def _of_the_node(storage: StorageSpec) -> Iterator[Issue]:
 
 def _nfs(storage: StorageSpec) -> Iterator[Issue]:
     """R32."""
-    for index, one in enumerate(storage.nfs):
+    for index, one in _kept(storage.nfs):
         path = f"spec.storage.nfs[{index}]"
         if one.path and (wrong := _wrong_path(one.path)):
             yield fault(f"{path}.path", wrong)
@@ -170,7 +180,7 @@ def _nfs(storage: StorageSpec) -> Iterator[Issue]:
 
 def _repositories(storage: StorageSpec) -> Iterator[Issue]:
     """R34, of those that everybody may read."""
-    for index, one in enumerate(storage.git):
+    for index, one in _kept(storage.git):
         path = f"spec.storage.git[{index}]"
         if one.repository and (wrong := _wrong_repository(one.repository)):
             yield fault(f"{path}.repository", wrong)
@@ -198,7 +208,7 @@ def _wrong_repository(address: str) -> str:
 def _claims(storage: StorageSpec) -> Iterator[Issue]:
     """R28."""
     made: dict[str, str] = {}
-    for index, one in enumerate(storage.pvc):
+    for index, one in _kept(storage.pvc):
         path, name = f"spec.storage.pvc[{index}]", one.claim_name
         if name is not None and not _OBJECT_NAME.match(name):
             details = f"{shown(name)} is no name of a claim: small letters, digits, `-` and `.`"
@@ -252,14 +262,14 @@ def _files(storage: StorageSpec) -> Iterator[Issue]:
             if mode is not None and not re.fullmatch(r"0[0-7]{3}", mode):
                 details = f"{shown(mode)} is no mode; give four octal digits from 0000 to 0777, such as 0644"
                 yield fault(f"spec.storage.{kind}[{index}].defaultMode", details)
-    for index, one in enumerate(storage.config_map_volume):
+    for index, one in _kept(storage.config_map_volume):
         wrong = one.sub_path is not None and (
             one.sub_path.startswith("/") or ".." in one.sub_path.split("/") or not one.sub_path.isprintable()
         )
         if wrong:
             details = f"{shown(one.sub_path)} is no key of a ConfigMap; write it without `/` in front and without `..`"
             yield fault(f"spec.storage.configMapVolume[{index}].subPath", details)
-    for index, one in enumerate(storage.secret_volume):
+    for index, one in _kept(storage.secret_volume):
         if one.secret and not _OBJECT_NAME.match(one.secret):
             details = f"{shown(one.secret)} is no name of a Secret: small letters, digits, `-` and `.`"
             yield fault(f"spec.storage.secretVolume[{index}].secret", details)
@@ -275,19 +285,19 @@ def check_storage_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]
     storage = spec.storage
     lists = {"configMapVolume": storage.config_map_volume, "nfs": storage.nfs, "secretVolume": storage.secret_volume}
     for name, items in lists.items():
-        for index, _ in enumerate(items):
+        for index, _ in _kept(items):
             details = f"is for clusters of kind kubernetes; one of kind {kind} has nothing to take it from"
             yield fault(f"spec.storage.{name}[{index}]", details, "canAdd", "clusterId")
-    for index, one in enumerate(storage.empty_dir_volume):
+    for index, one in _kept(storage.empty_dir_volume):
         if one.size_limit is not None and one.medium != MEMORY:
             details = f"acts only with medium {MEMORY} on a cluster of kind {kind}; give it, or leave the limit out"
             field = f"spec.storage.emptyDirVolume[{index}]"
             yield fault(f"{field}.sizeLimit", details, "canAdd", "clusterId", f"{field}.medium")
-    for index, one in enumerate(storage.host_path):
+    for index, one in _kept(storage.host_path):
         if one.mount_propagation == "HostToContainer":
             details = f"is for clusters of kind kubernetes; pods of one of kind {kind} do not see later mounts"
             yield fault(f"spec.storage.hostPath[{index}].mountPropagation", details, "canAdd", "clusterId")
-    for index, claim in enumerate(storage.pvc):
+    for index, claim in _kept(storage.pvc):
         info = claim.claim_info or ClaimInfo()
         given = {"storageClass": info.storage_class is not None, "volumeMode": info.volume_mode == "Block"}
         for name, is_given in given.items():

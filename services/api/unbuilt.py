@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from events.fields.node import Node
-from events.workload.fields.creation import AssetChoice
+from events.workload.fields.inference import Model, ServingPort
 from events.workload.spec import DistributedSpec
 
 type Default = bool | str | list[Any] | dict[str, Default] | None
@@ -19,7 +19,6 @@ _STORAGE: Final[dict[str, Default]] = {
     "dataVolume": [],
     "s3": [],
 }
-_STORED_ITEM: Final[dict[str, Default]] = {"exclude": False}
 
 UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
     "spec": {
@@ -27,15 +26,14 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
         "ports": [],
     },
     "spec.storage": _STORAGE,
-    "spec.storage.configMapVolume[]": _STORED_ITEM,
-    "spec.storage.emptyDirVolume[]": _STORED_ITEM,
-    "spec.storage.git[]": _STORED_ITEM
-    | {"secretRef": None, "passwordSecret": None, "secretKeyOfUser": None, "secretKeyOfPassword": None},
-    "spec.storage.hostPath[]": _STORED_ITEM,
-    "spec.storage.nfs[]": _STORED_ITEM,
-    "spec.storage.pvc[]": _STORED_ITEM | {"dataSharing": False},
+    "spec.storage.git[]": {
+        "secretRef": None,
+        "passwordSecret": None,
+        "secretKeyOfUser": None,
+        "secretKeyOfPassword": None,
+    },
+    "spec.storage.pvc[]": {"dataSharing": False},
     "spec.storage.pvc[].claimInfo": {"addedAttrValues": []},
-    "spec.storage.secretVolume[]": _STORED_ITEM,
     "spec.imagePullSecrets[]": {"userCredential": False},
     "spec.environmentVariables[]": {"userCredential": None},
 }
@@ -51,13 +49,18 @@ OF_DISTRIBUTED: Final[dict[str, Default]] = {
 }
 
 
-OF_ASSETS: Final[dict[str, Default]] = {"datasourceIds": []}
+_OF_STRUCTS: Final[dict[type[Any] | None, dict[str, Default]]] = {
+    Model: {"credential": None},
+    # Whoever reaches the cluster's network reaches the replicas.
+    ServingPort: {"authorizationType": None, "authorizedUsers": [], "authorizedGroups": []},
+}
+"""Of objects that the contract of trainings does not have."""
 
 
 def unbuilt_fields(node: Node) -> dict[str, Default]:
     """The fields of this object that are not built, of any kind. A master's are those of a spec."""
-    if node.struct is AssetChoice:
-        return OF_ASSETS
+    if node.struct in _OF_STRUCTS:
+        return _OF_STRUCTS[node.struct]
     fields = UNBUILT_FIELDS.get(_MASTER.sub("spec", node.path), {})
     return fields | OF_DISTRIBUTED if node.struct is DistributedSpec else fields
 

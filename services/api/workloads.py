@@ -307,7 +307,8 @@ async def get_workload(call: Look) -> Answer[WorkloadAnswer]:
     if message := row["phaseMessage"]:
         subjects = await call.api.actors.subjects_of(mentioned(message))
         row["phaseMessage"] = with_names(message, subjects.__getitem__)
-    row |= {"submittedBy": found.created_by} | fields_of(found)
+    owner = await call.api.actors.subjects_of((chain.state.owner,))
+    row |= {"submittedBy": owner[chain.state.owner]} | fields_of(found)
     return Answer(WorkloadAnswer(**row), headers=sequence_headers(chain.version) | headers)
 
 

@@ -36,12 +36,12 @@ class Lost(NamedTuple):
     department_id: str
 
 
-type Work = Due | Lost
+Work = Due | Lost
 
 
-def plan(
-    due: Sequence[Work], sent: Mapping[Work, datetime], now: datetime, *, most: int
-) -> tuple[list[Work], dict[Work, datetime]]:
+def plan[W: Work](
+    due: Sequence[W], sent: Mapping[W, datetime], now: datetime, *, most: int
+) -> tuple[list[W], dict[W, datetime]]:
     """What to send now, at most so many, and what counts as sent afterwards (what is long past is forgotten)."""
     # A clock that was put back must not hold anything back until it has caught up.
     recent = {row: at for row, at in sent.items() if timedelta() <= now - at < RESEND_AFTER}

@@ -101,7 +101,8 @@ def run_pod(desired: Desired) -> RunPod:
         project_name=desired.project.name,
         pod_security=desired.project.pod_security,
         pod=_ref(desired),
-        pods=pod_set.at_once if pod_set.peers is None else pod_set.peers.size,
+        endless=pod_set.endless,
+        pods=_pods(pod_set),
         node_name=pod.node_name,
         devices=pod.devices,
         gpu_memory_bytes=request.gpu_memory_bytes,
@@ -133,12 +134,21 @@ def run_pod(desired: Desired) -> RunPod:
     )
 
 
+def _pods(pod_set: PodSet) -> int:
+    """How many find each other; those of an endless set come and go, and need not."""
+    if pod_set.endless:
+        return 1
+    return pod_set.at_once if pod_set.peers is None else pod_set.peers.size
+
+
 def stop_pod(desired: Desired) -> StopPod:
     state = desired.state
     if state.desired is DesiredPhase.DELETED:
         reason = "deleted"
     elif state.phase in FINISHED:
         reason = "failed"
+    elif state.desired is DesiredPhase.RUNNING:
+        reason = "scaled_down"
     else:
         reason = "suspended"
     return StopPod(

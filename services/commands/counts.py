@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from events.aggregate import WORKLOAD
+from events.aggregate import ASSET, POLICY, WORKLOAD
 from events.codec import UNDECODABLE
 from events.commit import Commit
 from events.refusal import Refusal
@@ -30,6 +30,8 @@ stand before what cannot be read, and what is counted so far has to do."""
 PAUSE_SECONDS: Final = 0.005
 SAVE_COMMITS: Final = 20_000
 """A start reads at most about so many commits: one second."""
+COUNTED: Final = (WORKLOAD.name, ASSET.name, POLICY.name)
+"""Kinds of aggregates whose commits count."""
 
 log = structlog.get_logger(__name__)
 
@@ -60,10 +62,10 @@ class Counts:
     async def run(self) -> None:
         """Follow, for ever. Raises LogGapError and what else ends a follower."""
         await self._load()
-        newest = await self._store.last_seq(aggregates=(WORKLOAD.name,))
+        newest = await self._store.last_seq(aggregates=COUNTED)
         saved = self._counts.seq
         self.seq = saved
-        following = follow_into(self._store, self, on_standing=self._stand, aggregates=(WORKLOAD.name,))
+        following = follow_into(self._store, self, on_standing=self._stand, aggregates=COUNTED)
         async with aclosing(following) as batches:
             if self._counts.seq >= newest:
                 self._caught_up.set()
@@ -75,7 +77,7 @@ class Counts:
                     await self._save()
 
     def apply(self, commit: Commit) -> None:
-        """Take in one commit of a workload."""
+        """Take in one commit."""
         self._counts.apply(commit)
         self._stored.pop(commit.seq, None)
 

@@ -18,7 +18,7 @@ from prometheus_client import Counter
 
 from events import subscriptions, webhooks
 from events.aggregate import AGGREGATES, CLUSTER, DEPARTMENT, PRICES, PROJECT, WORKLOAD, Aggregate, Chain, Draft
-from events.asset import CreateAsset
+from events.asset import ChangeAsset, CreateAsset
 from events.budgets import SetBudget, exhausted_refusal
 from events.cluster import AddCluster, RemoveNodePool, local_taken
 from events.codec import UNDECODABLE
@@ -33,7 +33,7 @@ from events.project import ChangeProject, CreateProject, DeleteProject, MoveLost
 from events.refusal import Refusal
 from events.subjects import aggregate_subject
 from events.void import VoidMessage
-from events.workload.commands import CreateWorkload, DeleteWorkload, ResumeWorkload
+from events.workload.commands import ChangeWorkload, CreateWorkload, DeleteWorkload, ResumeWorkload, UndoAct
 from services.commands.counts import Counts
 from services.commands.decide import decide_on, fits_full_log, key_reused, not_for_service, refused, remembered
 from services.commands.keys import Keys
@@ -248,17 +248,30 @@ class Commands:
             return await self._not_left_over(command.workload_id)
         if isinstance(command, SetBudget):
             return await self._other_currency(command)
-        if isinstance(command, ResumeWorkload):
+        if isinstance(command, ResumeWorkload) or (isinstance(command, UndoAct) and command.act == "WorkloadSuspended"):
             return await self._exhausted(await self._project_of(command.workload_id))
-        if isinstance(command, CreateAsset):
-            if command.department_id is not None:
-                return await self._department_missing(command.department_id)
-            return await self._place_missing(command.project_id, command.cluster_id)
-        if isinstance(command, SetPolicy):
-            if command.department_id is not None:
-                return await self._department_missing(command.department_id)
-            return await self._place_missing(command.project_id, None)
+        if isinstance(command, CreateAsset | ChangeAsset | SetPolicy | ChangeWorkload):
+            return await self._written_obstacle(command, admitted)
         return await self._creation_obstacle(command, admitted) if isinstance(command, CreateWorkload) else None
+
+    async def _written_obstacle(
+        self, command: CreateAsset | ChangeAsset | SetPolicy | ChangeWorkload, admitted: AdmittedCommand
+    ) -> Refusal | None:
+        """Why this may not be written, which holds as much as somebody gives."""
+        if isinstance(command, ChangeWorkload):
+            project = await self._project_of(command.workload_id)
+            project_id = "" if project is None else project.project_id
+        else:
+            project_id = command.project_id or ""
+        if isinstance(command, CreateAsset | SetPolicy):
+            department_id = command.department_id
+            if department_id is not None and (refusal := await self._department_missing(department_id)):
+                return refusal
+            cluster_id = command.cluster_id if isinstance(command, CreateAsset) else None
+            if refusal := await self._place_missing(command.project_id, cluster_id):
+                return refusal
+        asked = Creation(project_id, admitted.actor.id, len(msgspec.json.encode(command)), count=0)
+        return await self._counts.admit(admitted.command_id, asked, self._clock())
 
     async def _place_missing(self, project_id: str | None, cluster_id: str | None) -> Refusal | None:
         """Why nothing can be made for this project or cluster; None stands for neither."""

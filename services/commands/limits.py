@@ -17,10 +17,13 @@ from events.refusal import Refusal
 MINUTE_SECONDS: Final = 60
 WINDOW_MINUTES: Final = 60
 """Creations are counted by the minute: what a refusal says of the next free place is at most a minute too late."""
-FOLD_VERSION: Final = 2
+FOLD_VERSION: Final = 3
 """Of `CreationCounts`; another number makes kept ones void."""
 _CREATED: Final = "WorkloadCreated"
 _ENDS: Final = frozenset({"WorkloadCompleted", "WorkloadFailed", "WorkloadDeleted"})
+_WRITTEN: Final = frozenset({"WorkloadChanged", "AssetCreated", "AssetChanged", "PolicySet"})
+"""What else holds as many bytes as somebody gives: whoever may do nothing but change one workload again and again could
+fill the log for everybody."""
 
 
 class CreationLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,19 +34,21 @@ class CreationLimits(msgspec.Struct, frozen=True, kw_only=True):
     creations_per_hour: int
     """Of a project."""
     project_bytes_per_hour: int
-    """Of the log, which a project's creations take."""
+    """Of the log, which creations and changes in a project take: of workloads, assets and policies."""
     user_bytes_per_hour: int
-    """Of the log, which a user's creations take, in whichever projects."""
+    """Of the log, which those of a user take, in whichever projects."""
 
 
 class Creation(msgspec.Struct, frozen=True):
     """One that is asked for, or was let through and is not in the counts yet."""
 
     project_id: str
+    """Empty: it is of no project."""
     actor: str
     bytes: int
     count: int = 1
-    """Several of one project and user may be told as one, with the bytes of all."""
+    """Workloads that are created; 0: something is changed, or is no workload. Several of one project and user may be
+    told as one, with the bytes of all."""
 
 
 class CreationCounts(msgspec.Struct, kw_only=True):
@@ -62,24 +67,29 @@ class CreationCounts(msgspec.Struct, kw_only=True):
     """The same by the actor's id; all service accounts of a project count as one."""
 
     def apply(self, commit: Commit) -> None:
-        """Take in one commit of a workload. One that is in already changes nothing."""
+        """Take in one commit of a workload, an asset or a policy. One that is in already changes nothing."""
         if commit.seq <= self.seq:
             return
         self.seq = commit.seq
         for event in commit.record.events:
             if event.type == _CREATED:
-                self._created(commit, memoryview(event.data).nbytes)
+                self._created(commit)
+            if event.type == _CREATED or event.type in _WRITTEN:
+                self._written(commit, memoryview(event.data).nbytes)
             elif event.type in _ENDS:
                 self._ended(commit.key)
 
-    def _created(self, commit: Commit, size: int) -> None:
+    def _created(self, commit: Commit) -> None:
         project_id = commit.record.about.project_id or ""
         self._ended(commit.key)
         self.projects[commit.key] = project_id
         self.living[project_id] = self.living.get(project_id, 0) + 1
+        _add(self.created, project_id, _minute(commit.record.occurred_at), 1)
+
+    def _written(self, commit: Commit, size: int) -> None:
         minute = _minute(commit.record.occurred_at)
-        _add(self.created, project_id, minute, 1)
-        _add(self.project_bytes, project_id, minute, size)
+        if project_id := commit.record.about.project_id:
+            _add(self.project_bytes, project_id, minute, size)
         _add(self.user_bytes, share_of(commit.record.actor.id), minute, size)
 
     def _ended(self, key: str) -> None:
@@ -107,9 +117,28 @@ def over_limit(
         under_way: creations that were let through and are not in the counts yet.
     """
     of_project = [one for one in under_way if one.project_id == asked.project_id]
+    if asked.count and (refusal := _over_number(counts, limits, asked.project_id, now, _number(of_project))):
+        return refusal
     user = share_of(asked.actor)
     of_user = [one for one in under_way if share_of(one.actor) == user]
-    living = counts.living.get(asked.project_id, 0) + _number(of_project)
+    of_project_bytes = _recent(counts.project_bytes, asked.project_id, now, _bytes(of_project))
+    of_user_bytes = _recent(counts.user_bytes, user, now, _bytes(of_user))
+    for whose, recent, limit in (
+        ("project", of_project_bytes, limits.project_bytes_per_hour),
+        ("user", of_user_bytes, limits.user_bytes_per_hour),
+    ):
+        used = sum(recent.values())
+        if (asked.project_id or whose == "user") and used + asked.bytes > limit:
+            wait = _seconds_until(recent, used + asked.bytes - limit - 1, now)
+            return _too_many_bytes(whose, used, limit, asked, wait)
+    return None
+
+
+def _over_number(
+    counts: CreationCounts, limits: CreationLimits, project_id: str, now: datetime, under_way: int
+) -> Refusal | None:
+    """Why the project may not have or make one more."""
+    living = counts.living.get(project_id, 0) + under_way
     if living >= limits.living:
         excess = living - limits.living + 1
         return Refusal(
@@ -118,7 +147,7 @@ def over_limit(
             f"of them {'has ended or is' if excess == 1 else 'have ended or are'} deleted, or ask an operator to raise "
             "MUSTER_PROJECT_MAX_LIVING_WORKLOADS",
         )
-    created = _recent(counts.created, asked.project_id, now, _number(of_project))
+    created = _recent(counts.created, project_id, now, under_way)
     if (count := sum(created.values())) >= limits.creations_per_hour:
         wait = _seconds_until(created, count - limits.creations_per_hour, now)
         return Refusal(
@@ -128,16 +157,6 @@ def over_limit(
             "MUSTER_PROJECT_MAX_CREATIONS_PER_HOUR",
             retry_seconds=wait,
         )
-    of_project_bytes = _recent(counts.project_bytes, asked.project_id, now, _bytes(of_project))
-    of_user_bytes = _recent(counts.user_bytes, user, now, _bytes(of_user))
-    for whose, recent, limit in (
-        ("project", of_project_bytes, limits.project_bytes_per_hour),
-        ("user", of_user_bytes, limits.user_bytes_per_hour),
-    ):
-        used = sum(recent.values())
-        if used + asked.bytes > limit:
-            wait = _seconds_until(recent, used + asked.bytes - limit - 1, now)
-            return _too_many_bytes(whose, used, limit, asked, wait)
     return None
 
 
@@ -174,9 +193,9 @@ def _bytes(creations: Sequence[Creation]) -> int:
 def _too_many_bytes(whose: str, used: int, limit: int, asked: Creation, wait: int) -> Refusal:
     return Refusal(
         code="too_many_bytes",
-        message=f"the {whose} has created workloads of {used:,} bytes within {WINDOW_MINUTES} minutes and may create "
-        f"{limit:,}; this one has {asked.bytes:,}; try again in {wait} s, ask an operator to raise "
-        f"MUSTER_{whose.upper()}_MAX_BYTES_PER_HOUR, or put large values into a file or a ConfigMap",
+        message=f"the {whose} has created and changed workloads, assets and policies of {used:,} bytes within "
+        f"{WINDOW_MINUTES} minutes and may have {limit:,}; this one has {asked.bytes:,}; try again in {wait} s, ask an "
+        f"operator to raise MUSTER_{whose.upper()}_MAX_BYTES_PER_HOUR, or put large values into a file or a ConfigMap",
         retry_seconds=wait,
     )
 

@@ -1,17 +1,18 @@
 """May this actor give this command? The whole rule, as one pure function from facts to an admission or a refusal.
 
-Roles and scope first, then ownership protection: where the workload's cluster has it switched on, only the creator, or
+Roles and scope first, then ownership protection: where the workload's cluster has it switched on, only the owner, or
 somebody whose role overrides ownership, may delete, suspend, resume or change it (S084, C14).
 """
 
 import msgspec
 
 from events.actors import STRANGER, is_account
-from events.authorize import ACCOUNT_PERMISSIONS, ROLE_PERMISSIONS, Grants, Permission, authorize
+from events.authorize import ACCOUNT_PERMISSIONS, ROLE_PERMISSIONS, Grants, Permission, authorize, heir_refusal
 from events.commands import COMMANDS, CommandType, Scope, UserCommand, named_workload
 from events.commit import About
 from events.refusal import Refusal
 from events.service_accounts import CreateServiceAccount
+from events.workload.commands import TransferWorkload
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +22,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     about: About | None = None
     """Of the named workload's last commit; None where there is none, or the command names no workload."""
     owner: str = ""
-    """Subject of who created the workload."""
+    """Subject of the workload's owner."""
+    heir: Grants = Grants()
+    """Of whom the command makes the workload's owner; none where it makes nobody."""
     protection: bool | None = None
     """Of the workload's cluster; None where nobody knows the cluster, and then it counts as on."""
     shared_pods: bool = False
@@ -51,6 +54,8 @@ def decide(command: UserCommand, actor: str, facts: Facts) -> Admission | Refusa
         message = "a service account cannot do this with any role; a person must do it"
         return Refusal(code="not_permitted", message=message)
     if workload_id := named_workload(command):
+        if isinstance(command, TransferWorkload):
+            return _of_transfer(command, actor, line.permission, facts)
         return _of_workload(workload_id, actor, line.permission, facts)
     project_id = getattr(command, "project_id", None) if line.scope is Scope.PROJECT else None
     if refusal := authorize(facts.grants, line.permission, project_id):
@@ -63,6 +68,28 @@ def decide(command: UserCommand, actor: str, facts: Facts) -> Admission | Refusa
         special_right=None if line.permission in ACCOUNT_PERMISSIONS else line.permission,
         override=facts.grants.allows(Permission.OVERRIDE_OWNERSHIP, project_id),
     )
+
+
+def _of_transfer(command: TransferWorkload, actor: str, needed: Permission, facts: Facts) -> Admission | Refusal:
+    about = facts.about
+    given = about is not None and command.actor == about.owner
+    # What is so already may be asked for again by who had it before: nothing changes, so protection is of no matter.
+    admission = _of_workload(
+        command.workload_id, actor, needed, msgspec.structs.replace(facts, protection=False) if given else facts
+    )
+    if isinstance(admission, Refusal) or about is None or given:
+        return admission
+    return _not_to_give(command, actor, about, facts) or admission
+
+
+def _not_to_give(command: TransferWorkload, actor: str, about: About, facts: Facts) -> Refusal | None:
+    """Why the actor, who may act on the workload, may not give it away, or not to this person; None where they may."""
+    if actor != about.owner and not facts.grants.allows(Permission.OVERRIDE_OWNERSHIP, about.project_id):
+        return Refusal(
+            code="not_owner",
+            message=f"only the workload's owner {facts.owner!r} or an administrator can give it to another",
+        )
+    return heir_refusal(command.subject, facts.heir, about.project_id)
 
 
 def _beyond_own_rights(command: UserCommand, grants: Grants, project_id: str | None) -> Refusal | None:
@@ -115,7 +142,7 @@ def _of_workload(workload_id: str, actor: str, needed: Permission, facts: Facts)
     if protected:
         return Refusal(
             code="not_owner",
-            message=f"ownership protection is on for this workload's cluster: only its creator {facts.owner!r} or "
+            message=f"ownership protection is on for this workload's cluster: only its owner {facts.owner!r} or "
             "an administrator can do this",
         )
     return Admission(others_unprotected=True)

@@ -21,6 +21,7 @@ from nats.errors import MaxPayloadError
 from events.actors import STRANGER, fit_account, fit_subject, is_account
 from events.aggregate import CLUSTER, PROJECT, TENANT, WORKLOAD
 from events.audit import TENANT_SCOPE, AuditRecord, Speaker
+from events.authorize import Grants
 from events.codec import UNDECODABLE
 from events.commands import COMMANDS, UserCommand, named_workload
 from events.commit import About, Actor
@@ -49,6 +50,7 @@ from events.subjects import (
 )
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from events.void import VoidMessage
+from events.workload.commands import TransferWorkload
 from services.ownership.decide import Admission, Facts, decide
 from services.runtime.identity.actors import Actors, ActorsAwayError
 from services.runtime.identity.authentication import Identity
@@ -75,7 +77,7 @@ NEW_PEOPLE_PER_HOUR: Final = 100
 """Whom one person who is no administrator may give their first role, at each gate. The stream ACTORS holds some hundred
 thousand people."""
 _GIVES_ROLE: Final = (GrantProjectRole, GrantTenantRole)
-_NAMES_PERSON: Final = (*_GIVES_ROLE, RevokeProjectRole, RevokeTenantRole)
+_NAMES_PERSON: Final = (*_GIVES_ROLE, RevokeProjectRole, RevokeTenantRole, TransferWorkload)
 
 _REQUEST_DECODER: Final = msgspec.json.Decoder(CommandRequest)
 _BATCH_DECODER: Final = msgspec.json.Decoder(BatchRequest)
@@ -335,6 +337,7 @@ class Gate:
             grants=self._directory.grants(actor),
             about=about,
             owner=await self._owner(about),
+            heir=self._directory.grants(command.actor) if isinstance(command, TransferWorkload) else Grants(),
             protection=protection,
             shared_pods=self._shared_pods(),
         )
@@ -357,15 +360,24 @@ class Gate:
     async def _facts_of_leader(self, command: UserCommand, actor: str, about: About | None) -> Facts:
         project_id = _project_of(command, about)
         tenant = await self._store.load(TENANT, TENANT_KEY)
-        grants = grants_of(actor, tenant.state, {})
+        heir = command.actor if isinstance(command, TransferWorkload) else STRANGER
+        grants, of_heir = grants_of(actor, tenant.state, {}), grants_of(heir, tenant.state, {})
         project_key = None if project_id is None else key_of_id(project_id)
         if project_id is not None and project_key is not None:
             project = (await self._store.load(PROJECT, project_key)).state
             if project.project_id == project_id:
                 grants = grants_of(actor, tenant.state, {project_id: project})
+                of_heir = grants_of(heir, tenant.state, {project_id: project})
         protection = await self._protection_of_leader(about)
         owner = await self._owner(about)
-        return Facts(grants=grants, about=about, owner=owner, protection=protection, shared_pods=self._shared_pods())
+        return Facts(
+            grants=grants,
+            about=about,
+            owner=owner,
+            heir=of_heir,
+            protection=protection,
+            shared_pods=self._shared_pods(),
+        )
 
     def _shared_pods(self) -> bool:
         clusters = self._directory.clusters.values()

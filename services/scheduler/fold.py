@@ -477,6 +477,7 @@ def _stands_alike(before: Workload, after: Workload) -> bool:
     same = (
         before.progress is after.progress
         and before.spec is after.spec
+        and before.beside is after.beside
         and before.pods.waiting is after.pods.waiting
         and before.queued == after.queued
         and bool(before.pods.live) == bool(after.pods.live)
@@ -507,5 +508,5 @@ def _why_it_backs_off(state: Workload, retry_at: datetime) -> str:
     )
     at = f"the next run begins at {retry_at:%H:%M:%S} UTC"
     limit = KINDS[state.kind].backoff_limit(state.spec)
-    spent = f" (failed runs {state.failures}, backoff limit {limit})" if state.failures else ""
+    spent = f" (failed runs {state.failures}, backoff limit {limit})" if state.failures and limit is not None else ""
     return f"pod {name}-{index} {pod.ended}; {at}{spent}" if pod.ended else f"{at}{spent}"

@@ -13,6 +13,7 @@ from development.servers import NatsServer
 from events.cluster_protocol import ObservedPod, RunPod, WantedCluster
 from events.workload.commands import PodFactKind
 from services.agent.agent import Agent
+from services.agent.backends.interface import BackendError
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 from services.agent.wanted import Wanted, Whole
@@ -75,5 +76,57 @@ async def test_runs_that_may_not_be_started_now_are_started_as_soon_as_they_may(
         async with asyncio.timeout(20):
             while backend.asked < PODS:
                 await asyncio.sleep(0.05)
+    stop.set()
+    await running
+
+
+class Full(SimulatedBackend):
+    """One on which nothing can be started for a while."""
+
+    def __init__(self) -> None:
+        super().__init__(NODES, RealClock())
+        self.full = True
+
+    async def apply(self, pod: RunPod) -> None:
+        if self.full:
+            raise BackendError("no space left on device")
+        await super().apply(pod)
+
+
+async def test_a_run_that_cannot_be_started_says_why_once(
+    nc: Client, fresh_log: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its workload would be Initializing for ever, and nobody would know why."""
+    monkeypatch.setattr("services.agent.agent.FIRST_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("services.agent.agent.TOLD_AFTER_SECONDS", 0.2)
+    backend, wanted, stop = Full(), Wanted(), asyncio.Event()
+    cluster = WantedCluster(cluster_id=CLUSTER, name="c", kind="simulated", simulated_nodes=NODES)
+    agent = Agent(cluster, backend, nc, wanted, version="1")
+    told: list[ObservedPod] = []
+    say = agent._reports.pod
+
+    def heard(pod: ObservedPod) -> None:
+        told.append(pod)
+        say(pod)
+
+    monkeypatch.setattr(agent._reports, "pod", heard)
+    running = asyncio.create_task(agent.run(stop))
+    async with answering(fresh_log, [run_pod()]):
+        wanted.put(Whole({KEY: msgspec.json.encode(start_pod(run_pod()))}))
+        async with asyncio.timeout(20):
+            while not told:
+                await asyncio.sleep(0.02)
+        (pod,) = told
+        assert (pod.kind, pod.token) == ("starting", 1)
+        (warning,) = pod.warnings
+        assert warning.reason == "not_started"
+        assert "no space left on device" in warning.message
+        await asyncio.sleep(1)
+        assert len(told) == 1
+        backend.full = False
+        async with asyncio.timeout(20):
+            while len(told) == 1:
+                await asyncio.sleep(0.02)
+        assert told[1].warnings == ()
     stop.set()
     await running

@@ -13,6 +13,7 @@ from services.agent.backends.interface import HeldClaims
 from services.agent.backends.local.backend import LocalBackend
 from tests.agent.given import WORKLOAD, NoCode, Watched, log_text, machine, open_local, run_pod
 from tests.agent.test_isolation import Machine, without_rights
+from tests.agent.test_local import no_file_grows_beyond
 
 pytestmark = pytest.mark.anyio
 
@@ -210,6 +211,44 @@ async def test_a_claim_of_another_is_used_by_name_and_never_taken_over(local: Wa
         assert "did not make" in end.message
     await local.backend.remove_claims("w-2", ephemeral_only=False)
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["by-hand", "made"]
+
+
+async def test_a_claim_stays_while_a_pod_of_another_workload_uses_it(local: Watched, tmp_path: Path) -> None:
+    """Given a workload that is gone, whose claim another one has by name: it loses nothing under its feet."""
+    made = ClaimedFolder(mount_path=PLACE, claim="sets", new=KEPT)
+    assert (await ended(local, f"echo made > {PLACE}/a", made)).kind == "succeeded"
+    waits = ("/bin/sh", "-c", f"while [ ! -e {PLACE}/b ]; do sleep 0.05; done; cat {PLACE}/a")
+    used = ClaimedFolder(mount_path=PLACE, claim="sets")
+    pod = run_pod(2, node_name=local.node, arguments=waits, volumes=(used,), workload_id="w-2")
+    await local.backend.apply(pod)
+    await local.until("running", token=2)
+    await local.backend.remove_claims(WORKLOAD, ephemeral_only=False)
+    folder = tmp_path / "data" / "claims" / "p1" / "sets"
+    (folder / "b").touch()
+    assert (await local.until("succeeded", "failed", token=2)).kind == "succeeded"
+    assert await claims_of(local) == [HeldClaims(workload_id=WORKLOAD)]
+    await local.backend.remove_claims(WORKLOAD, ephemeral_only=False)
+    assert not folder.exists()
+
+
+def test_a_full_disk_keeps_nobody_from_removing_claims(tmp_path: Path) -> None:
+    """Given no room for another folder, and none for a record."""
+    from services.agent.backends.local.claims import REMOVED, Claims
+
+    run = run_pod(volumes=(ClaimedFolder(mount_path="/a", claim="a", new=KEPT),))
+    claims = Claims(tmp_path)
+    claims.open()
+    claims.ensure(run)
+    other = run_pod(workload_id="w-2", volumes=(ClaimedFolder(mount_path="/a", claim="b", new=KEPT),))
+    with no_file_grows_beyond(10), pytest.raises(OSError):
+        claims.ensure(other)
+    assert names_in(tmp_path / "p1") == [".a.json", "a"]
+    (tmp_path / "p1" / ".b.json.1.tmp").touch()
+    assert [folder.parent for folder in claims.remove(WORKLOAD, ephemeral_only=False)] == [tmp_path / REMOVED]
+    Claims(tmp_path).open()
+    assert names_in(tmp_path / "p1") == []
+    claims.clear()
+    assert names_in(tmp_path) == [REMOVED, "p1"]
 
 
 def test_the_record_of_a_claim_is_there_before_its_folder(tmp_path: Path) -> None:

@@ -138,3 +138,153 @@ def test_labels_and_annotations_change_and_what_may_not_change_is_refused_by_nam
         answer = alice.patch(path, json=body)
         assert answer.status_code == 400, answer.text
         assert [issue["field"] for issue in answer.json()["complianceIssues"]] == [field]
+
+
+def transfer(client: httpx.Client, workload_id: str, owner: str) -> httpx.Response:
+    return client.post(f"/api/v1/workloads/{workload_id}/transfer", json={"owner": owner})
+
+
+def test_a_workload_is_given_to_another_owner_and_protection_the_lists_and_the_history_follow(
+    served: Served, alice: httpx.Client
+) -> None:
+    with served.client() as admin, served.client("bob") as bob:
+        body = {"name": f"given-{secrets.token_hex(4)}", "kind": "kubernetes"}
+        cluster = admin.post("/api/v1/clusters", json=body).json()["id"]
+        assert admin.patch(f"/api/v1/clusters/{cluster}", json={"ownershipProtection": True}).status_code == 202
+        one = made(served, alice, clusterId=cluster)
+        path = f"/api/v1/workloads/{one}"
+        assert transfer(bob, one, "bob").json()["details"] == "not_owner"
+
+        answer = transfer(alice, one, "bob")
+
+        assert answer.status_code == 202, answer.text
+        found = alice.get(path).json()
+        assert (found["submittedBy"], found["createdBy"]) == ("bob", "alice")
+        seen = {"min_seq": answer.headers["X-Log-Sequence"]}
+        mine = {**seen, "filterBy": "submittedBy==bob", "search": one}
+        assert alice.get("/api/v1/workloads/count", params=mine).json()["count"] == 1
+        *_, told = alice.get(f"{path}/history", params=seen).json()["records"]
+        assert told["message"] == "given by alice to bob; it was their own before"
+        assert told["details"] == {"owner": "bob"}
+        assert transfer(alice, one, "bob").json()["message"] == f"workload {one} has that owner already"
+        assert alice.post(f"/api/v1/workloads/trainings/{one}/suspend").json()["details"] == "not_owner"
+        assert bob.post(f"/api/v1/workloads/trainings/{one}/suspend").status_code == 202
+        assert transfer(admin, one, "alice").status_code == 202
+
+
+def test_a_workload_is_given_only_to_who_may_submit_in_its_project(served: Served, alice: httpx.Client) -> None:
+    one, other = made(served, alice), made(served, alice)
+    for heir in ("vic", "stranger", "nobody-at-all", "service-account:none/there"):
+        answer = transfer(alice, one, heir)
+        assert (answer.status_code, answer.json()["details"]) == (409, "heir_not_permitted")
+        would = act(alice, "transfer", one, owner=heir, dryRun=True)["items"][0]
+        assert (would["code"], would["details"]) == (409, "heir_not_permitted")
+    with served.client("bob") as bob, served.client("stranger") as stranger:
+        assert transfer(bob, one, "bob").json()["details"] == "not_owner"
+        assert transfer(stranger, one, "stranger").status_code == 404
+    would = act(alice, "transfer", one, other, NOWHERE, owner="bob", dryRun=True)
+    done = act(alice, "transfer", one, other, NOWHERE, owner="bob")
+    assert [(item["code"], item["changed"]) for item in would["items"]] == [
+        (item["code"], item["changed"]) for item in done["items"]
+    ]
+    assert (done["changed"], done["refused"]) == (2, 1)
+    for body, field in (({}, "owner"), ({"owner": ""}, "owner"), ({"owner": "a\nb"}, "owner"), ({"to": "bob"}, "to")):
+        answer = alice.post(f"/api/v1/workloads/{one}/transfer", json=body)
+        assert answer.status_code == 400, body
+        assert field in {issue["field"] for issue in answer.json()["complianceIssues"]}
+    for body in ({"action": "transfer"}, {"action": "delete", "owner": "bob"}):
+        answer = alice.post(PATH, json=body | {"ids": [one]})
+        assert [issue["field"] for issue in answer.json()["complianceIssues"]] == ["owner"]
+
+
+def undo(client: httpx.Client, workload_id: str, **body: Any) -> dict[str, Any]:
+    answer = client.post(f"/api/v1/workloads/{workload_id}/undo", json=body)
+    assert answer.status_code == 202, answer.text
+    return answer.json()
+
+
+def refused_undo(client: httpx.Client, workload_id: str, **body: Any) -> dict[str, Any]:
+    answer = client.post(f"/api/v1/workloads/{workload_id}/undo", json=body)
+    assert answer.status_code == 409, answer.text
+    return answer.json()
+
+
+def test_acts_are_undone_one_after_the_other_and_the_history_tells_it(served: Served, alice: httpx.Client) -> None:
+    one = made(served, alice, spec={"priorityClass": "low"})
+    path = f"/api/v1/workloads/{one}"
+    assert refused_undo(alice, one, dryRun=True)["details"] == "nothing_to_undo"
+    assert alice.patch(path, json={"priorityClass": "high"}).status_code == 202
+    act(alice, "suspend", one)
+
+    plan = undo(alice, one, dryRun=True)
+    assert (plan["action"], plan["changed"], plan["undoes"]["type"]) == ("resume", True, "WorkloadSuspended")
+    assert "suspended by alice" in plan["undoes"]["message"]
+    assert phase(alice, one) == "Stopped"
+    suspension = plan["undoes"]["sequence"]
+    assert undo(alice, one, sequence=suspension)["changed"]
+    assert phase(alice, one) == "Running"
+    again = undo(alice, one, sequence=suspension)
+    assert (again["changed"], phase(alice, one)) == (False, "Running")
+
+    plan = undo(alice, one, dryRun=True)
+    assert (plan["action"], plan["now"], plan["then"]) == (
+        "change",
+        {"priorityClass": "high"},
+        {"priorityClass": "low"},
+    )
+    done = alice.post(f"{path}/undo", json={"sequence": plan["undoes"]["sequence"]})
+    assert alice.get(path).json()["spec"]["priorityClass"] == "low"
+    assert refused_undo(alice, one, dryRun=True)["details"] == "nothing_to_undo"
+    seen = {"min_seq": done.headers["X-Log-Sequence"]}
+    records = alice.get(f"{path}/history", params=seen).json()["records"]
+    assert [record["type"] for record in records[-4:]] == [
+        "ActUndone", "WorkloadResumed", "ActUndone", "WorkloadChanged",
+    ]  # fmt: skip
+    assert records[-2]["message"] == f"alice undid a change (sequence {plan['undoes']['sequence']})"
+
+    # What was undone is an act, too: undone itself, the workload is suspended again, and that can be undone once more.
+    assert undo(alice, one, sequence=records[-4]["sequence"])["action"] == "suspend"
+    assert phase(alice, one) == "Stopped"
+    assert undo(alice, one, dryRun=True)["undoes"]["sequence"] == suspension
+    assert undo(alice, one, sequence=suspension)["changed"]
+    assert phase(alice, one) == "Running"
+
+
+def test_what_a_later_act_changed_is_not_undone_alone_and_the_refusal_says_which(
+    served: Served, alice: httpx.Client
+) -> None:
+    one = made(served, alice)
+    path = f"/api/v1/workloads/{one}"
+    sequences = [
+        int(alice.patch(path, json=body).headers["X-Log-Sequence"])
+        for body in ({"priorityClass": "high"}, {"labels": [{"name": "a", "value": "b"}]}, {"priorityClass": "low"})
+    ]
+    told = refused_undo(alice, one, sequence=sequences[0])
+    assert told["details"] == "act_overtaken"
+    assert f"sequence {sequences[2]}" in told["message"]
+    assert undo(alice, one, sequence=sequences[1])["then"] == {"labels": []}
+    assert undo(alice, one, sequence=sequences[2])["changed"]
+    assert undo(alice, one, sequence=sequences[0])["changed"]
+    for body in ({"sequence": sequences[0] - 1}, {"sequence": 2**62}):
+        assert refused_undo(alice, one, **body)["details"] == "nothing_to_undo"
+    for body, field in (({}, "sequence"), ({"sequence": 0}, "sequence"), ({"dryRun": True, "all": True}, "all")):
+        answer = alice.post(f"{path}/undo", json=body)
+        assert answer.status_code == 400
+        assert [issue["field"] for issue in answer.json()["complianceIssues"]] == [field]
+    with served.client("vic") as viewer, served.client("stranger") as stranger:
+        assert viewer.post(f"{path}/undo", json={"dryRun": True}).status_code == 403
+        assert viewer.post(f"{path}/undo", json={"sequence": sequences[0]}).status_code == 403
+        assert stranger.post(f"{path}/undo", json={"sequence": sequences[0]}).status_code == 404
+
+
+def test_of_a_deleted_workload_only_the_deletion_is_undone_by_submitting_it_again(
+    served: Served, alice: httpx.Client
+) -> None:
+    one = made(served, alice)
+    act(alice, "suspend", one)
+    suspension = undo(alice, one, dryRun=True)["undoes"]["sequence"]
+    act(alice, "delete", one)
+    plan = undo(alice, one, dryRun=True)
+    assert (plan["action"], plan["undoes"]["type"]) == ("resubmit", "WorkloadDeletionRequested")
+    assert refused_undo(alice, one, sequence=plan["undoes"]["sequence"])["details"] == "workload_deleted"
+    assert refused_undo(alice, one, sequence=suspension)["details"] == "workload_deleted"

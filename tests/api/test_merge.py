@@ -34,6 +34,8 @@ def layered(*specs: Json) -> Merged:
 
 A1, A2, A_GONE = {"name": "a", "value": "1"}, {"name": "a", "value": "2"}, {"name": "a", "exclude": True}
 B = {"name": "b", "value": "3"}
+GIT = {"name": "code", "path": "/c", "repository": "https://a.example/b"}
+GIT_2 = {"path": "/c", "repository": "https://a.example/c"}
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,17 @@ B = {"name": "b", "value": "3"}
             {"tolerations": [{"key": "x", "operator": "Exists", "effect": "Any"}]},
             {"tolerations": [{"key": "x", "operator": "Exists", "effect": "Any"}]},
             {"tolerations": [{"key": "x", "operator": "Exists", "effect": "Any"}] * 2},
+        ),
+        # volumes by their path; one is dropped by its name, too
+        ({"storage": {"git": [GIT]}}, {"storage": {"git": [GIT_2]}}, {"storage": {"git": [GIT_2]}}),
+        (
+            {"storage": {"git": [GIT]}},
+            {"storage": {"git": [{"name": "code", "exclude": True}, {"name": "x", "exclude": True}]}},
+            {
+                "storage": {
+                    "git": [{"name": "code", "path": "/c", "exclude": True}, {"name": "x", "exclude": True}],
+                }
+            },
         ),
         # what is given twice in one place is still there, for the rule that refuses it
         ({"labels": [A1]}, {"labels": [A2, A2]}, {"labels": [A2, A2]}),

@@ -25,6 +25,15 @@ ADMINISTRATORS_DO: Final = (403, 403, 403, 202), (403, 403, 403, 202)
 GRANT: Final = (403, 403, 202, 202), (404, 404, 404, 202)
 FOUND_BY_ADMINISTRATORS: Final = (404, 404, 202, 202), (404, 404, 404, 202)
 
+SOURCES: Final[dict[str, dict[str, Any]]] = {
+    "pvc": {"existingPvc": True, "claimName": "c", "path": "/data"},
+    "git": {"repository": "https://git.example.com/code", "path": "/data"},
+    "nfs": {"server": "nfs", "path": "/", "mountPath": "/data"},
+    "host-path": {"path": "/mnt", "mountPath": "/data"},
+    "config-map": {"configMap": "c", "mountPath": "/data"},
+    "secret": {"secret": "s", "mountPath": "/data"},
+}
+SOURCE_KINDS: Final = tuple(kind.replace("-", "_") for kind in SOURCES)
 EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "create_training1": ((403, 202, 202, 202), (403, 403, 403, 202)),
     "evaluate_training": ((403, 200, 200, 200), (403, 403, 403, 200)),
@@ -56,6 +65,10 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "get_compute_resource": READ,
     "set_compute_resource": GRANT,
     "delete_compute_resource": GRANT,
+    **{f"list_{kind}_data_sources": EVERYBODY for kind in SOURCE_KINDS},
+    **{f"create_{kind}_data_source": ((403, 403, 202, 202), (403, 403, 403, 202)) for kind in SOURCE_KINDS},
+    **{f"get_{kind}_data_source": READ for kind in SOURCE_KINDS},
+    **{f"{act}_{kind}_data_source": GRANT for act in ("set", "delete") for kind in SOURCE_KINDS},
     "list_templates": EVERYBODY,
     "create_template": ((403, 403, 202, 202), (403, 403, 403, 202)),
     "get_template": READ,
@@ -81,6 +94,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "export_workloads": EVERYBODY,
     "get_workload": READ,
     "change_workload": OPERATE,
+    "transfer_workload": OPERATE,  # to who has it; to others: tests/ownership/test_decide.py
+    "undo_act": OPERATE,
     "workload_history": READ,
     "workload_pods": READ,
     "workload_logs": READ,
@@ -154,7 +169,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
 """By operation, the status for each of ROLES in the own project, and in another. In the other project the three first
 are as somebody with no role; what belongs to no project is the same in both."""
 
-ASSETS: Final = ("environment", "compute_resource", "template")
+OF_SOURCES: Final = {f"{kind.replace('-', '_')}_data_source": spec for kind, spec in SOURCES.items()}
+ASSETS: Final = ("environment", "compute_resource", "template", *OF_SOURCES)
 POLICIES: Final = ("training", "distributed", "workspace")
 BUDGET: Final = {"gpuHours": 1_000_000}
 """That nothing here exhausts."""
@@ -215,7 +231,8 @@ def asset(project: str, path: str, fresh: str) -> dict[str, Any]:
     """The body of an environment, a compute resource or a template, by the path of its list."""
     meta = {"name": f"a-{fresh}", "scope": "project", "projectId": project}
     of_template = {"workloadType": "Training"} if "template" in path else {}
-    return {"meta": meta | of_template, "spec": {}}
+    kind = path.partition("/datasource/")[2].partition("/")[0]
+    return {"meta": meta | of_template, "spec": SOURCES.get(kind, {})}
 
 
 def gang(served: Served, project: str) -> dict[str, Any]:
@@ -246,6 +263,12 @@ def on_cluster(served: Served, admin: httpx.Client, path: str, fresh: str) -> st
     if "/nodes/" in path:
         report_node(served, made, "fast")
     return path.replace("{clusterId}", made).replace("{name}", "fast")
+
+
+def changed_at(admin: httpx.Client, path: str) -> int:
+    """Sequence of a change of the workload that can be undone."""
+    answer = admin.patch(path.removesuffix("/undo"), json={"priorityClass": "high"})
+    return int(answer.headers["X-Log-Sequence"])
 
 
 def policy(admin: httpx.Client, path: str, project: str) -> dict[str, str]:
@@ -313,6 +336,8 @@ def aimed(
         "act_on_workloads": {"action": "delete", "ids": [project]},  # there is none of this id
         "put_code": {"projectId": project, "clusterId": served.cluster} | code_part(fresh),
         "change_workload": {"priorityClass": "high"},
+        "transfer_workload": {"owner": "admin"},
+        "undo_act": {"sequence": changed_at(admin, path) if name == "undo_act" else 1},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
         "change_cluster": {"ownershipProtection": True},
         "create_node_pool": {"clusterId": served.cluster, "name": "fast", "labelKey": "gpu", "labelValue": "h100"},
@@ -334,7 +359,7 @@ def aimed(
         "void_message": {"sequence": 1, "reason": "a test"},
     }
     bodies |= {f"create_{kind}": asset(project, path, fresh) for kind in ASSETS}
-    bodies |= {f"set_{kind}": {"spec": {}} for kind in ASSETS}
+    bodies |= {f"set_{kind}": {"spec": OF_SOURCES.get(kind, {})} for kind in ASSETS}
     bodies |= {f"{act}_{kind}_policy": {} for act in ("set", "rehearse") for kind in POLICIES}
     if name in bodies:
         options["json"] = bodies[name]

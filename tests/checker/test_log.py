@@ -75,6 +75,21 @@ def _telling_the_subject(story: Story) -> Story:
     return story
 
 
+AUTOSCALER = "autoscaler"
+REPLICA = pod(0) | {"pod_set": "replica"}
+
+
+def _inference() -> Story:
+    """Of one replica, which may have none and three at most."""
+    scaling = {"minReplicas": 0, "maxReplicas": 3}
+    story = Story().node().created(inference={"serving": {"autoscaling": scaling}, "replicas": 1})
+    return story.says(("WorkloadQueued", {}), by="scheduler")
+
+
+def _scaled(replicas: int) -> dict[str, object]:
+    return {"replicas": replicas, "was": 1, "reason": "load"}
+
+
 def _project(*events: tuple[str, Mapping[str, object]]) -> Story:
     story = Story()
     created = ("ProjectCreated", {"project_id": "p1", "name": "vision", "at": story.text()})
@@ -168,6 +183,30 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
         "ran",
         lambda: (s := Story().node().created().bound()).says(s.told("PodSucceeded"), s.completed()),
     ),
+    "given to who has it": (
+        "owner",
+        lambda: Story().created().says(("WorkloadTransferred", {"owner": "alice"}), by="bob"),
+    ),
+    "undone, and nothing follows": (
+        "undone",
+        lambda: (
+            (s := Story().created())
+            .says(("WorkloadSuspended", {}), ("WorkloadStopped", {"at": s.text()}), by="alice")
+            .says(("ActUndone", {"sequence": 2, "act": "WorkloadSuspended"}), by="alice")
+        ),
+    ),
+    "undone, what never was": (
+        "undone",
+        lambda: (
+            (s := Story().created())
+            .says(("WorkloadSuspended", {}), ("WorkloadStopped", {"at": s.text()}), by="alice")
+            .says(
+                ("ActUndone", {"sequence": 1, "act": "WorkloadSuspended"}),
+                ("WorkloadResumed", {"attempt": 2}),
+                by="alice",
+            )
+        ),
+    ),
     "success of an older run": (
         "fact",
         lambda: (
@@ -258,6 +297,43 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
             .node()
             .created(distributed={"distribution": {"numWorkers": 2, "minReplicas": None}, "master": None})
             .bound(pod(0) | {"pod_set": "worker"})
+        ),
+    ),
+    "scaled beyond its bounds": ("scaled", lambda: _inference().says(("WorkloadScaled", _scaled(4)), by=AUTOSCALER)),
+    "scaled from another number": (
+        "scaled",
+        lambda: _inference().says(("WorkloadScaled", _scaled(2) | {"was": 2}), by=AUTOSCALER),
+    ),
+    "scaled by somebody else": ("author", lambda: _inference().says(("WorkloadScaled", _scaled(2)), by="scheduler")),
+    "scaled without replicas": (
+        "scaled",
+        lambda: (Story().node().created().says(("WorkloadQueued", {}), by="scheduler")).says(
+            ("WorkloadScaled", _scaled(2)), by=AUTOSCALER
+        ),
+    ),
+    "more replicas than are wanted": (
+        "parallel",
+        lambda: _inference().bound(REPLICA, REPLICA | {"index": 1}, queued=True),
+    ),
+    "the place of a replica that was removed": (
+        "bound",
+        lambda: (
+            _inference()
+            .bound(REPLICA, queued=True)
+            .says(("WorkloadScaled", _scaled(0)), by=AUTOSCALER)
+            .says(("PodStopped", {"pod": REPLICA, "at": "2026-01-01T00:00:00Z"}))
+            .released()
+            .says(("WorkloadScaled", _scaled(1) | {"was": 0}), by=AUTOSCALER)
+            .bound(REPLICA, device=1, queued=True)
+        ),
+    ),
+    "an inference that is not run again": (
+        "failed",
+        lambda: (
+            _inference()
+            .bound(REPLICA, queued=True)
+            .says(("PodRunning", {"pod": REPLICA, "at": "2026-01-01T00:00:00Z"}))
+            .says(("PodFailed", {"pod": REPLICA, "at": "2026-01-01T00:00:00Z", "exit_code": 1}))
         ),
     ),
     "bound as a later run than the next": ("bound", lambda: Story().node().created().bound(pod(try_=3))),

@@ -13,6 +13,7 @@ NOUNS = {
     "environment": ("/asset/environment", "environments"),
     "compute": ("/asset/compute", "computeResources"),
     "template": ("/workload-templates", "templates"),
+    "datasource git": ("/asset/datasource/git", "dataSources"),
 }
 type Muster = Callable[..., Ran]
 
@@ -54,7 +55,7 @@ def there_is(api: ShapeServer, noun: str, *rows: dict[str, Any]) -> None:
 
 def test_lists_and_descriptions_say_what_it_sets(api: ShapeServer, muster: Muster, noun: str) -> None:
     there_is(api, noun, row())
-    listed = muster(noun, "list", "--search", "tor", "-p", "default", "--cluster", "local")
+    listed = muster(*noun.split(), "list", "--search", "tor", "-p", "default", "--cluster", "local")
     assert "torch" in listed.out
     assert "python:3.13, cpuCoreRequest 0.5" in listed.out
     (asked,) = api.asked("GET", NOUNS[noun][0])
@@ -65,19 +66,19 @@ def test_lists_and_descriptions_say_what_it_sets(api: ShapeServer, muster: Muste
         "offset": ["0"],
         "limit": ["100"],
     }
-    told = muster(noun, "describe", "torch").out
+    told = muster(*noun.split(), "describe", "torch").out
     assert "Scope:" in told
     assert "image: python:3.13" in told
-    assert muster(noun, "describe", ID, "-o", "json").json() == row()
+    assert muster(*noun.split(), "describe", ID, "-o", "json").json() == row()
 
 
 def test_what_is_not_there_is_named_with_what_is(api: ShapeServer, muster: Muster, noun: str) -> None:
     there_is(api, noun, row())
-    ran = muster(noun, "describe", "toch")
+    ran = muster(*noun.split(), "describe", "toch")
     assert ran.code == 3, ran.err
     assert "there are: torch" in ran.err
     there_is(api, noun, row(), row(id=ID.replace("a", "b"), scope="project", projectId="p-1"))
-    ran = muster(noun, "delete", "torch", "-y")
+    ran = muster(*noun.split(), "delete", "torch", "-y")
     assert ran.code == 2, ran.err
     assert "project p-1" in ran.err
 
@@ -99,7 +100,7 @@ def test_one_is_made_from_a_file_and_flags_go_before_it(
     file = tmp_path / "asset.yaml"
     file.write_text("meta: {name: torch}\nspec: {image: null}\n")
     api.on("POST", NOUNS[noun][0], Reply(202, row()))
-    ran = muster(noun, "create", *typed, "-f", str(file))
+    ran = muster(*noun.split(), "create", *typed, "-f", str(file))
     assert ran.code == 0, ran.err
     (sent,) = api.asked("POST", NOUNS[noun][0])
     assert sent.body == {"meta": meta, "spec": {"image": None}}
@@ -112,10 +113,10 @@ def test_it_is_updated_from_a_file_and_deleted(api: ShapeServer, muster: Muster,
     path = f"{NOUNS[noun][0]}/{ID}"
     api.on("PUT", path, Reply(202, row()))
     api.on("DELETE", path, Reply(202, {"code": 202, "message": "deleted"}))
-    assert muster(noun, "update", "torch", "-f", str(file)).code == 0
+    assert muster(*noun.split(), "update", "torch", "-f", str(file)).code == 0
     (sent,) = api.asked("PUT", path)
     assert sent.body == {"spec": {"image": "other"}}
-    assert muster(noun, "delete", "torch", "-y").code == 0
+    assert muster(*noun.split(), "delete", "torch", "-y").code == 0
     assert len(api.asked("DELETE", path)) == 1
 
 
@@ -146,6 +147,23 @@ def test_submit_takes_names_of_all_three(api: ShapeServer, muster: Muster) -> No
     assert sent.body["spec"]["environmentVariables"] == [{"name": "A", "value": "1"}]
     (asked,) = api.asked("GET", "/workload-templates")
     assert asked.query == {"name": ["nightly"], "projectId": ["p-1"], "clusterId": ["c-1"]}
+
+
+def test_data_sources_are_named_alone_with_their_kind_or_by_id(api: ShapeServer, muster: Muster) -> None:
+    for kind in ("pvc", "git", "nfs", "host-path", "config-map", "secret"):
+        NOUNS.setdefault(kind, (f"/asset/datasource/{kind}", "dataSources"))
+        there_is(api, kind, *([row("code", id=ID)] if kind == "git" else []))
+    other = ID.replace("a", "c")
+    flags = ["--datasource", "code", "--datasource", "git/code", "--datasource", other]
+    ran = muster("training", "submit", "hello", "-i", "i", *flags)
+    assert ran.code == 0, ran.err
+    (sent,) = api.asked("POST", "/workloads/trainings")
+    assert sent.body["assets"] == {"datasourceIds": [ID, ID, other]}
+    assert "there is no data source 'cod'" in muster("training", "submit", "x", "-i", "i", "--datasource", "cod").err
+    assert "is no kind" in muster("training", "submit", "x", "-i", "i", "--datasource", "s3/x").err
+    there_is(api, "pvc", row("code", id=other))
+    ran = muster("training", "submit", "x", "-i", "i", "--datasource", "code")
+    assert (ran.code, "several" in ran.err) == (2, True), ran.err
 
 
 def test_two_environments_and_one_that_is_not_there_are_refused(api: ShapeServer, muster: Muster) -> None:

@@ -1,5 +1,6 @@
 """Many workloads from the command line: applied from files, chosen by filters, marked with labels. On the real API."""
 
+import json
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,56 @@ def test_files_are_applied_again_and_again(alice: Served, muster: Any, tmp_path:
     assert results(muster(*apply))["train"] == "unchanged"
 
 
+def test_what_policies_set_is_no_difference(
+    alice: Served, muster: Any, tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_TOKEN", alice.token("admin"))
+    policy = tmp_path / "policy.json"
+    policy.write_text(
+        json.dumps(
+            {
+                "defaults": {
+                    "image": "python:3.13",
+                    "priorityClass": "medium",
+                    "labels": [{"name": "team", "value": "all"}, {"name": "set", "value": "policy"}],
+                    "compute": {"cpuMemoryRequest": "1Gi"},
+                },
+                "rules": {"labels": {"lockedItems": ["team"]}},
+            }
+        )
+    )
+    file = tmp_path / "many.yaml"
+    text = MANY.format(prefix).replace('image: "python:3.13", ', "").partition("---")[0]
+    file.write_text(text)
+    apply = ("apply", "-f", str(file), "-p", "default", "-o", "json")
+    listed = ("workload", "list", "-p", "default", "-l", f"set={prefix}", "-o", "name")
+    assert (ran := muster("policy", "set", "trainings", "-f", str(policy), "-p", "default")).code == 0, ran.err
+    try:
+        assert results(muster(*apply, "--dry-run")) == {"train": "created"}, "the policy has an image"
+        assert results(first := muster(*apply)) == {"train": "created"}, first.err
+        assert until(lambda: len(muster(*listed).out.split()) or None, 20)
+        for _ in ("as it is", "after it was applied again"):
+            assert results(ran := muster(*apply)) == {"train": "unchanged"}, ran.out
+
+        file.write_text(text.replace("labels: [", "labels: [{name: stage, value: dev}, "))
+        assert results(ran := muster(*apply)) == {"train": "changed"}, ran.out
+        shown = muster("workload", "describe", f"{prefix}-train", "-p", "default", "-o", "json").json()["spec"]
+        assert {label["name"]: label["value"] for label in shown["labels"]} == {
+            "team": "all",
+            "set": prefix,
+            "stage": "dev",
+        }
+        assert (shown["image"], shown["priorityClass"]) == ("python:3.13", "medium")
+
+        file.write_text(text.replace("args: train.py", "args: train.py, image: other").replace("train\n", "train-2\n"))
+        policy.write_text(json.dumps({"rules": {"image": {"options": ["python:3.13"]}}}))
+        assert muster("policy", "set", "trainings", "-f", str(policy), "-p", "default").code == 0
+        assert results(dry := muster(*apply, "--dry-run")) == {"train-2": "refused"}, dry.out
+        assert "which the project's policy allows" in dry.json()[0]["why"]
+    finally:
+        muster("policy", "delete", "trainings", "-p", "default", "-y")
+
+
 @pytest.mark.parametrize(
     ("text", "told", "code"),
     [
@@ -115,9 +166,9 @@ def test_user_and_groups_of_a_token_are_no_difference() -> None:
         "spec": {"image": "a", "security": {"uidGidSource": "fromIdpToken", "runAsUid": 1000}},
     }
 
-    assert _differing(one, want, there) == []
+    assert _differing(one, want, there, {}) == []
     there["spec"]["security"]["uidGidSource"] = "custom"
-    assert _differing(one, want, there) == ["spec.security"]
+    assert _differing(one, want, there, {}) == ["spec.security"]
     assert not one.merged
     assert _Wanted(file="f", kind="Training", request={"templateId": "t"}).merged
 
@@ -166,3 +217,52 @@ def test_labels_are_set_and_taken_off(alice: Served, muster: Any, prefix: str) -
     assert spec["annotations"] == [{"name": "note", "value": "second try"}]
     assert muster("workload", "label", prefix, "team").code == 2
     assert muster("workload", "label", prefix, "te am=x").code == 6
+
+
+def test_workloads_are_transferred_by_name_and_by_filter(
+    alice: Served, muster: Any, tmp_path: Path, prefix: str
+) -> None:
+    (tmp_path / "many.yaml").write_text(MANY.format(prefix))
+    assert muster("apply", "-f", str(tmp_path)).code == 0
+    chosen = ("-l", f"set={prefix}")
+    assert until(lambda: len(muster("workload", "list", *chosen, "-o", "name").out.split()) == 3 or None, 20)
+
+    ran = muster("training", "transfer", f"{prefix}-train", "--to", "bob")
+    assert (ran.code, "transfer of" in ran.err) == (0, True), ran.err
+    assert muster("workload", "describe", f"{prefix}-train", "-o", "json").json()["submittedBy"] == "bob"
+    dry = muster("workload", "transfer", *chosen, "--to", "bob", "--dry-run", "-o", "json")
+    assert results(dry) == {"train": "unchanged", "work": "would transfer", "gang": "would transfer"}
+    done = muster("workload", "transfer", *chosen, "--to", "bob", "-o", "json")
+    assert results(done) == {"train": "unchanged", "work": "transferred", "gang": "transferred"}
+    ran = muster("workspace", "transfer", f"{prefix}-work", "--to", "alice")
+    assert (ran.code, "only the workload's owner 'bob'" in ran.err) == (4, True), ran.err
+    assert muster("workload", "transfer", f"{prefix}-train").code == 2
+
+
+def test_acts_are_undone_and_what_was_deleted_is_submitted_again(alice: Served, muster: Any, prefix: str) -> None:
+    assert muster("training", "submit", prefix, "-i", "a", "--priority", "low").code == 0
+    assert muster("workload", "set", prefix, "--priority", "high").code == 0
+    assert muster("training", "suspend", prefix).code == 0
+
+    (plan,) = muster("undo", prefix, "--dry-run", "-o", "json").json()
+    assert (plan["result"], plan["undoes"]["type"]) == ("would resume", "WorkloadSuspended")
+    (done,) = muster("undo", prefix, "-o", "json").json()
+    assert done["result"] == "undone"
+    ran = muster("undo", prefix, "--sequence", str(done["undoes"]["sequence"]), "-o", "json")
+    assert (ran.code, ran.json()[0]["result"]) == (0, "unchanged")
+    (plan,) = muster("undo", prefix, "--dry-run", "-o", "json").json()
+    assert plan["result"] == "would change back to priorityClass low"
+    assert muster("undo", prefix).code == 0
+    assert muster("workload", "describe", prefix, "-o", "json").json()["spec"]["priorityClass"] == "low"
+    ran = muster("undo", prefix)
+    assert (ran.code, "all of it was undone" in ran.out) == (5, True), ran.out
+
+    assert muster("workload", "delete", prefix, "-y").code == 0
+    (plan,) = muster("undo", prefix, "--dry-run", "-o", "json").json()
+    assert plan["result"] == "would submit again"
+    (done,) = muster("undo", prefix, "-o", "json").json()
+    assert done["result"] == "submitted again"
+    again = muster("workload", "describe", done["id"], "-o", "json").json()
+    assert (again["name"], again["spec"]["priorityClass"]) == (prefix, "low")
+    for words in ((), ("a", "--all"), ("--all", "--sequence", "1")):
+        assert muster("undo", *words).code == 2

@@ -9,14 +9,17 @@ import pytest
 
 from development.commands import carry_out, training
 from events.aggregate import TENANT, Aggregate, Chain, Draft
+from events.asset import ChangeAsset, CreateAsset
 from events.cluster import AddCluster
 from events.commands import UserCommand
 from events.commit import Actor
 from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
 from events.ids import TENANT_KEY
+from events.policy import SetPolicy
 from events.project import CreateProject, GrantProjectRole, RevokeProjectRole
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
+from events.workload.fields.metadata import Annotation
 from events.workload.fields.process import EnvironmentVariable
 from services.commands.counts import Counts
 from services.commands.handle import MAX_TRIES, Commands
@@ -170,8 +173,37 @@ async def test_an_hour_holds_so_many_bytes_of_creations_and_no_more(scene: Scene
     refused = await scene.create("t-1", "1", **large)
     assert isinstance(refused, Refused)
     assert refused.refusal.code == "too_many_bytes"
-    assert "may create 1,048,576" in refused.refusal.message
+    assert "may have 1,048,576" in refused.refusal.message
     assert isinstance(await scene.create("t-2", "2"), Accepted), "a small one fits"
+
+
+async def test_changes_assets_and_policies_fill_the_hour_like_creations(scene: Scene) -> None:
+    """Whoever may only change one workload could fill the log for everybody."""
+    made = await scene.create("t-0", "0")
+    assert isinstance(made, Accepted)
+    fields = {"image": "x" * 60_000}
+    asset = CreateAsset(kind="environment", name="python", scope="project", project_id=scene.project_id, spec=fields)
+    policy = SetPolicy(workload_type="Training", project_id=scene.project_id, defaults=fields, rules={})
+    created = await scene.when(asset, "1")
+    assert isinstance(created, Accepted)
+    assert isinstance(await scene.when(policy, "2"), Accepted)
+
+    def noted(size: int) -> ChangeWorkload:
+        return ChangeWorkload(workload_id=made.id or "", annotations=(Annotation(name="note", value="x" * size),))
+
+    assert isinstance(await scene.when(noted(400_000), "3"), Accepted)
+    assert isinstance(await scene.when(noted(500_000), "4"), Accepted)
+
+    assert code(await scene.when(noted(100_000), "5")) == "too_many_bytes"
+    change = ChangeAsset(asset_id=created.id or "", project_id=scene.project_id, spec={"image": "y" * 60_000})
+    assert code(await scene.when(change, "6")) == "too_many_bytes"
+    other = msgspec.structs.replace(policy, workload_type="Workspace")
+    assert code(await scene.when(other, "7")) == "too_many_bytes"
+    everywhere = CreateAsset(kind="environment", name="everywhere", scope="tenant", spec=fields)
+    assert code(await scene.when(everywhere, "8")) == "too_many_bytes", "what is of no project counts for its user"
+    assert isinstance(await scene.when(everywhere, "9", actor=Actor(id="bob")), Accepted)
+    small = ChangeWorkload(workload_id=made.id, priority_class="high")
+    assert isinstance(await scene.when(small, "10"), Accepted), "a small one fits"
 
 
 async def until_accepted(scene: Scene, name: str, command_id: str) -> CommandReply:

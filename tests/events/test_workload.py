@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from events.phases import TRANSITIONS, UNBUILT_PHASES, DesiredPhase, Phase, PodPhase
 from events.workload.commands import (
+    Changeable,
     ChangeWorkload,
     DeleteWorkload,
     PlacePods,
@@ -16,8 +17,11 @@ from events.workload.commands import (
     ReportPods,
     ResumeWorkload,
     SuspendWorkload,
+    TransferWorkload,
+    UndoAct,
 )
 from events.workload.decide import final_name, retry_wait
+from events.workload.fields.metadata import Label
 from events.workload.pod import PodRef
 from events.workload.state import (
     bindable,
@@ -456,6 +460,79 @@ def test_changing_the_priority_does_not_rewrite_the_preemptibility() -> None:
     story = Story().created()
     story.when(ChangeWorkload(workload_id=ID, priority_class="very-high"))
     assert (story.state.spec.priority_class, story.state.spec.preemptibility) == ("very-high", "preemptible")
+
+
+class TestTransfer:
+    """Issue 13 section 3: transfer of ownership; C14."""
+
+    TO_BOB = TransferWorkload(workload_id=ID, subject="bob", actor="bob")
+
+    def test_the_new_owner_has_it_from_then_on_and_a_repeated_request_changes_nothing(self) -> None:
+        story = running()
+        assert names(story.when(self.TO_BOB)) == ["WorkloadTransferred"]
+        assert (story.state.owner, story.state.created_by) == ("bob", "alice")
+        assert story.when(self.TO_BOB) == ()
+        assert story.refused(SUSPEND, context(protected=True)).code == "not_owner"
+        assert names(story.when(SUSPEND, context(actor=BOB, protected=True))) == ["WorkloadSuspended"]
+
+    def test_only_the_owner_or_an_administrator_gives_it_away_also_without_protection(self) -> None:
+        to_carol = TransferWorkload(workload_id=ID, subject="carol", actor="carol")
+        assert running().refused(to_carol, context(actor=BOB)).code == "not_owner"
+        assert names(running().when(to_carol, context(actor=BOB, override=True))) == ["WorkloadTransferred"]
+
+    def test_what_is_over_can_be_given_away_and_what_is_deleted_cannot(self) -> None:
+        story = completed()
+        assert names(story.when(self.TO_BOB)) == ["WorkloadTransferred"]
+        story.when(DELETE, context(actor=BOB))
+        assert story.refused(self.TO_BOB, context(actor=BOB)).code == "workload_deleted"
+
+
+def undoing(act: str, **more: Any) -> UndoAct:
+    return UndoAct(workload_id=ID, sequence=7, act=act, **more)  # pyright: ignore[reportArgumentType]
+
+
+class TestUndo:
+    """Issue 13 section 3: undo of suspend, resume and changes."""
+
+    def test_the_opposite_follows_the_undoing(self) -> None:
+        story = running()
+        story.when(SUSPEND)
+        assert names(story.when(undoing("WorkloadSuspended", attempt=1))) == ["ActUndone", "WorkloadResumed"]
+        assert (story.state.desired, story.state.attempt) == (DesiredPhase.RUNNING, 2)
+        assert names(story.when(undoing("WorkloadResumed", attempt=2))) == ["ActUndone", "WorkloadSuspended"]
+
+    def test_a_change_goes_back_to_what_was_before_it_and_leaves_the_rest(self) -> None:
+        story = running()
+        story.when(ChangeWorkload(workload_id=ID, priority_class="high"))
+        story.when(ChangeWorkload(workload_id=ID, labels=(Label(name="a"),)))
+        back = undoing(
+            "WorkloadChanged", made=Changeable(priority_class="high"), before=Changeable(priority_class="low")
+        )
+        assert names(story.when(back)) == ["ActUndone", "WorkloadChanged"]
+        assert (story.state.spec.priority_class, story.state.spec.labels) == ("low", (Label(name="a"),))
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            undoing("WorkloadSuspended", attempt=1),
+            undoing("WorkloadResumed", attempt=2),
+            undoing("WorkloadChanged", made=Changeable(priority_class="high"), before=Changeable(priority_class="low")),
+        ],
+    )
+    def test_what_no_longer_stands_is_not_undone(self, command: UndoAct) -> None:
+        assert running().refused(command).code == "act_overtaken"
+
+    def test_what_has_ended_is_neither_suspended_nor_resumed_by_it(self) -> None:
+        assert completed().refused(undoing("WorkloadResumed", attempt=1)).code == "workload_finished"
+        story = running()
+        story.when(DELETE)
+        assert story.refused(undoing("WorkloadResumed", attempt=1)).code == "workload_deleted"
+
+    def test_ownership_protection_holds_for_it(self) -> None:
+        story = running()
+        story.when(SUSPEND)
+        command = undoing("WorkloadSuspended", attempt=1)
+        assert story.refused(command, context(actor=BOB, protected=True)).code == "not_owner"
 
 
 class TestOwnershipProtection:

@@ -1,18 +1,29 @@
-"""How long a fault run is: `--rounds N`, or `--short` for CI. `--seed N` (tests/conftest.py): what it draws."""
+"""How long a fault run is: `--rounds N`, or `--short` for CI, which also takes one in ONE_IN of all tests. `--seed N`
+(tests/conftest.py): what it draws.
+"""
+
+from typing import Final
 
 import pytest
 
-from tests.support.sample import keep_some
+from tests.support.sample import begin, keep_some
+
+ONE_IN: Final = 3
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rounds", type=int, default=20, help="kills of each kind")
-    parser.addoption("--short", action="store_true", help="two kills of each kind, and one in N of tests that are many")
+    parser.addoption("--short", action="store_true", help="for CI: a part of them, with two kills of each kind")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    begin(session.config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.short:
         keep_some(config, items, one_in)
+        keep_some(config, items, lambda _: ONE_IN, of=lambda _: None)
 
 
 def one_in(item: pytest.Item) -> int:

@@ -12,7 +12,7 @@ from development.servers import NatsServer, PostgresServer
 from tests.support.api import Served, serving
 from tests.support.described import ask, described, drawn
 
-pytestmark = [pytest.mark.faults, pytest.mark.one_in(9)]
+pytestmark = pytest.mark.faults
 
 EXAMPLES = 20
 """Per operation, beside those at the edges."""
@@ -26,7 +26,7 @@ def served(
         yield running
 
 
-@described(edges=True).parametrize()
+@described(edges=True, one_in=9).parametrize()
 @drawn(EXAMPLES)
 def test_no_request_at_an_edge_breaks_an_operation_or_is_answered_otherwise_than_described(
     case: Any, served: Served

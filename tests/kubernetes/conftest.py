@@ -13,6 +13,7 @@ from development.kubernetes.control_plane import ControlPlane
 from tests.support.sample import keep_some
 
 ONE_IN = 3
+MARKERS = {"kubernetes", "kubernetes_faults"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.short:
-        keep_some(config, items, lambda item: ONE_IN if item.get_closest_marker("kubernetes") else 1)
+        keep_some(config, items, lambda item: ONE_IN if MARKERS & {mark.name for mark in item.iter_markers()} else 1)
 
 
 @pytest.fixture(scope="session")

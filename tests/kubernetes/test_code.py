@@ -146,6 +146,33 @@ async def test_pods_of_two_workloads_share_it_and_it_goes_before_the_last_is_let
     assert await asyncio.to_thread(cluster.pods) == []
 
 
+async def test_what_could_not_be_deleted_keeps_no_pod_and_is_deleted_soon(
+    cluster: KubernetesWatched, code: bytes, proxy: Proxy
+) -> None:
+    """An API server that just began refuses what it allows a moment later."""
+    await apply(cluster, code, seconds=0.05)
+    await cluster.until("succeeded", key=KEYS[0])
+    proxy.only = lambda request: request.method == "DELETE" and request.path.endswith("-1") and is_of_code(request)
+    proxy.mode = Mode.FORBIDDEN
+    await cluster.backend.forget(KEYS[0], 1)
+    assert await asyncio.to_thread(cluster.pods) == []
+    assert len(await maps(cluster)) == 1
+    proxy.mode = Mode.PASS
+    await until_maps(cluster, 0)
+
+
+async def test_what_could_not_be_deleted_is_whole_for_the_next_pod(
+    cluster: KubernetesWatched, code: bytes, proxy: Proxy
+) -> None:
+    await apply(cluster, code, seconds=0.05)
+    await cluster.until("succeeded", key=KEYS[0])
+    proxy.only = lambda request: request.method == "DELETE" and request.path.endswith("-1") and is_of_code(request)
+    proxy.mode = Mode.FORBIDDEN
+    await cluster.backend.forget(KEYS[0], 1)
+    await apply(cluster, code, 1, waits=True)
+    await until_maps(cluster, 3)
+
+
 async def test_code_of_the_largest_size_is_taken(
     cluster: KubernetesWatched, tmp_path: Path, kept: KeptArchives
 ) -> None:

@@ -98,6 +98,23 @@ async def test_the_last_pod_stays_until_its_service_could_be_deleted(cluster: Ku
     assert await services(cluster) == []
 
 
+async def test_one_that_could_not_be_deleted_keeps_no_pod_and_is_deleted_soon(
+    cluster: KubernetesWatched, proxy: Proxy
+) -> None:
+    """An API server that just began refuses what it allows a moment later."""
+    await apply(cluster, 0, seconds=0.05)
+    await cluster.until("succeeded", key=KEYS[0])
+    proxy.only = lambda request: request.method == "DELETE" and "/services/" in request.path
+    proxy.mode = Mode.FORBIDDEN
+    await cluster.backend.forget(KEYS[0], 1)
+    assert await asyncio.to_thread(cluster.pods) == []
+    assert len(await services(cluster)) == 1
+    proxy.mode = Mode.PASS
+    async with asyncio.timeout(60):
+        while await services(cluster):
+            await asyncio.sleep(0.05)
+
+
 async def test_an_agent_that_does_not_act_any_more_makes_and_deletes_none(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:

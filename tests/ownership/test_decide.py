@@ -19,7 +19,15 @@ from events.service_accounts import (
     RotateServiceAccount,
 )
 from events.tenant import GrantTenantRole, RevokeTenantRole
-from events.workload.commands import ChangeWorkload, CreateWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
+from events.workload.commands import (
+    ChangeWorkload,
+    CreateWorkload,
+    DeleteWorkload,
+    ResumeWorkload,
+    SuspendWorkload,
+    TransferWorkload,
+    UndoAct,
+)
 from events.workload.spec import TrainingSpec
 from services.ownership.decide import Admission, Facts, decide
 
@@ -47,6 +55,7 @@ OF_WORKLOADS = [
     ResumeWorkload(workload_id=WORKLOAD_ID),
     DeleteWorkload(workload_id=WORKLOAD_ID),
     ChangeWorkload(workload_id=WORKLOAD_ID, priority_class="high"),
+    UndoAct(workload_id=WORKLOAD_ID, sequence=7, act="WorkloadSuspended"),
 ]
 OF_CLUSTERS = [
     AddCluster(name="c", kind="kubernetes"),
@@ -117,6 +126,28 @@ def test_who_may_act_on_a_workload(role: str, command: UserCommand) -> None:
         about = About(id=WORKLOAD_ID, owner="owner", project_id=project_id, cluster_id="c")
         decided = verdict(command, role, subject, about=about, protection=protection)
         assert decided == expected_of_workload(role, project_id, protection, subject), (project_id, protection, subject)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_who_may_give_a_workload_to_whom(role: str) -> None:
+    """Its owner or an administrator, whether protection is on or not, to whoever may submit there."""
+    table = itertools.product([True, False, None], ["owner", "ada"], ROLES)
+    for protection, subject, heir in table:
+        about = About(id=WORKLOAD_ID, owner="owner", project_id=OURS, cluster_id="c")
+        command = TransferWorkload(workload_id=WORKLOAD_ID, subject="bob", actor="a_bob")
+        decided = verdict(command, role, subject, about=about, protection=protection, heir=ROLES[heir])
+        expected = expected_of_workload(role, OURS, True, subject)
+        if expected == "admitted" and heir not in {"administrator", "tenant researcher", "project-admin", "researcher"}:
+            expected = "heir_not_permitted"
+        assert decided == expected, (protection, subject, heir)
+
+
+def test_what_is_given_already_may_be_asked_for_again_by_who_had_it() -> None:
+    about = About(id=WORKLOAD_ID, owner="a_bob", project_id=OURS, cluster_id="c")
+    command = TransferWorkload(workload_id=WORKLOAD_ID, subject="bob", actor="a_bob")
+    assert verdict(command, "researcher", "ada", about=about, protection=True) == "admitted"
+    assert verdict(command, "viewer", "ada", about=about, protection=True) == "not_permitted"
+    assert verdict(command, "nobody", "ada", about=about, protection=True) == "not_found"
 
 
 @pytest.mark.parametrize("about", [None, About(), About(id="workload-2", owner="ada", project_id=OURS)])

@@ -18,6 +18,7 @@ from events.workload.commands import (
     ReportPods,
     ResumeWorkload,
     SuspendWorkload,
+    TransferWorkload,
 )
 from events.workload.pod import DeviceShare, Placement, PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
@@ -55,7 +56,9 @@ class Happenings:
             self.create(key)
             return
         id_ = state.workload_id
-        what = self.random.choice(("place",) * 5 + ("report",) * 9 + ("suspend", "resume", "delete", "due", "change"))
+        what = self.random.choice(
+            ("place",) * 5 + ("report",) * 9 + ("suspend", "resume", "delete", "due", "change", "transfer")
+        )
         match what:
             case "place":
                 self.place(key, state)
@@ -65,6 +68,9 @@ class Happenings:
                 self.world.do("workload", key, SuspendWorkload(workload_id=id_))
             case "resume":
                 self.world.do("workload", key, ResumeWorkload(workload_id=id_))
+            case "transfer":
+                owner = self.random.choice(("alice", "bob"))
+                self.world.do("workload", key, TransferWorkload(workload_id=id_, subject=owner, actor=owner))
             case "delete":
                 self.world.do("workload", key, DeleteWorkload(workload_id=id_))
             case "due":

@@ -17,7 +17,14 @@ from development.servers import PostgresServer
 from events.codec import EARLIEST
 from events.commit import Actor, Commit
 from events.ids import workload_key
-from events.workload.commands import ChangeWorkload, DeleteWorkload, PlacePods, ResumeWorkload, SuspendWorkload
+from events.workload.commands import (
+    ChangeWorkload,
+    DeleteWorkload,
+    PlacePods,
+    ResumeWorkload,
+    SuspendWorkload,
+    TransferWorkload,
+)
 from events.workload.pod import (
     DeviceShare,
     Placement,
@@ -103,7 +110,8 @@ def stays_of(commits: Sequence[Commit]) -> list[Stay]:
                     runs[id_, placed.pod] = (at, milli, {"pool": placed.pool, "model": placed.gpu_model})
             elif isinstance(event, ENDS):
                 end_run(after, (id_, event.pod), at)
-            if before.spec.priority_class != after.spec.priority_class and before.exists and id_ == before.workload_id:
+            moved = (before.spec.priority_class, before.owner) != (after.spec.priority_class, after.owner)
+            if moved and before.exists and id_ == before.workload_id:
                 for run in [run for run in runs if run[0] == id_]:
                     where = runs[run]
                     end_run(before, run, at)
@@ -189,13 +197,15 @@ def borders_of(commits: Sequence[Commit], width: timedelta) -> tuple[datetime, .
 
 
 class Priorities(Lives):
-    """Of two people, with priorities that change."""
+    """Of two people, with priorities and owners that change."""
 
     def step(self) -> None:
         if self.keys and self.chance.random() < 0.1:
             state = self.world.state("workload", self.chance.choice(self.keys))
             change = ChangeWorkload(workload_id=state.workload_id, priority_class=self.chance.choice(("low", "high")))
-            self._do("workload", workload_key(state.project_id, state.name), change)
+            owner = self.chance.choice(("alice", "bob"))
+            give = TransferWorkload(workload_id=state.workload_id, subject=owner, actor=owner)
+            self._do("workload", workload_key(state.project_id, state.name), self.chance.choice((change, give)))
         if self.chance.random() < 0.1:
             self.world.later(self.chance.choice((600, 3600, 7200, 86_400)))
         super().step()

@@ -35,9 +35,14 @@ def changed(tables: Tables, table: str, **columns: Any) -> Tables:
     return replace(tables, rows={**tables.rows, table: [first | columns, *others]})
 
 
+def has_due(lives: Lives) -> bool:
+    states = (lives.world.state("workload", key) for key in lives.keys)
+    return any(state.living and state.delete_at is not None for state in states)
+
+
 async def test_rows_are_what_the_checker_makes_of_the_log(database: str, queries: Queries, running: Run) -> None:
     lives, store = Lives(random.Random(5)), MemoryEventStore()
-    while len(lives.world.commits) < 500 or not any(n.reservations for n in lives.nodes()):
+    while len(lives.world.commits) < 500 or not any(n.reservations for n in lives.nodes()) or not has_due(lives):
         lives.step()
     commits = lives.world.commits
     feed(store, commits)

@@ -1,25 +1,29 @@
-"""One log in which every public event happens at least once."""
+"""Two logs in which every public event happens at least once."""
 
 from typing import Any
 
 from events.budgets import NoteBudgetUse, SetBudget, period_of
 from events.cluster import RemoveCluster, ReportCluster
 from events.commit import About, service_actor
-from events.ids import cluster_key, node_key, project_key
+from events.ids import cluster_key, node_key, project_key, workload_key
 from events.node import CordonNode, NodeFacts, ReportNode, ReportNodeGone, UncordonNode
 from events.project import ChangeProject, DeleteProject
 from events.void import Unreadable, VoidMessage
 from events.workload.commands import (
     ChangeWorkload,
+    CreateWorkload,
     DeleteWorkload,
     PlacePods,
     PodFact,
     ReportPods,
     ResumeWorkload,
+    ScaleInference,
     SuspendWorkload,
+    TransferWorkload,
 )
+from events.workload.fields.inference import Autoscaling, Serving, ServingPort
 from events.workload.pod import PodRef
-from events.workload.spec import ComputeSpec, TrainingSpec
+from events.workload.spec import ComputeSpec, Inference, TrainingSpec
 from tests.support.lives import CLUSTER_SYNC, FIRST, SCHEDULER, World
 
 FACTS = NodeFacts(cpu_milli=128_000, memory_bytes=2**40, gpu_count=8, gpu_memory_bytes=80 * 2**30, max_pods=1000)
@@ -77,6 +81,33 @@ def every_event() -> World:
     found = Unreadable(subject="ev.workload.abc", cause="no JSON", about=About(id="w-1", project_id=story.project_id))
     world.do("void", "7", VoidMessage(seq=7, reason="written by a test", found=found))
     _a_budget(story)
+    _another_owner(story)
+    return world
+
+
+def _another_owner(story: Story) -> None:
+    story.do(workload_key(story.project_id, "beta"), TransferWorkload, subject="bob", actor="bob")
+
+
+def an_inference() -> World:
+    """Another log: the load of an inference asks for more replicas."""
+    story = Story()
+    world, cluster_id, project_id = story.world, story.cluster_id, story.project_id
+    serving = Serving(serving_port=ServingPort(container=8000), autoscaling=Autoscaling(max_replicas=4))
+    command = CreateWorkload(
+        kind="Inference",
+        name="chat",
+        requested_name="chat",
+        project_id=project_id,
+        cluster_id=cluster_id,
+        spec=TrainingSpec(image="vllm"),
+        inference=Inference(serving=serving, replicas=1),
+    )
+    key = workload_key(project_id, "chat")
+    assert world.do("workload", key, command) is None
+    story.do(key, PlacePods, waiting_reason="no_nodes", waiting_message="the cluster has no nodes")
+    told = "load 340 requests/s over 1 replica, target 100"
+    story.do(key, ScaleInference, replicas=4, was=1, reason="load", message=told)
     return world
 
 

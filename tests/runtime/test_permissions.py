@@ -41,6 +41,7 @@ FOLLOWERS = (
     "subscriptions",
     "feed",
     "webhooks",
+    "autoscaler",
 )
 
 MAY_PUBLISH = {
@@ -53,6 +54,9 @@ MAY_PUBLISH = {
     "cmd.admitted.CreateWorkload": {"ownership"},
     "cmd.system.auto_deletion.DeleteWorkload": {"auto_deletion"},
     "cmd.system.auto_deletion.CreateWorkload": set(),
+    "cmd.system.autoscaler.ScaleInference": {"autoscaler"},
+    "cmd.system.autoscaler.DeleteWorkload": set(),
+    "load.p": set(),
     "cmd.system.webhooks.DisableWebhook": {"webhooks"},
     "cmd.system.webhooks.DeleteWebhook": set(),
     "webhooks.asked.AskKey": {"api"},
@@ -71,6 +75,7 @@ MAY_PUBLISH = {
     "snap.chain.node.x.0": {"commands", "scheduler", "cluster_sync"},
     "snap.fold.scheduler.0": {"scheduler"},
     "snap.fold.cluster_sync.0": {"cluster_sync"},
+    "snap.fold.autoscaler.0": {"autoscaler"},
     "snap.fold.subscriptions.0": {"subscriptions"},
     "snap.x.0": set(),
     "feed.p.w.T": {"feed"},
@@ -123,6 +128,7 @@ MAY_SUBSCRIBE = {
     "cmd.admitted.>": {"commands"},
     "cmd.system.*.>": {"commands"},
     "usage.*": {"projector"},
+    "load.*": {"autoscaler"},
     "agent.*.logs": {"agent"},
     "muster.log": {"commands"},
     "muster.room.*": {"commands"},

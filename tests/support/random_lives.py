@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from development.checker.records import RawMessage
 from events.codec import encode_commit
 from events.commit import Actor, service_actor
@@ -19,11 +21,22 @@ from events.workload.commands import (
     PodFact,
     ReportPods,
     ResumeWorkload,
+    ScaleInference,
     SuspendWorkload,
+    TransferWorkload,
+    UndoAct,
 )
+from events.workload.fields.inference import Autoscaling, Serving, ServingPort
 from events.workload.pod import LIVE_POD_PHASES, DeviceShare, Placement, PodRef
-from events.workload.spec import ComputeSpec, TrainingSpec, pod_request
-from events.workload.state import Workload, bindable
+from events.workload.spec import ComputeSpec, Inference, TrainingSpec, pod_request
+from events.workload.state import (
+    UndoableAct,
+    Workload,
+    WorkloadCreated,
+    WorkloadResumed,
+    WorkloadSuspended,
+    bindable,
+)
 from tests.support.lives import ALICE, CLUSTER_SYNC, SCHEDULER, World
 
 NAMES: Final = ("alpha", "beta", "gamma", "delta")
@@ -60,6 +73,7 @@ class Lives:
             (self._release, 4),
             (self._node, 2),
             (self._due, 1),
+            (self._scale, 4),
         )
         self.world.later(self.chance.choice((0.1, 1, 4, 70)))
         self.chance.choices([act for act, _ in acts], [weight for _, weight in acts])[0]()
@@ -95,6 +109,10 @@ class Lives:
             cluster_id=self.cluster_id,
             spec=spec,
         )
+        if self.chance.random() < 0.3:
+            scaling = Autoscaling(max_replicas=3, scale_to_zero_retention_seconds=60)
+            serving = Serving(serving_port=ServingPort(container=8000), autoscaling=scaling)
+            command = replace(command, kind="Inference", inference=Inference(serving=serving, replicas=1))
         key = workload_key(self.project_id, name)
         self._do("workload", key, command)
         self.keys = sorted({*self.keys, key})
@@ -177,9 +195,25 @@ class Lives:
                 ResumeWorkload(workload_id=id_),
                 DeleteWorkload(workload_id=id_),
                 ChangeWorkload(workload_id=id_, auto_deletion_time_after_completion_seconds=self.chance.randint(0, 99)),
+                TransferWorkload(workload_id=id_, subject=(heir := self.chance.choice(("alice", "bob"))), actor=heir),
+                *self._undoing(key, state),
             )
         )
         self._do("workload", key, command)
+
+    def _undoing(self, key: str, state: Workload) -> tuple[UndoAct, ...]:
+        """Of its newest suspension or resumption, where there was one."""
+        for commit in reversed(self.world.commits):
+            for event in commit.events if commit.key == key else ():
+                if isinstance(event, WorkloadSuspended | WorkloadResumed):
+                    act: UndoableAct = (
+                        "WorkloadSuspended" if isinstance(event, WorkloadSuspended) else "WorkloadResumed"
+                    )
+                    id_, seq = state.workload_id, commit.seq
+                    return (UndoAct(workload_id=id_, sequence=seq, act=act, attempt=state.attempt),)
+            if commit.key == key and any(isinstance(event, WorkloadCreated) for event in commit.events):
+                break
+        return ()
 
     def _due(self) -> None:
         """Auto-deletion, of what has ended; early, too, which does nothing."""
@@ -187,6 +221,17 @@ class Lives:
         if some is not None and some[1].phase in FINISHED:
             command = DeleteWorkload(workload_id=some[1].workload_id, generation=some[1].generation)
             self._do("workload", some[0], command, service_actor("auto_deletion"))
+
+    def _scale(self) -> None:
+        """Replicas, as the autoscaler would; beyond bounds and on old news, too, which does nothing."""
+        some = self._some()
+        if some is None:
+            return
+        key, state = some
+        was = self.chance.choice((0, 1, 2, 3)) if state.inference is None else state.inference.replicas
+        replicas, reason = self.chance.randint(0, 4), self.chance.choice(("load", "idle", "request"))
+        command = ScaleInference(workload_id=state.workload_id, replicas=replicas, was=was, reason=reason, message="m")
+        self._do("workload", key, command, service_actor("autoscaler"))
 
     def _release(self) -> None:
         """What no longer lives, as the scheduler does."""

@@ -2,17 +2,39 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Hashable, Sequence
 
 import pytest
 
+_short: list[random.Random] = []
+"""One where this run is a short form."""
 
-def keep_some(config: pytest.Config, items: list[pytest.Item], one_in: Callable[[pytest.Item], int]) -> None:
-    """Deselects the others: of each file at least one of those that are alike stays. `one_in` 1: it stays."""
-    many: dict[tuple[Path, int], list[pytest.Item]] = defaultdict(list)
+
+def begin(config: pytest.Config) -> None:
+    """Before tests are collected: what `some_of` keeps to."""
+    _short[:] = [random.Random(config.option.seed)] if config.option.short else []
+
+
+def some_of[T](many: Sequence[T], one_in: int) -> list[T]:
+    """All; in a short form, as many as `keep_some` keeps. For tests that take long to be collected."""
+    return _short[0].sample(many, max(1, len(many) // one_in)) if _short else list(many)
+
+
+def keep_some(
+    config: pytest.Config,
+    items: list[pytest.Item],
+    one_in: Callable[[pytest.Item], int],
+    of: Callable[[pytest.Item], Hashable] = lambda item: item.path,
+) -> None:
+    """Deselects the others.
+
+    Args:
+        one_in: of how many tests like this one, one stays; 1: it stays.
+        of: what tests that are alike have in common besides; at least one of them stays.
+    """
+    many: dict[tuple[Hashable, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        many[item.path, one_in(item)].append(item)
+        many[of(item), one_in(item)].append(item)
     chance = random.Random(config.option.seed)
     left = {
         id(item)

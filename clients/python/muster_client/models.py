@@ -24,7 +24,7 @@ class TrainingCreation(Model, frozen=True, kw_only=True, rename="camel", omit_de
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
-    """Environment and compute resource, whose fields go into the spec."""
+    """Environment, compute resource and data sources, whose fields go into the spec."""
     spec: TrainingSpec | None = None
     """What is to run, and how."""
 
@@ -45,7 +45,7 @@ class Training1(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -100,7 +100,7 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
-    """Environment and compute resource, whose fields go into the spec."""
+    """Environment, compute resource and data sources, whose fields go into the spec."""
     spec: DistributedSpec | None = None
     """What is to run in each worker, and how."""
     master_spec_same_as_worker: bool | None = None
@@ -129,7 +129,7 @@ class DistributedTraining(Model, frozen=True, kw_only=True, rename="camel", omit
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -166,7 +166,7 @@ class WorkspaceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
-    """Environment and compute resource, whose fields go into the spec."""
+    """Environment, compute resource and data sources, whose fields go into the spec."""
     spec: WorkspaceSpec | None = None
     """What is to run, and how."""
 
@@ -187,7 +187,7 @@ class Workspace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -198,6 +198,60 @@ class Workspace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Current phase."""
     spec: WorkspaceSpec | None = None
     """The spec, with defaults filled in."""
+    not_yet_in_force: list[str] | None = None
+    """Paths of given fields that Muster does not act on yet. Not part of the contract."""
+    set_by: dict[str, str] | None = None
+    """Who set each field of the spec, by its path: `request`, `default`, or a template or asset and its name. Only
+    where explain is true. Not part of the contract.
+    """
+
+
+class InferenceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: InferenceCreation."""
+
+    name: str
+    """Name of the workload, unique among the living workloads of the project; at most 253 characters."""
+    use_given_name_as_prefix: bool | None = None
+    """Whether to add a hyphen and six characters to the name, so that it is always free."""
+    project_id: str
+    """Id of the project that the workload belongs to."""
+    cluster_id: str
+    """Id of the cluster that runs the workload."""
+    template_id: str | None = None
+    """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
+    assets: AssetChoice | None = None
+    """Environment, compute resource and data sources, whose fields go into the spec."""
+    spec: InferenceSpec | None = None
+    """What is to run in each replica, and how many there are."""
+
+
+class Inference(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An inference."""
+
+    name: str
+    """Unique among the living workloads of its project."""
+    requested_name: str
+    """Name in the request, or the given prefix of the name."""
+    workload_id: str
+    """Id of the workload. A later workload of the same name has another id."""
+    project_id: str
+    """UUID of its project."""
+    department_id: str | None = None
+    """Never given: there are no departments."""
+    cluster_id: str
+    """Cluster that runs it."""
+    created_by: str
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
+    created_at: datetime
+    """When it was submitted."""
+    deleted_at: datetime | None = None
+    """When it was deleted."""
+    desired_phase: DesiredPhase
+    """The phase that its users want."""
+    actual_phase: Phase | None = None
+    """Current phase."""
+    spec: InferenceSpec | None = None
+    """The spec of its replicas and of the whole, with defaults filled in."""
     not_yet_in_force: list[str] | None = None
     """Paths of given fields that Muster does not act on yet. Not part of the contract."""
     set_by: dict[str, str] | None = None
@@ -314,6 +368,132 @@ class TemplateChange(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """All fields that it sets from now on."""
 
 
+class DataSources(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A page of data sources of one kind."""
+
+    data_sources: list[DataSource]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class PvcSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: PvcSource
+    """Where the data is, and where pods find it."""
+
+
+class DataSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A data source: a volume of workloads."""
+
+    meta: AssetMeta
+    """Which it is, and who can use it."""
+    spec: dict[str, JsonValue]
+    """Where the data is and where pods find it, as it was given, in the fields of its kind."""
+
+
+class PvcSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcSourceChange."""
+
+    spec: PvcSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class GitSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: GitSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: GitSource
+    """Where the data is, and where pods find it."""
+
+
+class GitSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: GitSourceChange."""
+
+    spec: GitSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class NfsSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NfsSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: NfsSource
+    """Where the data is, and where pods find it."""
+
+
+class NfsSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NfsSourceChange."""
+
+    spec: NfsSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class HostPathSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HostPathSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: HostPathSource
+    """Where the data is, and where pods find it."""
+
+
+class HostPathSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HostPathSourceChange."""
+
+    spec: HostPathSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class ConfigMapSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ConfigMapSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: ConfigMapSource
+    """Where the data is, and where pods find it."""
+
+
+class ConfigMapSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ConfigMapSourceChange."""
+
+    spec: ConfigMapSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class SecretSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: SecretSource
+    """Where the data is, and where pods find it."""
+
+
+class SecretSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretSourceChange."""
+
+    spec: SecretSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
 class TrainingPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A policy for trainings."""
 
@@ -371,6 +551,26 @@ class WorkspacePolicySetting(Model, frozen=True, kw_only=True, rename="camel", o
     defaults: WorkspaceDefaults | None = None
     """Fields that a workspace gets where neither a template, assets nor the request set them."""
     rules: WorkspaceSpecFieldRules | None = None
+    """What may be given, in the tree of the fields."""
+
+
+class InferencePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A policy for inferences."""
+
+    meta: PolicyMeta
+    """For what it holds, and who set it."""
+    defaults: InferenceDefaults | None
+    """Fields that an inference gets where nothing else sets them, as they were given."""
+    rules: InferenceSpecFieldRules | None
+    """What may be given, in the tree of the fields, as it was given."""
+
+
+class InferencePolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: InferencePolicySetting."""
+
+    defaults: InferenceDefaults | None = None
+    """Fields that an inference gets where neither a template, assets nor the request set them."""
+    rules: InferenceSpecFieldRules | None = None
     """What may be given, in the tree of the fields."""
 
 
@@ -441,9 +641,11 @@ class WorkloadActs(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Body of a request: WorkloadActs."""
 
     action: WorkloadActsAction
-    """What is done to each workload: delete, suspend or resume."""
+    """What is done to each workload: delete, suspend, resume or transfer."""
     ids: list[str]
     """Ids of the workloads, each once; at most 100."""
+    owner: str | None = None
+    """With transfer, and only then: subject of who is to own them."""
     dry_run: bool | None = None
     """Whether only to tell what would become of each: from rights, ownership and its state. What only the decision
     itself knows, such as a budget that is used up, is not looked at.
@@ -461,6 +663,43 @@ class WorkloadActOutcomes(Model, frozen=True, kw_only=True, rename="camel", omit
     """Number of workloads on which it was refused."""
     items: list[WorkloadActOutcome]
     """One for each id, in the order of the request."""
+
+
+class WorkloadTransfer(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkloadTransfer."""
+
+    owner: str
+    """Subject of who is to own it, or id of a service account: somebody who may submit workloads in its project."""
+
+
+class WorkloadUndo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: WorkloadUndo."""
+
+    sequence: int | None = None
+    """Sequence of the act, as the history gives it. With dryRun it may be left out: then the newest act is meant
+    that stands.
+    """
+    dry_run: bool | None = None
+    """Whether only to tell what would be done."""
+
+
+class Undo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What undoing does, or would do."""
+
+    dry_run: bool
+    """Whether nothing was done, and this is what would be."""
+    undoes: UndoneAct
+    """What is taken back."""
+    action: UndoAction
+    """What is done instead. A deleted workload is not brought back: submit it again as a new one."""
+    changed: bool
+    """False where that act was undone before."""
+    now: Values | None = None
+    """Of a change: what is taken back."""
+    then: Values | None = None
+    """Of a change: the values from before it."""
+    message: str
+    """A sentence for people."""
 
 
 class WorkloadList(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -495,7 +734,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
-    """Subject of the token that submitted it."""
+    """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
     """Current phase."""
     phase_reason: PhaseReason | None
@@ -575,7 +814,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: datetime
     """When it was submitted."""
     deleted_at: datetime | None = None
@@ -593,7 +832,9 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     where explain is true. Not part of the contract.
     """
     kubernetes_type: str
-    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload or InteractiveWorkload."""
+    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload, InteractiveWorkload or
+    InferenceWorkload.
+    """
     master_spec_same_as_worker: bool | None = None
     """Of a distributed training: whether there is a master that is made as the workers are."""
     master_spec: MasterSpec | None = None
@@ -1490,6 +1731,8 @@ class AssetChoice(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Id of an environment."""
     compute_id: str | None = None
     """Id of a compute resource."""
+    datasource_ids: list[str] | None = None
+    """Ids of data sources, each a volume of every pod; at most 100."""
 
 
 class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1543,7 +1786,7 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -1668,7 +1911,7 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -1798,7 +2041,7 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -1826,6 +2069,83 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """A word to group and filter workloads by; at most 253 characters."""
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
+
+
+class InferenceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: InferenceSpec."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    code: str | None = None
+    """SHA-256 of an archive that POST /code stored. Each run starts in its own folder with the content; there is
+    no workingDir beside it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
+    priority_class: str | None = None
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high, for inferences very-high.
+    """
+    preemptibility: TrainingSpecPreemptibility | None = None
+    """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    termination_grace_period_seconds: int | None = None
+    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    labels: list[Label] | None = None
+    """Labels of the workload; at most 1000, each name once."""
+    annotations: list[Annotation] | None = None
+    """Annotations of the workload; at most 1000, each name once."""
+    category: str | None = None
+    """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
+    serving_port: ServingPort | None = None
+    """Where a replica listens. Mandatory."""
+    autoscaling: Autoscaling | None = None
+    """How many replicas there are."""
+    model: Model | None = None
+    """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
+    the image is all there is.
+    """
 
 
 class AssetPlace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1982,7 +2302,7 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -2028,8 +2348,16 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
     """
+    serving_port: ServingPort | None = None
+    """Where a replica listens. Mandatory."""
+    autoscaling: Autoscaling | None = None
+    """How many replicas there are."""
+    model: Model | None = None
+    """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
+    the image is all there is.
+    """
     assets: AssetChoice | None = None
-    """Environment and compute resource that it takes its fields from, where a request names none."""
+    """Environment, compute resource and data sources that it takes its fields from, where a request names none."""
 
 
 class TemplateMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2055,6 +2383,88 @@ class TemplateMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """When it got its present spec. Null if that is its first."""
     workload_type: str
     """Kind of workload that it is for, such as Training."""
+
+
+class PvcSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcSource."""
+
+    path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    existing_pvc: bool | None = None
+    """Whether the claim is there already, in the project. Default: no, it is made."""
+    claim_name: str | None = None
+    """Name of the claim. Mandatory with existingPvc. Default: a name is made."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it can."""
+
+
+class JsonValue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The value of any field: any JSON value."""
+
+
+class GitSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: GitSource."""
+
+    repository: str | None = None
+    """Address of the repository, beginning with https:// or http://. It must be readable for everybody. Mandatory."""
+    branch: str | None = None
+    """Branch. Default: that of the repository."""
+    revision: str | None = None
+    """Commit or tag. Default: the newest commit of the branch."""
+    path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+
+
+class NfsSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NfsSource."""
+
+    path: str | None = None
+    """Absolute path on the server. Mandatory."""
+    server: str | None = None
+    """Host name or address of the server. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it cannot."""
+
+
+class HostPathSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: HostPathSource."""
+
+    path: str | None = None
+    """Absolute path on the node. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    read_only: bool | None = None
+    """Whether the pod cannot change it. Default: it cannot."""
+    mount_propagation: HostPathSourceMountPropagation | None = None
+    """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a
+    workload. Default: None. Only on clusters of kind kubernetes.
+    """
+
+
+class ConfigMapSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ConfigMapSource."""
+
+    config_map: str | None = None
+    """Name of the ConfigMap. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds the files. Mandatory."""
+    sub_path: str | None = None
+    """Only this key, as a file at the mount path. Default: all of them, in a folder there."""
+    default_mode: str | None = None
+    """Rights of the files in four octal digits. Default: 0644."""
+
+
+class SecretSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretSource."""
+
+    secret: str | None = None
+    """Name of the Secret. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds the files. Mandatory."""
+    default_mode: str | None = None
+    """Rights of the files in four octal digits. Default: 0644."""
 
 
 class PolicyMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2121,7 +2531,7 @@ class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -2269,7 +2679,7 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -2433,7 +2843,7 @@ class WorkspaceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -2532,6 +2942,146 @@ class WorkspaceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", 
     """Rules of relatedUrls."""
 
 
+class InferenceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: InferenceDefaults."""
+
+    image: str | None = None
+    """Container image. Mandatory. The cluster local records it, but runs the command on this machine."""
+    image_pull_policy: TrainingSpecImagePullPolicy | None = None
+    """When the image is pulled. Default: Always for the tag latest, else IfNotPresent. Only on clusters of kind
+    kubernetes.
+    """
+    image_pull_secrets: list[ImagePullSecret] | None = None
+    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    command: str | None = None
+    """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
+    args: str | None = None
+    """Arguments of the command, split into words as a shell does."""
+    working_dir: str | None = None
+    """Absolute path of the folder in which the process starts. Default: that of the image; on the cluster local,
+    the caller's, and the command line takes a path relative to it.
+    """
+    environment_variables: list[EnvironmentVariable] | None = None
+    """Environment variables of each pod; at most 1000."""
+    create_home_dir: bool | None = None
+    """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
+    stdin: bool | None = None
+    """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
+    tty: bool | None = None
+    """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
+    security: SecuritySpec | None = None
+    """User, groups and rights of the process."""
+    compute: ComputeSpec | None = None
+    """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of each pod."""
+    probes: ProbesSpec | None = None
+    """What each pod is asked."""
+    node_pools: list[str] | None = None
+    """Names of node pools, in the order in which they are tried. Default: the project's order."""
+    node_type: str | None = None
+    """Only nodes whose label run.ai/type has this value. Default: any node."""
+    node_affinity_required: NodeAffinityRequired | None = None
+    """Only nodes whose labels match. Default: any node."""
+    pod_affinity: PodAffinity | None = None
+    """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
+    tolerations: list[Toleration] | None = None
+    """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
+    priority_class: str | None = None
+    """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
+    high, for inferences very-high.
+    """
+    preemptibility: TrainingSpecPreemptibility | None = None
+    """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
+    terminate_after_preemption: bool | None = None
+    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    termination_grace_period_seconds: int | None = None
+    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    labels: list[Label] | None = None
+    """Labels of the workload; at most 1000, each name once."""
+    annotations: list[Annotation] | None = None
+    """Annotations of the workload; at most 1000, each name once."""
+    category: str | None = None
+    """A word to group and filter workloads by; at most 253 characters."""
+    related_urls: list[RelatedUrl] | None = None
+    """Addresses elsewhere that are shown with the workload; at most 1000."""
+    serving_port: ServingPort | None = None
+    """Where a replica listens. Mandatory."""
+    autoscaling: Autoscaling | None = None
+    """How many replicas there are."""
+    model: Model | None = None
+    """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
+    the image is all there is.
+    """
+
+
+class InferenceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: InferenceSpecFieldRules."""
+
+    image: TextRules | None = None
+    """Rules of image."""
+    image_pull_policy: TextRules | None = None
+    """Rules of imagePullPolicy."""
+    image_pull_secrets: ItemsRules | None = None
+    """Rules of imagePullSecrets."""
+    command: TextRules | None = None
+    """Rules of command."""
+    args: TextRules | None = None
+    """Rules of args."""
+    working_dir: TextRules | None = None
+    """Rules of workingDir."""
+    code: TextRules | None = None
+    """Rules of code."""
+    environment_variables: ItemsRules | None = None
+    """Rules of environmentVariables."""
+    create_home_dir: BooleanRules | None = None
+    """Rules of createHomeDir."""
+    stdin: BooleanRules | None = None
+    """Rules of stdin."""
+    tty: BooleanRules | None = None
+    """Rules of tty."""
+    security: SecuritySpecRules | None = None
+    """Rules of security."""
+    compute: ComputeSpecRules | None = None
+    """Rules of compute."""
+    storage: StorageSpecRules | None = None
+    """Rules of storage."""
+    probes: ProbesSpecRules | None = None
+    """Rules of probes."""
+    node_pools: WordsRules | None = None
+    """Rules of nodePools."""
+    node_type: TextRules | None = None
+    """Rules of nodeType."""
+    node_affinity_required: NodeAffinityRequiredRules | None = None
+    """Rules of nodeAffinityRequired."""
+    pod_affinity: PodAffinityRules | None = None
+    """Rules of podAffinity."""
+    tolerations: ItemsRules | None = None
+    """Rules of tolerations."""
+    priority_class: TextRules | None = None
+    """Rules of priorityClass."""
+    preemptibility: TextRules | None = None
+    """Rules of preemptibility."""
+    terminate_after_preemption: BooleanRules | None = None
+    """Rules of terminateAfterPreemption."""
+    termination_grace_period_seconds: WholeNumberRules | None = None
+    """Rules of terminationGracePeriodSeconds."""
+    labels: ItemsRules | None = None
+    """Rules of labels."""
+    annotations: ItemsRules | None = None
+    """Rules of annotations."""
+    category: TextRules | None = None
+    """Rules of category."""
+    related_urls: ItemsRules | None = None
+    """Rules of relatedUrls."""
+    serving_port: ServingPortRules | None = None
+    """Rules of servingPort."""
+    autoscaling: AutoscalingRules | None = None
+    """Rules of autoscaling."""
+    model: ModelRules | None = None
+    """Rules of model."""
+
+
 class RehearsedWorkload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What a policy would have made of a workload."""
 
@@ -2563,9 +3113,9 @@ class AnyCreation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
-    """Environment and compute resource, whose fields go into the spec."""
+    """Environment, compute resource and data sources, whose fields go into the spec."""
     kind: WorkloadType
-    """Kind of the workload: Training, Distributed or Workspace."""
+    """Kind of the workload: Training, Distributed, Workspace or Inference."""
     spec: WorkloadSpec | None = None
     """What is to run, and how, in the fields of this kind."""
     master_spec_same_as_worker: bool | None = None
@@ -2610,6 +3160,32 @@ class WorkloadActOutcome(Model, frozen=True, kw_only=True, rename="camel", omit_
     """The refusal's code, where there is one."""
 
 
+class UndoneAct(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What somebody did to a workload."""
+
+    sequence: int
+    """Sequence of its commit in the log."""
+    at: datetime
+    """When it was decided."""
+    type: str
+    """Type of its event, such as WorkloadSuspended."""
+    message: str
+    """The sentence of the history."""
+
+
+class Values(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Values of what can change while a workload lives; those alone that are meant."""
+
+    priority_class: str | None = None
+    """Priority class."""
+    auto_deletion_time_after_completion_seconds: int | None = None
+    """How long after its end it is deleted by itself."""
+    labels: list[Mark] | None = None
+    """All labels."""
+    annotations: list[Mark] | None = None
+    """All annotations."""
+
+
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A workload, as lists show it."""
 
@@ -2636,7 +3212,7 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
-    """Subject of the token that submitted it."""
+    """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
     """Current phase."""
     phase_reason: PhaseReason | None
@@ -2762,7 +3338,7 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: str | None = None
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
@@ -2807,6 +3383,14 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
+    """
+    serving_port: ServingPort | None = None
+    """Where a replica listens. Mandatory."""
+    autoscaling: Autoscaling | None = None
+    """How many replicas there are."""
+    model: Model | None = None
+    """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
+    the image is all there is.
     """
 
 
@@ -3210,6 +3794,69 @@ class WorkloadChangedRecord(Model, frozen=True, kw_only=True, rename="camel", om
     actor: Actor
     """Who caused it."""
     details: WorkloadChangedData
+
+
+class WorkloadTransferredRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Its owner, or an administrator, made somebody else its owner."""
+
+    type: Literal["WorkloadTransferred"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: WorkloadTransferredData
+
+
+class ActUndoneRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody took back what had been done to it. What follows from that stands beside it."""
+
+    type: Literal["ActUndone"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: ActUndoneData
+
+
+class WorkloadScaledRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The number of replicas of an inference changed, with its load."""
+
+    type: Literal["WorkloadScaled"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: WorkloadScaledData
 
 
 class WorkloadDeletionRequestedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3896,6 +4543,38 @@ class WorkloadChangedPublicEvent(Model, frozen=True, kw_only=True, rename="camel
     data: WorkloadChanged
 
 
+class WorkloadTransferredPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody else is its owner from now on."""
+
+    type: Literal["muster.WorkloadTransferred.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: WorkloadTransferred
+
+
+class WorkloadScaledPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The number of replicas of an inference changed, with its load."""
+
+    type: Literal["muster.WorkloadScaled.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: WorkloadScaled
+
+
 class WorkloadDeletedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """It is deleted, its pods are gone, and its name is free."""
 
@@ -4466,8 +5145,39 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Whether to drop the address of this name that a template sets."""
 
 
-class JsonValue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The value of any field: any JSON value."""
+class ServingPort(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ServingPort."""
+
+    container: int | None = None
+    """Port on which a replica answers HTTP requests, 1 to 65535. Replicas find it in the variable PORT. Mandatory."""
+
+
+class Autoscaling(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Autoscaling."""
+
+    min_replicas: int | None = None
+    """Number of replicas that there are at least, 0 to 1000. 0 only where it may be scaled to zero. Default: 1;
+    where it may be scaled to zero, 0.
+    """
+    max_replicas: int | None = None
+    """Number of replicas that there are at most, 1 to 1000. Default: minReplicas, and at least 1."""
+    metric: AutoscalingMetric | None = None
+    """What more replicas are started by. throughput: requests per second of each replica. latency: milliseconds
+    that a request takes. concurrency: requests that each replica works on at once. Default: throughput.
+    """
+    metric_threshold: int | None = None
+    """Value of the metric above which replicas are added, at least 1. Default: 100."""
+    scale_to_zero_retention_seconds: int | None = None
+    """Time without a request after which no replica is left: 60, 300, 900 or 1800 seconds. Default: never."""
+
+
+class Model(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Model."""
+
+    catalog: Literal["HuggingFace"] | None = None
+    """Catalog that has the model: HuggingFace. Mandatory."""
+    name: str | None = None
+    """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
 
 
 class TextRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4675,6 +5385,58 @@ class WholeNumberRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """The only values that are possible."""
 
 
+class ServingPortRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ServingPortRules."""
+
+    container: WholeNumberRules | None = None
+    """Rules of container."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class AutoscalingRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: AutoscalingRules."""
+
+    min_replicas: WholeNumberRules | None = None
+    """Rules of minReplicas."""
+    max_replicas: WholeNumberRules | None = None
+    """Rules of maxReplicas."""
+    metric: TextRules | None = None
+    """Rules of metric."""
+    metric_threshold: WholeNumberRules | None = None
+    """Rules of metricThreshold."""
+    scale_to_zero_retention_seconds: WholeNumberRules | None = None
+    """Rules of scaleToZeroRetentionSeconds."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class ModelRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ModelRules."""
+
+    catalog: TextRules | None = None
+    """Rules of catalog."""
+    name: TextRules | None = None
+    """Rules of name."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class Mark(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A label or an annotation."""
+
+    name: str
+    """Its name."""
+    value: str
+    """Its value."""
+
+
 class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody submitted a workload, and it was accepted."""
 
@@ -4698,6 +5460,8 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """The spec, with every default filled in. Of a distributed training, that of its workers."""
     distributed: DistributedData | None = None
     """What a distributed training has beside that; absent for every other kind."""
+    inference: InferenceData | None = None
+    """What an inference has beside that; absent for every other kind."""
     made_from: MadeFromData | None = None
     """From which template and assets it was made, and who set its fields where their values do not say it."""
 
@@ -4883,6 +5647,35 @@ class WorkloadChangedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """All labels that it has from now on. Runs that begin later carry them."""
     annotations: list[AnnotationData] | None = None
     """All annotations that it has from now on, likewise."""
+
+
+class WorkloadTransferredData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Its owner, or an administrator, made somebody else its owner."""
+
+    owner: str
+    """Actor id of the new owner. Ownership protection compares it from now on."""
+
+
+class ActUndoneData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody took back what had been done to it. What follows from that stands beside it."""
+
+    sequence: int
+    """Sequence of the commit of that act."""
+    act: ActUndoneDataAct
+    """Type of its event."""
+
+
+class WorkloadScaledData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The number of replicas of an inference changed, with its load."""
+
+    replicas: int
+    """How many there are to be from now on. Where there are more, the newest are told to end."""
+    was: int
+    """How many there were to be before."""
+    reason: WorkloadScaledDataReason
+    """`load`, `idle` or `request`."""
+    message: str | None = None
+    """The load that it was decided by, in a sentence."""
 
 
 class WorkloadDeletionRequestedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5433,6 +6226,46 @@ class WorkloadChanged(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """When it will be deleted by itself; null where it has not ended."""
 
 
+class WorkloadTransferred(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody else is its owner from now on."""
+
+    actor: PublicActor
+    """Who caused it."""
+    workload_id: str
+    """UUID. A name that is used again is another workload."""
+    name: str
+    """Unique among the living workloads of the project."""
+    project_id: str
+    """UUID."""
+    owner: str
+    """Actor id of the new owner."""
+    previous_owner: str
+    """Actor id of who had it before."""
+
+
+class WorkloadScaled(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The number of replicas of an inference changed, with its load."""
+
+    actor: PublicActor
+    """Who caused it."""
+    workload_id: str
+    """UUID. A name that is used again is another workload."""
+    name: str
+    """Unique among the living workloads of the project."""
+    project_id: str
+    """UUID."""
+    replicas: int
+    """How many there are to be from now on."""
+    previous_replicas: int
+    """How many there were to be before."""
+    reason: WorkloadScaledDataReason
+    """`load`: the load on each replica; `idle`: nobody asked for long; `request`: somebody asked while there was
+    none.
+    """
+    message: str
+    """The load that it was decided by, in a sentence."""
+
+
 class WorkloadDeleted(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """It is deleted, its pods are gone, and its name is free."""
 
@@ -5808,6 +6641,8 @@ class ConfigMapVolume(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Only this key, as a file at the mount path. Default: all of them, in a folder there."""
     default_mode: str | None = None
     """Rights of the files in four octal digits. Default: 0644."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class EmptyDirVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5821,6 +6656,8 @@ class EmptyDirVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Memory: in memory, and not on a disk. Default: on a disk of the node."""
     size_limit: str | None = None
     """Size that it cannot exceed, such as 2Gi. On the cluster local only with medium Memory. Default: none."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5836,6 +6673,8 @@ class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Commit or tag. Default: the newest commit of the branch."""
     path: str | None = None
     """Absolute path at which the pod finds it. Mandatory."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class HostPathVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5849,10 +6688,12 @@ class HostPathVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Absolute path at which the pod finds it. Mandatory."""
     read_only: bool | None = None
     """Whether the pod cannot change it. Default: it cannot."""
-    mount_propagation: HostPathVolumeMountPropagation | None = None
+    mount_propagation: HostPathSourceMountPropagation | None = None
     """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a
     workload. Default: None. Only on clusters of kind kubernetes.
     """
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class NfsVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5868,6 +6709,8 @@ class NfsVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Absolute path at which the pod finds it. Mandatory."""
     read_only: bool | None = None
     """Whether the pod cannot change it. Default: it cannot."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class PvcVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5889,6 +6732,8 @@ class PvcVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """
     claim_info: ClaimInfo | None = None
     """How the new claim is made. Mandatory without existingPvc."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class SecretVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5902,6 +6747,8 @@ class SecretVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Absolute path at which the pod finds the files. Mandatory."""
     default_mode: str | None = None
     """Rights of the files in four octal digits. Default: 0644."""
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class Probe(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6055,6 +6902,15 @@ class DistributedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """The spec of its master, every field with its value; null where it has workers only."""
 
 
+class InferenceData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What an inference stores beside the spec of its replicas."""
+
+    serving: ServingData
+    """Every field with its value."""
+    replicas: int
+    """How many there are to be now."""
+
+
 class MadeFromData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """From what a workload was made."""
 
@@ -6064,6 +6920,8 @@ class MadeFromData(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """The environment."""
     compute: AssetUsedData | None = None
     """The compute resource."""
+    data_sources: list[AssetUsedData] | None = None
+    """The data sources. Each is the volume of its name."""
     tenant_policy: int | None = None
     """Sequence of the commit that set the policy of the tenant, as it was then; 0: there was none. Likewise below."""
     project_policy: int | None = None
@@ -6247,6 +7105,19 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """
 
 
+class ServingData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Port, replicas and model of an inference."""
+
+    serving_port: ServingPort
+    """Where a replica listens. Mandatory."""
+    autoscaling: Autoscaling | None = None
+    """How many replicas there are."""
+    model: Model | None = None
+    """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
+    the image is all there is.
+    """
+
+
 class AssetUsedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An asset as it was when the workload was made from it."""
 
@@ -6312,9 +7183,11 @@ class HttpGetRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
 if TYPE_CHECKING:
     type AccessRuleRoleName = Literal["administrator", "project-admin", "researcher", "viewer"]
     type AccessRuleScopeType = Literal["project", "tenant"]
+    type ActUndoneDataAct = Literal["WorkloadChanged", "WorkloadResumed", "WorkloadSuspended"]
     type ActorKind = Literal["service", "user"]
     type AssetPlaceScope = Literal["cluster", "department", "project", "tenant"]
     type AuditEntryOutcome = Literal["admitted", "refused", "unreadable"]
+    type AutoscalingMetric = Literal["concurrency", "latency", "throughput"]
     type BudgetReopenedReason = Literal["changed", "measured_again", "new_period"]
     type BudgetState = Literal["exhausted", "open", "warned"]
     type BudgetWarnedUnit = Literal["gpuHours", "money"]
@@ -6362,13 +7235,16 @@ if TYPE_CHECKING:
         "RevokeTenantRole",
         "RotateServiceAccount",
         "RotateWebhookKey",
+        "ScaleInference",
         "SetBudget",
         "SetNodePool",
         "SetOwnershipProtection",
         "SetPolicy",
         "SetPrice",
         "SuspendWorkload",
+        "TransferWorkload",
         "UncordonNode",
+        "UndoAct",
         "VoidMessage",
     ]
     type ComputeSpecGpuRequestType = Literal["memory", "portion"]
@@ -6378,7 +7254,7 @@ if TYPE_CHECKING:
     type HappeningAbout = Literal["asset", "cluster", "department", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
-    type HostPathVolumeMountPropagation = Literal["HostToContainer", "None"]
+    type HostPathSourceMountPropagation = Literal["HostToContainer", "None"]
     type HttpGetScheme = Literal["HTTP", "HTTPS"]
     type MatchExpressionOperator = Literal["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
     type MeasurementType = Literal[
@@ -6419,6 +7295,7 @@ if TYPE_CHECKING:
         "project_deleted",
         "quota_too_small",
         "quota_used",
+        "scaled_to_zero",
     ]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
@@ -6442,6 +7319,8 @@ if TYPE_CHECKING:
         | WorkloadPlacedPublicEvent
         | WorkloadEvictedPublicEvent
         | WorkloadChangedPublicEvent
+        | WorkloadTransferredPublicEvent
+        | WorkloadScaledPublicEvent
         | WorkloadDeletedPublicEvent
         | PodStartedPublicEvent
         | PodEndedPublicEvent
@@ -6481,6 +7360,9 @@ if TYPE_CHECKING:
         | WorkloadCompletedRecord
         | WorkloadFailedRecord
         | WorkloadChangedRecord
+        | WorkloadTransferredRecord
+        | ActUndoneRecord
+        | WorkloadScaledRecord
         | WorkloadDeletionRequestedRecord
         | WorkloadDeletedRecord
         | OtherRecord
@@ -6547,17 +7429,21 @@ if TYPE_CHECKING:
     type TrainingSpecImagePullPolicy = Literal["Always", "IfNotPresent", "Never"]
     type TrainingSpecPreemptibility = Literal["non-preemptible", "preemptible"]
     type TrainingSpecRestartPolicy = Literal["Always", "Never", "OnFailure"]
+    type UndoAction = Literal["change", "resubmit", "resume", "suspend"]
     type WebhookDeliveryState = Literal["delivered", "failed", "parked", "waiting"]
     type WebhookDisabledBecause = Literal["by_request", "failing", "gone", "too_many_waiting"]
-    type WorkloadActsAction = Literal["delete", "resume", "suspend"]
+    type WorkloadActsAction = Literal["delete", "resume", "suspend", "transfer"]
     type WorkloadDiffDifference = Literal["appeared", "changed", "gone"]
-    type WorkloadType = Literal["Distributed", "Training", "Workspace"]
+    type WorkloadScaledDataReason = Literal["idle", "load", "request"]
+    type WorkloadType = Literal["Distributed", "Inference", "Training", "Workspace"]
 else:
     AccessRuleRoleName = str
     AccessRuleScopeType = str
+    ActUndoneDataAct = str
     ActorKind = str
     AssetPlaceScope = str
     AuditEntryOutcome = str
+    AutoscalingMetric = str
     BudgetReopenedReason = str
     BudgetState = str
     BudgetWarnedUnit = str
@@ -6573,7 +7459,7 @@ else:
     HappeningAbout = str
     HealthStatus = str
     HistoryLostCause = str
-    HostPathVolumeMountPropagation = str
+    HostPathSourceMountPropagation = str
     HttpGetScheme = str
     MatchExpressionOperator = str
     MeasurementType = str
@@ -6605,6 +7491,8 @@ else:
             "muster.WorkloadPlaced.v1": WorkloadPlacedPublicEvent,
             "muster.WorkloadEvicted.v1": WorkloadEvictedPublicEvent,
             "muster.WorkloadChanged.v1": WorkloadChangedPublicEvent,
+            "muster.WorkloadTransferred.v1": WorkloadTransferredPublicEvent,
+            "muster.WorkloadScaled.v1": WorkloadScaledPublicEvent,
             "muster.WorkloadDeleted.v1": WorkloadDeletedPublicEvent,
             "muster.PodStarted.v1": PodStartedPublicEvent,
             "muster.PodEnded.v1": PodEndedPublicEvent,
@@ -6648,6 +7536,9 @@ else:
             "WorkloadCompleted": WorkloadCompletedRecord,
             "WorkloadFailed": WorkloadFailedRecord,
             "WorkloadChanged": WorkloadChangedRecord,
+            "WorkloadTransferred": WorkloadTransferredRecord,
+            "ActUndone": ActUndoneRecord,
+            "WorkloadScaled": WorkloadScaledRecord,
             "WorkloadDeletionRequested": WorkloadDeletionRequestedRecord,
             "WorkloadDeleted": WorkloadDeletedRecord,
         },
@@ -6665,8 +7556,10 @@ else:
     TrainingSpecImagePullPolicy = str
     TrainingSpecPreemptibility = str
     TrainingSpecRestartPolicy = str
+    UndoAction = str
     WebhookDeliveryState = str
     WebhookDisabledBecause = str
     WorkloadActsAction = str
     WorkloadDiffDifference = str
+    WorkloadScaledDataReason = str
     WorkloadType = str

@@ -294,6 +294,102 @@ def resume_workspace(
     )
 
 
+def create_inference(
+    body: models.InferenceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Inference]:
+    """Submit an inference. The answer is 202 once it is stored.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/workloads/inferences",
+        models.Inference,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def evaluate_inference(body: models.InferenceCreation) -> Request[models.Evaluation]:
+    """Say what a submission of an inference would be, and all that is wrong with it. Nothing is stored."""
+    return Request("POST", "/api/v1/workloads/inferences:evaluate", models.Evaluation, body=body)
+
+
+def get_inference(
+    workload_id: str, *, explain: bool | None = None, as_of: str | None = None
+) -> Request[models.Inference]:
+    """Get an inference in its newest state, or as of a moment.
+
+    Args:
+        explain: Whether to say in setBy who set each field of the spec: the request, a template or asset by its
+            name, or a default. Default: False.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        path("/api/v1/workloads/inferences/{}", workload_id),
+        models.Inference,
+        query=[("explain", explain), ("as_of", as_of)],
+    )
+
+
+def delete_inference(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete an inference. Its record stays.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/workloads/inferences/{}", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def suspend_inference(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Stop an inference's pods and keep it.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/inferences/{}/suspend", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def resume_inference(
+    workload_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Run a suspended inference again.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/inferences/{}/resume", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def list_environments(
     *,
     search: str | None = None,
@@ -302,7 +398,7 @@ def list_environments(
     project_id: str | None = None,
     department_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -413,7 +509,7 @@ def list_compute_resources(
     project_id: str | None = None,
     department_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -528,7 +624,7 @@ def list_templates(
     project_id: str | None = None,
     department_id: str | None = None,
     cluster_id: str | None = None,
-    workload_type: Literal["Distributed", "Training", "Workspace"] | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
     limit: int | None = None,
     as_of: str | None = None,
@@ -625,6 +721,670 @@ def delete_template(
     return Request(
         "DELETE",
         path("/api/v1/workload-templates/{}", asset_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def list_pvc_data_sources(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    scope: Literal["cluster", "project", "tenant"] | None = None,
+    project_id: str | None = None,
+    cluster_id: str | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.DataSources]:
+    """List the PVC data sources that you can use.
+
+    Args:
+        search: Part of a name, in capitals or small letters.
+        name: The whole name.
+        scope: Only of this scope.
+        project_id: Only those that workloads of this project can use.
+        cluster_id: Only those that workloads of this cluster can use.
+        workload_type: Only those for this kind of workload.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows, 1 to 100. Default: 50.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/asset/datasource/pvc",
+        models.DataSources,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("scope", scope),
+            ("projectId", project_id),
+            ("clusterId", cluster_id),
+            ("workloadType", workload_type),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
+
+
+def create_pvc_data_source(
+    body: models.PvcSourceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Create a PVC data source.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/asset/datasource/pvc",
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_pvc_data_source(asset_id: str, *, as_of: str | None = None) -> Request[models.DataSource]:
+    """Get a PVC data source in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET", path("/api/v1/asset/datasource/pvc/{}", asset_id), models.DataSource, query=[("as_of", as_of)]
+    )
+
+
+def set_pvc_data_source(
+    asset_id: str, body: models.PvcSourceChange, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Set what a PVC data source says. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/asset/datasource/pvc/{}", asset_id),
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_pvc_data_source(
+    asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a PVC data source. Its data, and workloads that were made from it, stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/asset/datasource/pvc/{}", asset_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def list_git_data_sources(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    scope: Literal["cluster", "project", "tenant"] | None = None,
+    project_id: str | None = None,
+    cluster_id: str | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.DataSources]:
+    """List the Git data sources that you can use.
+
+    Args:
+        search: Part of a name, in capitals or small letters.
+        name: The whole name.
+        scope: Only of this scope.
+        project_id: Only those that workloads of this project can use.
+        cluster_id: Only those that workloads of this cluster can use.
+        workload_type: Only those for this kind of workload.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows, 1 to 100. Default: 50.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/asset/datasource/git",
+        models.DataSources,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("scope", scope),
+            ("projectId", project_id),
+            ("clusterId", cluster_id),
+            ("workloadType", workload_type),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
+
+
+def create_git_data_source(
+    body: models.GitSourceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Create a Git data source.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/asset/datasource/git",
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_git_data_source(asset_id: str, *, as_of: str | None = None) -> Request[models.DataSource]:
+    """Get a Git data source in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET", path("/api/v1/asset/datasource/git/{}", asset_id), models.DataSource, query=[("as_of", as_of)]
+    )
+
+
+def set_git_data_source(
+    asset_id: str, body: models.GitSourceChange, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Set what a Git data source says. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/asset/datasource/git/{}", asset_id),
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_git_data_source(
+    asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a Git data source. Its data, and workloads that were made from it, stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/asset/datasource/git/{}", asset_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def list_nfs_data_sources(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    scope: Literal["cluster", "project", "tenant"] | None = None,
+    project_id: str | None = None,
+    cluster_id: str | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.DataSources]:
+    """List the NFS data sources that you can use.
+
+    Args:
+        search: Part of a name, in capitals or small letters.
+        name: The whole name.
+        scope: Only of this scope.
+        project_id: Only those that workloads of this project can use.
+        cluster_id: Only those that workloads of this cluster can use.
+        workload_type: Only those for this kind of workload.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows, 1 to 100. Default: 50.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/asset/datasource/nfs",
+        models.DataSources,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("scope", scope),
+            ("projectId", project_id),
+            ("clusterId", cluster_id),
+            ("workloadType", workload_type),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
+
+
+def create_nfs_data_source(
+    body: models.NfsSourceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Create a NFS data source.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/asset/datasource/nfs",
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_nfs_data_source(asset_id: str, *, as_of: str | None = None) -> Request[models.DataSource]:
+    """Get a NFS data source in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET", path("/api/v1/asset/datasource/nfs/{}", asset_id), models.DataSource, query=[("as_of", as_of)]
+    )
+
+
+def set_nfs_data_source(
+    asset_id: str, body: models.NfsSourceChange, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Set what a NFS data source says. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/asset/datasource/nfs/{}", asset_id),
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_nfs_data_source(
+    asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a NFS data source. Its data, and workloads that were made from it, stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/asset/datasource/nfs/{}", asset_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def list_host_path_data_sources(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    scope: Literal["cluster", "project", "tenant"] | None = None,
+    project_id: str | None = None,
+    cluster_id: str | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.DataSources]:
+    """List the host path data sources that you can use.
+
+    Args:
+        search: Part of a name, in capitals or small letters.
+        name: The whole name.
+        scope: Only of this scope.
+        project_id: Only those that workloads of this project can use.
+        cluster_id: Only those that workloads of this cluster can use.
+        workload_type: Only those for this kind of workload.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows, 1 to 100. Default: 50.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/asset/datasource/host-path",
+        models.DataSources,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("scope", scope),
+            ("projectId", project_id),
+            ("clusterId", cluster_id),
+            ("workloadType", workload_type),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
+
+
+def create_host_path_data_source(
+    body: models.HostPathSourceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Create a host path data source.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/asset/datasource/host-path",
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_host_path_data_source(asset_id: str, *, as_of: str | None = None) -> Request[models.DataSource]:
+    """Get a host path data source in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET", path("/api/v1/asset/datasource/host-path/{}", asset_id), models.DataSource, query=[("as_of", as_of)]
+    )
+
+
+def set_host_path_data_source(
+    asset_id: str, body: models.HostPathSourceChange, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Set what a host path data source says. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/asset/datasource/host-path/{}", asset_id),
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_host_path_data_source(
+    asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a host path data source. Its data, and workloads that were made from it, stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/asset/datasource/host-path/{}", asset_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def list_config_map_data_sources(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    scope: Literal["cluster", "project", "tenant"] | None = None,
+    project_id: str | None = None,
+    cluster_id: str | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.DataSources]:
+    """List the ConfigMap data sources that you can use.
+
+    Args:
+        search: Part of a name, in capitals or small letters.
+        name: The whole name.
+        scope: Only of this scope.
+        project_id: Only those that workloads of this project can use.
+        cluster_id: Only those that workloads of this cluster can use.
+        workload_type: Only those for this kind of workload.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows, 1 to 100. Default: 50.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/asset/datasource/config-map",
+        models.DataSources,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("scope", scope),
+            ("projectId", project_id),
+            ("clusterId", cluster_id),
+            ("workloadType", workload_type),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
+
+
+def create_config_map_data_source(
+    body: models.ConfigMapSourceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Create a ConfigMap data source.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/asset/datasource/config-map",
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_config_map_data_source(asset_id: str, *, as_of: str | None = None) -> Request[models.DataSource]:
+    """Get a ConfigMap data source in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET", path("/api/v1/asset/datasource/config-map/{}", asset_id), models.DataSource, query=[("as_of", as_of)]
+    )
+
+
+def set_config_map_data_source(
+    asset_id: str,
+    body: models.ConfigMapSourceChange,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.DataSource]:
+    """Set what a ConfigMap data source says. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/asset/datasource/config-map/{}", asset_id),
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_config_map_data_source(
+    asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a ConfigMap data source. Its data, and workloads that were made from it, stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/asset/datasource/config-map/{}", asset_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def list_secret_data_sources(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    scope: Literal["cluster", "project", "tenant"] | None = None,
+    project_id: str | None = None,
+    cluster_id: str | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.DataSources]:
+    """List the Secret data sources that you can use.
+
+    Args:
+        search: Part of a name, in capitals or small letters.
+        name: The whole name.
+        scope: Only of this scope.
+        project_id: Only those that workloads of this project can use.
+        cluster_id: Only those that workloads of this cluster can use.
+        workload_type: Only those for this kind of workload.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows, 1 to 100. Default: 50.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/asset/datasource/secret",
+        models.DataSources,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("scope", scope),
+            ("projectId", project_id),
+            ("clusterId", cluster_id),
+            ("workloadType", workload_type),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
+
+
+def create_secret_data_source(
+    body: models.SecretSourceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Create a Secret data source.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/asset/datasource/secret",
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_secret_data_source(asset_id: str, *, as_of: str | None = None) -> Request[models.DataSource]:
+    """Get a Secret data source in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET", path("/api/v1/asset/datasource/secret/{}", asset_id), models.DataSource, query=[("as_of", as_of)]
+    )
+
+
+def set_secret_data_source(
+    asset_id: str, body: models.SecretSourceChange, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Set what a Secret data source says. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/asset/datasource/secret/{}", asset_id),
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_secret_data_source(
+    asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a Secret data source. Its data, and workloads that were made from it, stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/asset/datasource/secret/{}", asset_id),
         models.HttpResponse,
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
@@ -868,6 +1628,76 @@ def delete_workspace_policy(
     )
 
 
+def get_inference_policy(
+    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+) -> Request[models.InferencePolicy]:
+    """Get the policy for inferences, everywhere or in one project, or as of a moment.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/policies/inferences",
+        models.InferencePolicy,
+        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+    )
+
+
+def set_inference_policy(
+    body: models.InferencePolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.InferencePolicy]:
+    """Set the policy for inferences, everywhere or in one project. Workloads stay as they are.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        "/api/v1/policies/inferences",
+        models.InferencePolicy,
+        query=[("scope", scope), ("projectId", project_id)],
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_inference_policy(
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Delete the policy for inferences, everywhere or in one project. Workloads stay as they are.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        "/api/v1/policies/inferences",
+        models.HttpResponse,
+        query=[("scope", scope), ("projectId", project_id)],
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def rehearse_training_policy(
     body: models.TrainingPolicySetting,
     *,
@@ -943,6 +1773,29 @@ def rehearse_workspace_policy(
     )
 
 
+def rehearse_inference_policy(
+    body: models.InferencePolicySetting,
+    *,
+    scope: Literal["project", "tenant"] | None = None,
+    project_id: str | None = None,
+    limit: int | None = None,
+) -> Request[models.Rehearsal]:
+    """Say what a policy for inferences would have made of past submissions. Nothing is stored.
+
+    Args:
+        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        project_id: Id of the project, where the scope is project.
+        limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
+    """
+    return Request(
+        "POST",
+        "/api/v1/policies/inferences:rehearse",
+        models.Rehearsal,
+        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        body=body,
+    )
+
+
 def code_limits(
     *, project_id: str | None = None, cluster_id: str | None = None, digest: str | None = None
 ) -> Request[models.CodeLimits]:
@@ -1002,7 +1855,7 @@ def create_workloads(
 def act_on_workloads(
     body: models.WorkloadActs, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.WorkloadActOutcomes]:
-    """Delete, suspend or resume up to 100 workloads of any kinds. The answer says what became of each.
+    """Delete, suspend, resume or transfer up to 100 workloads of any kinds. The answer says what became of each.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -1012,6 +1865,44 @@ def act_on_workloads(
         "POST",
         "/api/v1/workloads/batch",
         models.WorkloadActOutcomes,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def transfer_workload(
+    workload_id: str, body: models.WorkloadTransfer, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Give a workload to another owner. Only its owner, or an administrator, may.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/{}/transfer", workload_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def undo_act(
+    workload_id: str, body: models.WorkloadUndo, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Undo]:
+    """Take back a suspension, resumption or change of a workload, or tell what that would do.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/workloads/{}/undo", workload_id),
+        models.Undo,
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         body=body,
         keyed=True,
@@ -2419,13 +3310,16 @@ def list_audit(
         "RevokeTenantRole",
         "RotateServiceAccount",
         "RotateWebhookKey",
+        "ScaleInference",
         "SetBudget",
         "SetNodePool",
         "SetOwnershipProtection",
         "SetPolicy",
         "SetPrice",
         "SuspendWorkload",
+        "TransferWorkload",
         "UncordonNode",
+        "UndoAct",
         "VoidMessage",
     ]
     | None = None,

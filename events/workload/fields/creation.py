@@ -8,21 +8,31 @@ from events.fields.declare import About, Body, Limits, Section
 from events.fields.values import NonEmpty, Uuid
 from events.workload.spec import (
     NO_DISTRIBUTED_SPEC,
+    NO_INFERENCE_SPEC,
     NO_SPEC,
     NO_WORKLOAD_SPEC,
     NO_WORKSPACE_SPEC,
+    Beside,
     Distributed,
     DistributedSpec,
+    Inference,
+    InferenceSpec,
     MasterSpec,
     TrainingSpec,
     WorkloadSpec,
     WorkspaceSpec,
     distribution_of,
+    first_replicas,
+    serving_of,
     stored,
 )
 
-KindName = Literal["Training", "Distributed", "Workspace"]
+KindName = Literal["Training", "Distributed", "Workspace", "Inference"]
 """Every registered kind."""
+
+
+MOST_DATA_SOURCES: Final = 100
+"""Of one workload: each is read from the log when the workload is submitted."""
 
 
 class AssetChoice(Section, frozen=True, kw_only=True):
@@ -32,6 +42,10 @@ class AssetChoice(Section, frozen=True, kw_only=True):
     """Id of an environment."""
     compute_id: Annotated[Uuid | None, About(rows="S034 R39", flag="--compute")] = None
     """Id of a compute resource."""
+    datasource_ids: Annotated[
+        tuple[Uuid, ...], Limits(longest=MOST_DATA_SOURCES), About(rows="S053 R39", flag="--datasource")
+    ] = ()
+    """Ids of data sources, each a volume of every pod; at most 100."""
 
 
 class Creation(Body, frozen=True, kw_only=True):
@@ -49,10 +63,10 @@ class Creation(Body, frozen=True, kw_only=True):
     """Id of the cluster that runs the workload."""
     template_id: Annotated[Uuid | None, About(rows="S009 R39", flag="--template")] = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
-    assets: Annotated[AssetChoice | None, About(rows="S009 S015 S034 R39")] = None
-    """Environment and compute resource, whose fields go into the spec."""
+    assets: Annotated[AssetChoice | None, About(rows="S009 S015 S034 S053 R39")] = None
+    """Environment, compute resource and data sources, whose fields go into the spec."""
 
-    def order(self) -> tuple[TrainingSpec, Distributed | None]:
+    def order(self) -> tuple[TrainingSpec, Beside]:
         """What of it is stored, before defaults that depend on other fields. Each kind says it."""
         raise NotImplementedError
 
@@ -103,6 +117,17 @@ class DistributedCreation(Creation, frozen=True, kw_only=True):
         return workers, Distributed(distribution=distribution_of(self.spec), master=master)
 
 
+class InferenceCreation(Creation, frozen=True, kw_only=True):
+    """The body of POST /api/v1/workloads/inferences."""
+
+    spec: Annotated[InferenceSpec, Limits(or_null=True)] = NO_INFERENCE_SPEC
+    """What is to run in each replica, and how many there are."""
+
+    def order(self) -> tuple[TrainingSpec, Inference]:
+        serving = serving_of(self.spec)
+        return stored(self.spec), Inference(serving=serving, replicas=first_replicas(serving))
+
+
 MOST_CREATIONS: Final = 1_000
 """Of one batch: as many commits as one atomic step of the log holds."""
 
@@ -111,7 +136,7 @@ class AnyCreation(Creation, frozen=True, kw_only=True):
     """One item of a batch: the body with which a workload of its kind is created alone, and its kind."""
 
     kind: KindName
-    """Kind of the workload: Training, Distributed or Workspace."""
+    """Kind of the workload: Training, Distributed, Workspace or Inference."""
     spec: Annotated[WorkloadSpec, Limits(or_null=True)] = NO_WORKLOAD_SPEC
     """What is to run, and how, in the fields of this kind."""
     master_spec_same_as_worker: bool | None = None

@@ -10,6 +10,8 @@ DEFAULT_TRAINING_PRIORITY: Final = "low"
 """Trainings are unattended: people who wait at a workspace go first."""
 DEFAULT_WORKSPACE_PRIORITY: Final = "high"
 """The lowest class that is not preempted: nobody shall lose the notebook that they work in."""
+DEFAULT_INFERENCE_PRIORITY: Final = "very-high"
+"""Somebody waits for every answer, and nobody shall lose a replica to a training."""
 type Listed[T] = Annotated[tuple[T, ...], Limits(longest=MAX_LIST_ITEMS, hides_default=True)]
 """A list that may be left out, and not be null."""
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
@@ -95,7 +97,7 @@ class Scheduling(Section, frozen=True, kw_only=True):
         PriorityClass, Limits(hides_options=True), About(rows="S045 R18", flag="--priority", later=True)
     ] = DEFAULT_TRAINING_PRIORITY
     """Priority: very-low, low, medium-low, medium, medium-high, high or very-high. Default: low; for workspaces
-    high.
+    high, for inferences very-high.
     """
     preemptibility: Annotated[
         Literal["preemptible", "non-preemptible"] | None, About(rows="S046 R19", flag="--preemptibility")

@@ -3,7 +3,7 @@
 from typing import Annotated, ClassVar, Final, Literal
 
 from events.fields.declare import About, Item, Limits, Section
-from events.fields.values import FilePath, ItemName, Items, LongName, ObjectName, Quantity
+from events.fields.values import Excluded, FilePath, ItemName, Items, LongName, ObjectName, Quantity
 
 Switch = Annotated[bool, Limits(shows_default=True)]
 FileMode = Annotated[str, Limits(shortest=4, longest=4, pattern="0[0-7]{3}")]
@@ -24,6 +24,8 @@ class EmptyDirVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Memory: in memory, and not on a disk. Default: on a disk of the node."""
     size_limit: Annotated[Quantity | None, About(rows="S059 C9", unit="bytes")] = None
     """Size that it cannot exceed, such as 2Gi. On the cluster local only with medium Memory. Default: none."""
+    exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class HostPathVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,6 +43,8 @@ class HostPathVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a workload.
     Default: None. Only on clusters of kind kubernetes.
     """
+    exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class GitVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,6 +60,8 @@ class GitVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Commit or tag. Default: the newest commit of the branch."""
     path: Annotated[FilePath | None, About(rows="S057 R34")] = None
     """Absolute path at which the pod finds it. Mandatory."""
+    exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class NfsVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,6 +77,8 @@ class NfsVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Absolute path at which the pod finds it. Mandatory."""
     read_only: Annotated[Switch, About(rows="S059")] = True
     """Whether the pod cannot change it. Default: it cannot."""
+    exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class ConfigMapVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -86,6 +94,8 @@ class ConfigMapVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Only this key, as a file at the mount path. Default: all of them, in a folder there."""
     default_mode: Annotated[FileMode | None, About(rows="S060")] = None
     """Rights of the files in four octal digits. Default: 0644."""
+    exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class SecretVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -99,6 +109,8 @@ class SecretVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Absolute path at which the pod finds the files. Mandatory."""
     default_mode: Annotated[FileMode | None, About(rows="S060")] = None
     """Rights of the files in four octal digits. Default: 0644."""
+    exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class PvcAccessModes(Section, frozen=True, kw_only=True):
@@ -144,6 +156,8 @@ class PvcVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """
     claim_info: Annotated[ClaimInfo | None, About(rows="S052 S056 R28")] = None
     """How the new claim is made. Mandatory without existingPvc."""
+    exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
 class StorageSpec(Section, frozen=True, kw_only=True):

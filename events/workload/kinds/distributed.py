@@ -18,6 +18,7 @@ from events.workload.pod_sets import PodSet
 from events.workload.rendezvous import Peers
 from events.workload.spec import (
     WHOLE_GPU_MILLI,
+    Beside,
     Distributed,
     DistributedSpec,
     MasterSpec,
@@ -33,8 +34,8 @@ _ALONE: Final = Distributed(distribution=Distribution(distributed_framework="PyT
 """Of a spec without any: what nobody decides, and an event may say all the same."""
 
 
-def pod_sets(spec: TrainingSpec, distributed: Distributed | None) -> tuple[PodSet, ...]:
-    distributed = distributed or _ALONE
+def pod_sets(spec: TrainingSpec, beside: Beside) -> tuple[PodSet, ...]:
+    distributed = _distributed(beside)
     distribution, master = distributed.distribution, distributed.master
     sizes = ((WORKER, min(max(workers(distribution), 1), MOST_WORKERS)),)
     if master is None:
@@ -63,8 +64,12 @@ def completed(sets: tuple[PodSet, ...], succeeded: Mapping[str, int]) -> bool:
     return succeeded.get(sets[0].name, 0) >= sets[0].count
 
 
-def shown_spec(spec: TrainingSpec, distributed: Distributed | None) -> DistributedSpec:
-    return shown(DistributedSpec, spec, (distributed or _ALONE).distribution)
+def shown_spec(spec: TrainingSpec, beside: Beside) -> DistributedSpec:
+    return shown(DistributedSpec, spec, _distributed(beside).distribution)
+
+
+def _distributed(beside: Beside) -> Distributed:
+    return beside if isinstance(beside, Distributed) else _ALONE
 
 
 def shown_master(spec: TrainingSpec, distributed: Distributed | None) -> tuple[bool, MasterSpec | None]:

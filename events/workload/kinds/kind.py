@@ -7,7 +7,7 @@ from events.fields.declare import Section
 from events.workload.fields.creation import Creation
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.pod_sets import PodSet
-from events.workload.spec import Distributed, TrainingSpec
+from events.workload.spec import Beside, TrainingSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +24,15 @@ class Kind:
     """Of one that names none (S045)."""
     creation: type[Creation]
     """The body of the request that creates one."""
-    shown: Callable[[TrainingSpec, Distributed | None], Section]
+    shown: Callable[[TrainingSpec, Beside], Section]
     """The spec as answers give it, in the fields of the request."""
     with_defaults: Callable[[TrainingSpec], TrainingSpec]
     """The spec with every default of the kind written out: a later change of a default changes no stored spec."""
-    pod_sets: Callable[[TrainingSpec, Distributed | None], tuple[PodSet, ...]]
+    pod_sets: Callable[[TrainingSpec, Beside], tuple[PodSet, ...]]
     """The pods that a spec, with its defaults, stands for; at least one set."""
     completed: Callable[[tuple[PodSet, ...], Mapping[str, int]], bool]
     """Whether the workload is completed, by how many pods of each set have succeeded."""
-    backoff_limit: Callable[[TrainingSpec], int]
-    """How many failed runs are run again before the workload has failed."""
+    backoff_limit: Callable[[TrainingSpec], int | None]
+    """How many failed runs are run again before the workload has failed. None: whatever ends is run again, for ever,
+    and it neither completes nor fails.
+    """

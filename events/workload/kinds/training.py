@@ -9,11 +9,11 @@ from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
 from events.workload.kinds.kind import Kind
 from events.workload.pod_sets import Container, PodLimits, PodSet, PodTemplate
 from events.workload.readiness import readiness
-from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, group_ids, pod_needs, with_defaults
+from events.workload.spec import Beside, ComputeSpec, TrainingSpec, group_ids, pod_needs, with_defaults
 from events.workload.volumes import volumes
 
 
-def pod_sets(spec: TrainingSpec, _: Distributed | None = None) -> tuple[PodSet, ...]:
+def pod_sets(spec: TrainingSpec, _: Beside = None) -> tuple[PodSet, ...]:
     return (
         PodSet(
             name="main",

@@ -7,10 +7,10 @@ from events.workload.fields.scheduling import DEFAULT_WORKSPACE_PRIORITY
 from events.workload.fields.workspace import OverQuota
 from events.workload.kinds.kind import Kind
 from events.workload.kinds.training import all_succeeded, backoff_limit, pod_sets
-from events.workload.spec import Distributed, TrainingSpec, WorkspaceSpec, shown, with_defaults
+from events.workload.spec import Beside, TrainingSpec, WorkspaceSpec, shown, with_defaults
 
 
-def shown_spec(spec: TrainingSpec, _: Distributed | None) -> WorkspaceSpec:
+def shown_spec(spec: TrainingSpec, _: Beside) -> WorkspaceSpec:
     return shown(WorkspaceSpec, spec, OverQuota(allow_over_quota=spec.preemptibility == "preemptible"))
 
 

@@ -58,7 +58,8 @@ class _Run(msgspec.Struct, kw_only=True):
     pod: RunPod
     seen: ObservedPod
     exit_code: int = 0
-    runtime_seconds: float = 0.0
+    runtime_seconds: float | None = 0.0
+    """None: until it is told to end."""
     ignores_term: bool = False
     stopping: bool = False
     kill_at: float | None = None
@@ -162,7 +163,7 @@ class SimulatedBackend:
             self._set(run, "refused", reason="node_refused", message=refusal)
             return
         try:
-            run.runtime_seconds = _number(pod, RUNTIME_ANNOTATION, DEFAULT_RUNTIME_SECONDS)
+            run.runtime_seconds = _runtime_seconds(pod)
             run.exit_code = _exit_code(pod)
         except ValueError as error:
             self._set(run, "failed", reason="bad_annotation", message=str(error))
@@ -290,6 +291,9 @@ class SimulatedBackend:
                 continue
             if step == "run":
                 self._set(run, "running")
+                if run.runtime_seconds is None:
+                    self._say(run, "stdout", "simulated: runs until it is told to end")
+                    continue
                 self._say(run, "stdout", f"simulated: runs for {run.runtime_seconds:g} s, then exits {run.exit_code}")
                 self._at(run.runtime_seconds, run, "finish")
             elif step == "finish":
@@ -413,6 +417,12 @@ def _seen(pod: RunPod, kind: PodFactKind, at: datetime) -> ObservedPod:
         at=at,
         node_name=pod.node_name,
     )
+
+
+def _runtime_seconds(pod: RunPod) -> float | None:
+    if pod.endless and RUNTIME_ANNOTATION not in pod.annotations:
+        return None
+    return _number(pod, RUNTIME_ANNOTATION, DEFAULT_RUNTIME_SECONDS)
 
 
 def _exit_code(pod: RunPod) -> int:

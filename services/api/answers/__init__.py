@@ -8,6 +8,8 @@ from services.api.answers.assets import (
     AssetMeta,
     ComputeResource,
     ComputeResources,
+    DataSource,
+    DataSources,
     Environment,
     Environments,
     Template,
@@ -84,6 +86,7 @@ from services.api.answers.outcomes import (
 )
 from services.api.answers.policies import (
     DistributedPolicy,
+    InferencePolicy,
     PolicyMeta,
     Rehearsal,
     RehearsedWorkload,
@@ -91,6 +94,7 @@ from services.api.answers.policies import (
     WorkspacePolicy,
 )
 from services.api.answers.subscriptions import Subscription, SubscriptionKey, Subscriptions
+from services.api.answers.undo import Undo, UndoneAct, Values
 from services.api.answers.use import Allocated, Amounts, Used, UseNow, UseRow, UseSum
 from services.api.answers.webhooks import (
     Webhook,
@@ -110,6 +114,7 @@ from services.api.answers.workloads import (
     DistributedTraining,
     History,
     HistoryRecord,
+    Inference,
     Measurement,
     Metrics,
     MetricType,
@@ -151,6 +156,8 @@ __all__ = [
     "ComputeResources",
     "Count",
     "Created",
+    "DataSource",
+    "DataSources",
     "Department",
     "Departments",
     "Device",
@@ -175,6 +182,8 @@ __all__ = [
     "HoursRow",
     "HoursSum",
     "HttpResponse",
+    "Inference",
+    "InferencePolicy",
     "LastRebuild",
     "Me",
     "Measurement",
@@ -222,11 +231,14 @@ __all__ = [
     "Templates",
     "Training1",
     "TrainingPolicy",
+    "Undo",
+    "UndoneAct",
     "UseHours",
     "UseNow",
     "UseRow",
     "UseSum",
     "Used",
+    "Values",
     "Webhook",
     "WebhookDeliveries",
     "WebhookDelivery",

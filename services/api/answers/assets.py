@@ -1,6 +1,8 @@
-"""Environments, compute resources and templates. Pure."""
+"""Environments, compute resources, data sources and templates. Pure."""
 
 from typing import Annotated
+
+from msgspec import Meta
 
 from events.asset import AssetScope
 from services.api.answers.forms import Form, Uuid
@@ -69,6 +71,27 @@ class ComputeResources(Form, frozen=True, kw_only=True):
     """A page of compute resources."""
 
     compute_resources: list[ComputeResource]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class DataSource(Form, frozen=True, kw_only=True):
+    """A data source: a volume of workloads."""
+
+    meta: AssetMeta
+    """Which it is, and who can use it."""
+    spec: Annotated[
+        object,
+        Meta(extra_json_schema={"type": "object", "additionalProperties": {"$ref": "#/components/schemas/JsonValue"}}),
+    ]
+    """Where the data is and where pods find it, as it was given, in the fields of its kind."""
+
+
+class DataSources(Form, frozen=True, kw_only=True):
+    """A page of data sources of one kind."""
+
+    data_sources: list[DataSource]
     """By name."""
     next: int | None
     """The offset of the next page; null on the last one."""

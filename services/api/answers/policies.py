@@ -48,6 +48,17 @@ class WorkspacePolicy(Form, frozen=True, kw_only=True):
     """What may be given, in the tree of the fields, as it was given."""
 
 
+class InferencePolicy(Form, frozen=True, kw_only=True):
+    """A policy for inferences."""
+
+    meta: PolicyMeta
+    """For what it holds, and who set it."""
+    defaults: Annotated[object, spec_schema("InferenceDefaults")]
+    """Fields that an inference gets where nothing else sets them, as they were given."""
+    rules: Annotated[object, spec_schema("InferenceSpecFieldRules")]
+    """What may be given, in the tree of the fields, as it was given."""
+
+
 class DistributedPolicy(Form, frozen=True, kw_only=True):
     """A policy for distributed trainings."""
 

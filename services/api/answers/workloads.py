@@ -46,7 +46,7 @@ class Training1(Form, frozen=True, kw_only=True):
     cluster_id: Uuid
     """Cluster that runs it."""
     created_by: str
-    """Subject of the token that submitted it."""
+    """Subject of the token that submitted it. Whose it is now, `submittedBy` of its row says."""
     created_at: Moment
     """When it was submitted."""
     deleted_at: Moment | None = None
@@ -72,6 +72,13 @@ class Workspace(Training1, frozen=True, kw_only=True):
     """The spec, with defaults filled in."""
 
 
+class Inference(Training1, frozen=True, kw_only=True):
+    """An inference."""
+
+    spec: Annotated[object, spec_schema("InferenceSpec")] = None
+    """The spec of its replicas and of the whole, with defaults filled in."""
+
+
 class DistributedTraining(Training1, frozen=True, kw_only=True):
     """A distributed training."""
 
@@ -89,7 +96,7 @@ class AnyWorkload(Training1, frozen=True, kw_only=True):
     spec: Annotated[object, spec_schema("WorkloadSpec")] = None
     """The spec, with defaults filled in, in the fields of a request for its kind."""
     kubernetes_type: str
-    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload or InteractiveWorkload."""
+    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload, InteractiveWorkload or InferenceWorkload."""
     master_spec_same_as_worker: bool | UnsetType = UNSET
     """Of a distributed training: whether there is a master that is made as the workers are."""
     master_spec: Annotated[object, spec_schema("MasterSpec")] | UnsetType = UNSET

@@ -99,9 +99,10 @@ class Settings(BaseSettings):
     project_max_creations_per_hour: int = Field(default=5_000, ge=1)
     """Workloads that one project may create in 60 minutes. More are refused (`too_many_creations`)."""
     project_max_bytes_per_hour: int = Field(default=64 * 1024**2, ge=2**20)
-    """Bytes of the log that the creations of one project may use in 60 minutes. More are refused (`too_many_bytes`)."""
+    """Bytes of the log that what is created and changed in one project may use in 60 minutes: workloads, assets and
+    policies. More are refused (`too_many_bytes`)."""
     user_max_bytes_per_hour: int = Field(default=64 * 1024**2, ge=2**20)
-    """Bytes of the log that the creations of one user or program may use in 60 minutes, in all projects together."""
+    """Bytes of the log that the same of one user or program may use in 60 minutes, in all projects together."""
     code_max_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     """Size limit of one folder that is sent with a workload (`muster training submit --code`)."""
     code_project_max_bytes: int = Field(default=512 * 1024 * 1024, ge=1024)
@@ -162,6 +163,9 @@ class Settings(BaseSettings):
     """Facts of one cluster that become commits per minute, in the long run. Up to 20 minutes' worth may come at once. A
     fact of more than 512 bytes counts as several. Further facts wait, and only the newest of each pod and node is
     kept."""
+    autoscaler_speed: float = Field(default=1.0, ge=1, le=100)
+    """How many times faster than usual the time windows of the autoscaler pass, for demonstrations and tests: with 60,
+    an inference that is to be scaled to zero after a minute is after a second."""
     local_gpus: int = Field(default=0, ge=0, le=64)
     """Stand-in GPUs that the local cluster declares."""
     local_pods: Literal["isolated", "shared", "shared-accepted"] = "isolated"

@@ -1,5 +1,5 @@
-"""How often each thing is broken: `--percent N` of the full counts, `--short`: a tenth, at least once each; `--seed N`
-(tests/conftest.py): what it draws.
+"""How often each thing is broken: `--percent N` of the full counts, `--short`: a tenth, at least once, and one in so
+many tests (tests/kubernetes/conftest.py); `--seed N` (tests/conftest.py): what it draws.
 """
 
 import contextlib

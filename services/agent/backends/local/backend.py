@@ -544,8 +544,10 @@ class LocalBackend:
     async def remove_claims(self, workload_id: str, *, ephemeral_only: bool) -> None:
         if self._lives(workload_id):
             return
+        # As an API server does: a claim of a workload that is gone stays while a pod of another one uses it.
+        in_use = {folder for run in self._runs.values() if run.live for folder in self._claims.folders_of(run.pod)}
         try:
-            for folder in self._claims.remove(workload_id, ephemeral_only=ephemeral_only):
+            for folder in self._claims.remove(workload_id, ephemeral_only=ephemeral_only, in_use=in_use):
                 log.info("claim_deleted", workload=workload_id)
                 self._spawn(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
         except OSError as error:

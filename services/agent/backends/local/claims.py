@@ -10,6 +10,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +46,10 @@ class Claims:
     def open(self) -> None:
         """Read which there are. Raises OSError."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Now, and not once there is no room for another folder: deleting is what makes room.
+        (self._root / REMOVED).mkdir(mode=0o700, exist_ok=True)
+        for path in self._root.glob("*/.*.tmp"):
+            path.unlink()  # of a record that an agent could not finish
         for path in self._root.glob("*/.*.json"):
             with contextlib.suppress(msgspec.DecodeError):
                 folder = path.parent / path.name.removeprefix(".").removesuffix(".json")
@@ -74,13 +79,18 @@ class Claims:
             workloads[record.workload_id] |= record.ephemeral
         return (HeldClaims(workload_id=workload, ephemeral=some) for workload, some in workloads.items())
 
-    def remove(self, workload_id: str, *, ephemeral_only: bool) -> Sequence[Path]:
-        """Take a workload's claims away; what is to be deleted now. Raises OSError."""
+    def remove(
+        self, workload_id: str, *, ephemeral_only: bool, in_use: AbstractSet[Path] = frozenset()
+    ) -> Sequence[Path]:
+        """Take a workload's claims away; what is to be deleted now. Raises OSError.
+
+        Args:
+            in_use: folders that a pod of whichever workload has now: they stay, to be taken away once it is gone.
+        """
         aside: list[Path] = []
         for folder, record in list(self._records.items()):
-            if record.workload_id == workload_id and (record.ephemeral or not ephemeral_only):
+            if record.workload_id == workload_id and (record.ephemeral or not ephemeral_only) and folder not in in_use:
                 target = self._root / REMOVED / uuid.uuid4().hex
-                target.parent.mkdir(mode=0o700, exist_ok=True)
                 with contextlib.suppress(FileNotFoundError):
                     folder.rename(target)
                 _record_of(folder).unlink(missing_ok=True)
@@ -90,7 +100,15 @@ class Claims:
 
     def clear(self) -> None:
         """Delete what an earlier agent took away. It may take long."""
-        shutil.rmtree(self._root / REMOVED, ignore_errors=True)
+        for folder in (self._root / REMOVED).iterdir():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def folders_of(self, run: RunPod) -> Iterator[Path]:
+        """Of the claims that the run has."""
+        for claim in run.volumes:
+            if isinstance(claim, ClaimedFolder):
+                with contextlib.suppress(ClaimError):
+                    yield self.folder_of(run, claim)
 
     def _find(self, folder: Path) -> None:
         if not folder.is_dir():

@@ -66,9 +66,14 @@ def write_record(directory: str, name: str, record: dict[str, object], *, durabl
     temporary = f"{path}.{os.getpid()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, json.dumps(record).encode())
+        left = memoryview(json.dumps(record).encode())
+        while left:  # what a nearly full disk takes may be a part; the next part is refused
+            left = left[os.write(descriptor, left) :]
         if durable:
             os.fsync(descriptor)
+    except OSError:
+        os.unlink(temporary)  # on a full disk, every try would leave one
+        raise
     finally:
         os.close(descriptor)
     os.replace(temporary, path)

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import Final
 from weakref import WeakValueDictionary
 
-import msgspec
 import structlog
 
 from events.cluster_protocol import RunPod
@@ -27,6 +26,7 @@ from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.code_manifests import MAP_BYTES, code_map_manifest
 from services.agent.backends.kubernetes.act.manifests import managed_labels
 from services.agent.backends.kubernetes.act.objects import Pod
+from services.agent.backends.kubernetes.act.pauses import Pauses
 from services.agent.backends.kubernetes.client import ApiError, KubeClient
 from services.agent.backends.kubernetes.read.view import View
 from services.agent.code import BadCodeError, CodeArchives
@@ -46,9 +46,6 @@ PROJECT_MAPS: Final = STORE_MAPS // 4
 """And how many of one project, so that none takes the room of all others."""
 FREED_SECONDS: Final = 600.0
 """How long a deleted object takes room: the API server compacts its store every five minutes."""
-FIRST_PAUSE_SECONDS: Final = 1.0
-LONGEST_PAUSE_SECONDS: Final = 30.0
-"""Between tries to make what was refused; each is a MiB."""
 TIDY_SECONDS: Final = 15.0
 """For one archive, when order is made: other things wait for it."""
 NOT_THERE: Final = "code"
@@ -67,12 +64,6 @@ log = structlog.get_logger(__name__)
 
 class NoRoomError(Exception):
     """The cluster's store has no room for more code now; the message says so."""
-
-
-class _Retry(msgspec.Struct):
-    at: float
-    """Monotonic."""
-    pause_seconds: float
 
 
 class CodeMaps:
@@ -107,7 +98,7 @@ class CodeMaps:
         """When ConfigMaps were deleted, in which namespace, and how many."""
         self._leaving: set[str] = set()
         """Uids of pods that are just being let go."""
-        self._retries: dict[_Name, _Retry] = {}
+        self._pauses = Pauses[_Name](clock)
         self._turns: WeakValueDictionary[_Name, asyncio.Lock] = WeakValueDictionary()
         """One call at a time for each, so that nothing is deleted that was just found to be there."""
         self._reading = asyncio.Semaphore(READ_AT_ONCE)
@@ -143,7 +134,7 @@ class CodeMaps:
                 reached("code_map_made")
             self._there[name] = len(parts)
             self._held.pop(name, None)
-            self._retries.pop(name, None)
+            self._pauses.end(name)
             self._doubted.discard(name)
 
     @contextlib.asynccontextmanager
@@ -174,7 +165,7 @@ class CodeMaps:
         self._deleted.clear()
         for pod in [pod for pod in self._view.pods.values() if _waits(pod)]:
             name = self._set_of(pod)
-            if name is None or self._is_sure(name) or self._is_resting(name):
+            if name is None or self._is_sure(name) or self._pauses.is_resting(name):
                 continue
             try:
                 async with asyncio.timeout(TIDY_SECONDS):
@@ -185,10 +176,10 @@ class CodeMaps:
                 self._rest(name, error)
         used = self._used()
         for name, count in [each for each in self._there.items() if each[0] not in used]:
-            with contextlib.suppress(ApiError, BackendError):
-                await self._delete_unused(name, count)
-        for name in self._retries.keys() - used:
-            del self._retries[name]
+            if not self._pauses.is_resting(name):
+                with contextlib.suppress(ApiError, BackendError):
+                    await self._delete_unused(name, count)
+        self._pauses.keep(used.keys() | self._there.keys())
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
@@ -272,6 +263,7 @@ class CodeMaps:
             if name in self._deleted or self._is_used(name):
                 return
             namespace, digest = name
+            refused: ApiError | None = None
             for number in range(count):
                 try:
                     map_name = names.code_map_name(self._cluster_id, digest, number)
@@ -280,21 +272,28 @@ class CodeMaps:
                     if error.unreachable:
                         raise
                     if error.status != _NOT_FOUND:
-                        # It harms nobody, and must not keep a pod that has ended.
-                        log.warning("code_left", namespace=namespace, digest=digest, reason=str(error))
+                        refused = error
+            if refused is not None:
+                self._leave(name, count, refused)
+                return
             self._freed.append((self._clock(), namespace, count))
             self._there.pop(name, None)
             self._doubted.discard(name)
+            self._pauses.end(name)
             self._deleted.add(name)
 
-    def _is_resting(self, name: _Name) -> bool:
-        retry = self._retries.get(name)
-        return retry is not None and self._clock() < retry.at
+    def _leave(self, name: _Name, count: int, error: ApiError) -> None:
+        """It harms nobody, and must not keep a pod that has ended: it is deleted when order is made. An API server that
+        just began refuses what it allows a moment later, while it has not read its roles.
+        """
+        self._there[name] = count
+        # Some of its parts may be deleted.
+        self._doubted.add(name)
+        pause = self._pauses.rest(name)
+        log.warning("code_left", namespace=name[0], digest=name[1], again_seconds=pause, reason=str(error))
 
     def _rest(self, name: _Name, error: ApiError | BadCodeError | BackendError) -> None:
-        before = self._retries.get(name)
-        pause = FIRST_PAUSE_SECONDS if before is None else min(before.pause_seconds * 2, LONGEST_PAUSE_SECONDS)
-        self._retries[name] = _Retry(self._clock() + pause, pause)
+        pause = self._pauses.rest(name)
         log.warning("code_not_made", namespace=name[0], digest=name[1], again_seconds=pause, reason=str(error))
         if isinstance(error, ApiError) and error.unreachable:
             return

@@ -15,6 +15,7 @@ from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.manifests import service_manifest
 from services.agent.backends.kubernetes.act.objects import Pod
+from services.agent.backends.kubernetes.act.pauses import Pauses
 from services.agent.backends.kubernetes.client import ApiError, KubeClient
 from services.agent.backends.kubernetes.read.view import View
 
@@ -40,6 +41,8 @@ class HeadlessServices:
         """Made or found by us, and not deleted since."""
         self._doubted: set[_Name] = set()
         """Of those, which somebody may have deleted."""
+        self._pauses = Pauses[_Name]()
+        """Of those that could not be deleted."""
         self._leaving: set[str] = set()
         """Uids of pods that are just being let go."""
         self._turn = asyncio.Lock()
@@ -92,7 +95,8 @@ class HeadlessServices:
             for pod in [pod for pod in self._view.pods.values() if pod.spec.subdomain and not pod.ended]:
                 await self.ensure(pod)
             for name in self._there - self._used():
-                await self._delete_unused(name)
+                if not self._pauses.is_resting(name):
+                    await self._delete_unused(name)
         except (ApiError, BackendError) as error:
             log.warning("services_not_tidied", reason=str(error))
 
@@ -113,10 +117,19 @@ class HeadlessServices:
                 if error.unreachable:
                     raise
                 if error.status != _NOT_FOUND:
-                    # It harms nobody, and must not keep a pod that has ended.
-                    log.warning("service_left", namespace=name[0], service=name[1], reason=str(error))
+                    self._leave(name, error)
+                    return
             self._there.discard(name)
             self._doubted.discard(name)
+            self._pauses.end(name)
+
+    def _leave(self, name: _Name, error: ApiError) -> None:
+        """It harms nobody, and must not keep a pod that has ended: it is deleted when order is made. An API server that
+        just began refuses what it allows a moment later, while it has not read its roles.
+        """
+        self._there.add(name)
+        pause = self._pauses.rest(name)
+        log.warning("service_left", namespace=name[0], service=name[1], again_seconds=pause, reason=str(error))
 
 
 def _service_of(pod: Pod) -> _Name | None:

@@ -1,0 +1,121 @@
+"""Data sources, from which workloads take volumes: five operations on each kind, alike.
+
+What people say of one is a volume without its name; it is stored as the part of a workload's spec that it becomes.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from events.asset import CALLED, DATA_SOURCES, DataSourceKind
+from events.asset_specs import SOURCES
+from events.fields.declare import Body
+from services.api import answers
+from services.api.asset_core import LIST, AssetPlace, change, create, delete, listed, read
+from services.api.context import MIN_SEQ, Call, Look, read_answer
+from services.api.moments import AS_OF, MOMENT_HEADERS
+from services.api.operations import Answer, Operation, changes, reads
+from services.api.paths import data_source_path, data_sources_path
+
+_PLACE: Final = "Which it is to be, and who can use it."
+_SPEC: Final = "Where the data is, and where pods find it."
+_EXAMPLES: Final[dict[DataSourceKind, dict[str, Any]]] = {
+    "pvc": {"existingPvc": True, "claimName": "imagenet", "path": "/data"},
+    "git": {"repository": "https://git.example.com/team/code", "branch": "main", "path": "/code"},
+    "nfs": {"server": "nfs.example.com", "path": "/exports/data", "mountPath": "/data"},
+    "host-path": {"path": "/mnt/data", "mountPath": "/data"},
+    "config-map": {"configMap": "settings", "mountPath": "/etc/settings"},
+    "secret": {"secret": "certificates", "mountPath": "/etc/certificates"},
+}
+
+
+def _body(name: str, fields: list[tuple[str, Any] | tuple[str, Any, Any]], doc: str) -> type[Body]:
+    texts = {"meta": _PLACE, "spec": _SPEC}
+    made: Any = msgspec.defstruct(
+        name, fields, bases=(Body,), module=__name__, namespace={"TEXTS": texts}, frozen=True, kw_only=True
+    )
+    made.__doc__ = doc
+    return made
+
+
+def _operations(kind: DataSourceKind) -> Iterator[Operation]:
+    called, word = CALLED[kind], kind.replace("-", "_")
+    _, spec = SOURCES[kind]
+    one, all_of_them = data_source_path(kind), data_sources_path(kind)
+    named = spec.__name__
+    creation = _body(f"{named}Creation", [("meta", AssetPlace), ("spec", spec)], f"A {called} to be made.")
+    changed = _body(
+        f"{named}Change", [("spec", spec), ("meta", AssetPlace | None, None)], f"What a {called} is to say."
+    )
+    example = _EXAMPLES[kind]
+
+    async def list_them(call: Look) -> Answer[answers.DataSources]:
+        page, following, seq, headers = await listed(call, kind)
+        rows = [answers.DataSource(**found.fields) for found in page]
+        return read_answer(answers.DataSources(data_sources=rows, next=following), seq, headers)
+
+    async def create_one(call: Call) -> Answer[answers.DataSource]:
+        made, headers = await create(call, kind, creation)
+        return Answer(answers.DataSource(**made.fields), status=202, headers=headers)
+
+    async def get_one(call: Look) -> Answer[answers.DataSource]:
+        found, headers = await read(call, kind)
+        return Answer(answers.DataSource(**found.fields), headers=headers)
+
+    async def set_one(call: Call) -> Answer[answers.DataSource]:
+        found, headers = await change(call, kind, changed)
+        return Answer(answers.DataSource(**found.fields), status=202, headers=headers)
+
+    async def delete_one(call: Call) -> Answer[answers.HttpResponse]:
+        return await delete(call, kind)
+
+    list_them.__name__ = f"list_{word}_data_sources"
+    create_one.__name__ = f"create_{word}_data_source"
+    get_one.__name__ = f"get_{word}_data_source"
+    set_one.__name__ = f"set_{word}_data_source"
+    delete_one.__name__ = f"delete_{word}_data_source"
+    yield reads(
+        all_of_them,
+        tag="Assets",
+        summary=f"List the {called}s that you can use",
+        query=LIST,
+        headers=MOMENT_HEADERS,
+        errors=(403,),
+    )(list_them)
+    yield changes(
+        "POST",
+        all_of_them,
+        tag="Assets",
+        summary=f"Create a {called}",
+        body=creation,
+        example={"meta": {"name": "data", "scope": "tenant"}, "spec": example},
+        errors=(403,),
+    )(create_one)
+    yield reads(
+        one,
+        tag="Assets",
+        summary=f"Get a {called} in its newest state, or as of a moment",
+        query=(AS_OF, MIN_SEQ),
+        errors=(403, 404),
+        headers=MOMENT_HEADERS,
+    )(get_one)
+    yield changes(
+        "PUT",
+        one,
+        tag="Assets",
+        summary=f"Set what a {called} says. Workloads that were made from it stay as they are",
+        body=changed,
+        example={"spec": example},
+        errors=(403, 404),
+    )(set_one)
+    yield changes(
+        "DELETE",
+        one,
+        tag="Assets",
+        summary=f"Delete a {called}. Its data, and workloads that were made from it, stay as they are",
+        errors=(403, 404),
+    )(delete_one)
+
+
+OPERATIONS: Final = tuple(operation for kind in DATA_SOURCES for operation in _operations(kind))

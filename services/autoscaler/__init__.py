@@ -1,0 +1,1 @@
+"""The autoscaler: lets each inference have as many replicas as its load needs."""
