@@ -16,7 +16,7 @@ from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod, 
 from events.ids import KEY_PATTERN
 from events.node import MOST_DEVICES, NodeFacts, Taint
 from events.workload.commands import PodWarning
-from events.workload.pod import PodRef
+from events.workload.pod import PodAddress, PodRef, PortAddress
 
 MAX_NODE_BYTES: Final = 64 * 1024
 """Of a node's report as JSON: one with 200 labels of usual length has 16 KiB. Every change of a node is a record."""
@@ -115,6 +115,7 @@ _GPUS: Final = Number(most=MAX_GPUS, why="the scheduler keeps a column for each;
 _PODS: Final = Number(most=MAX_PODS, why="kubelets take 110 by default, large machines some 1,000")
 _RESOURCE: Final = Text(least=1, most=317, why="Kubernetes: a prefix of 253 characters, a slash, a name of 63")
 _PIECES: Final = Number(most=MAX_PIECES, why="far above any number of pieces, and sums of it fit 64 bits")
+_PORT: Final = Number(least=1, most=65_535, why="it is a port")
 _RUN: Final = Number(most=2**31 - 1, why="attempts and tries rise by one")
 _MOMENT: Final = Moment(why="times are compared and subtracted; a clock that was never set shows 1970")
 
@@ -126,6 +127,13 @@ BOUNDS: Final[dict[type[msgspec.Struct], dict[str, Bound]]] = {
         "try_": _RUN,
     },
     PodWarning: {"reason": _CODE, "message": _SENTENCE, "at": _MOMENT},
+    PortAddress: {"container": _PORT, "port": _PORT, "external": Number(most=65_535, why="0 says that there is none")},
+    PodAddress: {
+        "host": Text(least=2, most=45, why="it is an IP address"),
+        "ports": Many(most=2_000, why="a workload has at most 1,000 ports and 1,000 URLs"),
+        "node": Text(most=45, why="it is an IP address"),
+        "service": Text(most=253, why="it is a DNS name"),
+    },
     ObservedPod: {
         "pod_key": _KEY,
         "token": Number(

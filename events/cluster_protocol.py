@@ -18,8 +18,8 @@ from events.project import PodSecurity
 from events.workload.commands import PodFactKind, PodWarning
 from events.workload.fields.scheduling import NodeSelectorTerm, PodAffinity, Toleration
 from events.workload.needs import ExtendedAmount
-from events.workload.pod import DeviceShare, PodRef
-from events.workload.pod_sets import Container
+from events.workload.pod import DeviceShare, PodAddress, PodRef
+from events.workload.pod_sets import Container, ContainerPort
 from events.workload.readiness import Readiness
 from events.workload.volumes import Volume
 
@@ -76,6 +76,8 @@ class RunPod(_Message, frozen=True, kw_only=True):
     project_name: str = ""
     pod_security: PodSecurity | None = None
     """What the project's pods keep to at least; None: what the cluster says."""
+    privileged: bool = True
+    """Whether its pods may have now what Pod Security `baseline` forbids."""
     pod: PodRef
     endless: bool = False
     """Whether it runs until it is told to end."""
@@ -120,6 +122,8 @@ class RunPod(_Message, frozen=True, kw_only=True):
     tolerations: tuple[Toleration, ...] = ()
     pod_affinity: PodAffinity | None = None
     grace_seconds: int = 30
+    ports: tuple[ContainerPort, ...] = ()
+    """Those that lead to this pod, each container port once."""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
@@ -204,6 +208,8 @@ class ObservedPod(_Message, frozen=True, kw_only=True):
     """When the process began; with `kind` a terminal one, so that a start that was never reported is not lost."""
     warnings: tuple[PodWarning, ...] = ()
     """What its cluster warned of during this run, oldest first."""
+    address: PodAddress | None = None
+    """Where it answers, as soon as that is known; None where it has no ports."""
 
 
 class ObservedNode(_Message, frozen=True, kw_only=True):

@@ -177,6 +177,8 @@ class WaitingReason(StrEnum):
     """A pod has failed and waits before it runs again."""
 
 
+NODE_PORT_TAKEN: Final = "node_port_taken"
+"""Of a run, and so of its workload: another one has the node port that it asks for (S030)."""
 BACKOFF_LIMIT_EXCEEDED: Final = "backoff_limit_exceeded"
 """Reason of a workload that is Failed."""
 
@@ -189,5 +191,6 @@ PHASE_REASONS: Final = (
     NODE_UNREACHABLE,
     BACKOFF_LIMIT_EXCEEDED,
     SCALED_TO_ZERO,
+    NODE_PORT_TAKEN,
 )
 """Every code that a workload gives for its phase."""

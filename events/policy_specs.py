@@ -11,7 +11,14 @@ from events.fields.declare import Body, Limits, Section, joined
 from events.fields.node import Kind, Node, item_key, tree
 from events.fields.values import QUANTITY_PATTERN, Items, LongText, Quantity, SomeQuantity
 from events.workload.kinds import KINDS
-from events.workload.spec import OF_ENDS, DistributedSpec, InferenceSpec, TrainingSpec, WorkloadSpec, WorkspaceSpec
+from events.workload.spec import (
+    NO_INFERENCES,
+    DistributedSpec,
+    InferenceSpec,
+    TrainingSpec,
+    WorkloadSpec,
+    WorkspaceSpec,
+)
 
 
 class _FieldRules(Section, frozen=True, kw_only=True):
@@ -198,7 +205,7 @@ else:
         "InferenceDefaults",
         __name__,
         *InferenceSpec.PARTS,
-        without=_ONE_RUN | OF_ENDS,
+        without=_ONE_RUN | NO_INFERENCES,
         optional=True,
     )
     TrainingRules = _rules_of(TrainingSpec)

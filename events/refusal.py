@@ -21,6 +21,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 REFUSALS: Final[dict[str, str]] = {
     "name_taken": "A living workload of the project has this name, or a department, project, cluster or node pool has "
     "it.",
+    "url_taken": "A living workload has the address before the domain of the proxy that an exposed URL asks for.",
     "local_taken": "A cluster of kind local exists already. It is this machine, so there can be only one.",
     "not_found": "It does not exist, or you may not see it.",
     "not_owner": "The cluster has ownership protection. Only the owner of the workload or an administrator may do "

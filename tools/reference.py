@@ -178,8 +178,9 @@ def events_page() -> str:
         "## Shapes used above",
         "",
         "`TrainingSpec` holds [the fields of a training](api.md#fields-of-a-training) below `spec`, by the same names,",
-        "and `Distribution` and `Serving` those that only [a distributed training](api.md#fields-of-a-distributed-training)",
-        "or [an inference](api.md#fields-of-an-inference) has.",
+        "and `Distribution` and `Serving` those that only",
+        "[a distributed training](api.md#fields-of-a-distributed-training) or",
+        "[an inference](api.md#fields-of-an-inference) has.",
         "",
     ]
     for name, struct in shared.items():
@@ -514,8 +515,9 @@ def kinds_section() -> list[str]:
         *kind_section(
             InferenceCreation,
             "It has the fields of a training except `spec.completions`, `spec.parallelism`, `spec.backoffLimit`,",
-            "`spec.restartPolicy` and `spec.autoDeletionTimeAfterCompletionSeconds`, since it does not end by itself, and",
-            "these. The default of `spec.priorityClass` is `very-high`. The flags are those of `muster inference submit`.",
+            "`spec.restartPolicy` and `spec.autoDeletionTimeAfterCompletionSeconds`, since it does not end by itself,",
+            "and `spec.exposedUrls` and `spec.ports`, since it is reached at its serving port; and these. The default",
+            "of `spec.priorityClass` is `very-high`. The flags are those of `muster inference submit`.",
         ),
     ]
 

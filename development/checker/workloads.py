@@ -561,10 +561,12 @@ class Model:
         workload = self.workload
         workload.failed_runs += 1
         workload.spent = retry_at is None
+        # Whoever has its node port may keep it for ever (S030).
+        never = data.get("reason") == "node_port_taken"
         if workload.inference:
-            if retry_at is None:
+            if retry_at is None and not never:
                 yield "failed", f"{run.name} of an inference is not run again"
-        elif (retry_at is None) != (workload.failed_runs > workload.backoff_limit):
+        elif (retry_at is None) != (never or workload.failed_runs > workload.backoff_limit):
             yield (
                 "failed",
                 f"{run.name}: {workload.failed_runs} failed runs of {workload.backoff_limit} + 1, again at {retry_at}",

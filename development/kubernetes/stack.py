@@ -8,8 +8,9 @@
         stack.cluster_sync.kill(); stack.cluster_sync.start(MUSTER_FAILPOINT="facts_committed")
 
 Parts: `stack.plane` (etcd, API server, controller manager, kwok), `stack.nats`, `stack.postgres`, `stack.control` (api,
-ownership, commands), `stack.workers` (scheduler, auto_deletion, autoscaler, projector), `stack.cluster_sync`, and agents: each a
-process of its own, with the rights of deploy/kubernetes on the API server and those of its cluster's user on NATS.
+ownership, commands), `stack.workers` (scheduler, auto_deletion, autoscaler, projector), `stack.cluster_sync`, and
+agents: each a process of its own, with the rights of deploy/kubernetes on the API server and those of its cluster's
+user on NATS.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
-from events.workload.pod import Placement, PodRef
+from events.workload.pod import Placement, PodAddress, PodRef
 from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
 from events.workload.state import UndoableAct
 
@@ -164,6 +164,8 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""
     warnings: tuple[PodWarning, ...] = ()
     """What the cluster warned of during this run, oldest first, perhaps not for the first time."""
+    address: PodAddress | None = None
+    """With `running`: where it answers, if it has ports."""
 
 
 class ReportPods(_Command, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ import msgspec
 
 from events.decision import Context, Decision
 from events.ids import incarnation_id, name_suffix, workload_key
-from events.phases import BACKOFF_LIMIT_EXCEEDED, FINISHED, DesiredPhase, Phase, PodPhase
+from events.phases import BACKOFF_LIMIT_EXCEEDED, FINISHED, NODE_PORT_TAKEN, DesiredPhase, Phase, PodPhase
 from events.refusal import Refusal
 from events.workload.commands import (
     ChangeWorkload,
@@ -427,7 +427,8 @@ def _of_fact(fact: PodFact, edit: Edit, now: datetime) -> tuple[PodEvent, ...]:
             starting = PodStarting(pod=fact.pod, at=fact.at, message=fact.message)
             return (starting,) if PodPhase.STARTING in next_phases else ()
         case "running":
-            return (PodRunning(pod=fact.pod, at=fact.at),) if PodPhase.RUNNING in next_phases else ()
+            running = PodRunning(pod=fact.pod, at=fact.at, address=fact.address)
+            return (running,) if PodPhase.RUNNING in next_phases else ()
         case "unreachable":
             unseen = PodUnreachable(pod=fact.pod, at=fact.at, reason=fact.reason, message=fact.message)
             return (unseen,) if PodPhase.UNKNOWN in next_phases else ()
@@ -454,7 +455,9 @@ def _failed(fact: PodFact, pod: Pod, state: Workload, now: datetime) -> PodFaile
         # For ever, and ever more slowly while it does not get going.
         retry_at = now + retry_wait(failures_in_a_row(pod, fact.at) - 1)
     else:
-        retry_at = None if state.failures >= limit else now + retry_wait(state.failures)
+        # S030: whoever has the node port may keep it for ever.
+        over = fact.reason == NODE_PORT_TAKEN or state.failures >= limit
+        retry_at = None if over else now + retry_wait(state.failures)
     return PodFailed(
         pod=fact.pod,
         at=fact.at,
@@ -502,6 +505,8 @@ def _what_follows(event: PodEvent, edit: Edit, now: datetime) -> WorkloadEvent |
 
 
 def _spent(event: PodFailed, state: Workload, now: datetime) -> WorkloadFailed:
+    if event.reason == NODE_PORT_TAKEN:
+        return WorkloadFailed(at=now, reason=event.reason, message=event.message, delete_at=_delete_at(state, now))
     runs = "1 failed run" if state.failures == 1 else f"{state.failures} failed runs"
     pod = f"{event.pod.pod_set}-{event.pod.index}"
     limit = KINDS[state.kind].backoff_limit(state.spec) or 0

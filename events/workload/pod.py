@@ -58,6 +58,34 @@ class DeviceShare(msgspec.Struct, frozen=True, kw_only=True):
     """Share in thousandths of the device."""
 
 
+class PortAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a port of a pod answers."""
+
+    container: int
+    """The port as the workload calls it."""
+    port: int
+    """The port at the address of the pod."""
+    external: int = 0
+    """The port of a NodePort; 0 if it has none."""
+
+
+class PodAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a pod answers, as its agent found it. Only what forwards to it decides whether that is believed."""
+
+    host: str
+    """IP address of the pod."""
+    ports: tuple[PortAddress, ...] = ()
+    """Those ports of the workload that are not the same at the pod, or are node ports. By `container`."""
+    node: str = ""
+    """IP address of the node, for node ports; empty if unknown."""
+    service: str = ""
+    """Name in its cluster by which all pods of the workload are reached; empty if there is none."""
+
+    def port(self, container: int) -> int:
+        """At the pod."""
+        return next((one.port for one in self.ports if one.container == container), container)
+
+
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The node and the devices of a pod."""
 
@@ -110,6 +138,8 @@ class PodRunning(_Event, frozen=True, kw_only=True):
     """The run."""
     at: datetime
     """When the agent saw it."""
+    address: PodAddress | None = None
+    """Where it answers. Only of a workload with ports."""
 
 
 class PodUnreachable(_Event, frozen=True, kw_only=True):
@@ -268,6 +298,8 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When its process began to run."""
     token: int = 0
     """Orders the runs of one pod key through all incarnations of the name: an agent never starts an older one."""
+    address: PodAddress | None = None
+    """Where it answers; None where it was not told of yet, or the workload has no ports."""
 
     def is_run(self, ref: PodRef) -> bool:
         """Whether its newest run is this one."""
@@ -312,7 +344,13 @@ def moved(pod: Pod, event: PodEvent, *, attempt: int | None) -> Pod | None:
             return replace(pod, phase=PodPhase.STARTING)
         case PodRunning():
             # One that was out of sight began before.
-            return replace(pod, phase=PodPhase.RUNNING, interruptions=0, running_since=pod.running_since or event.at)
+            return replace(
+                pod,
+                phase=PodPhase.RUNNING,
+                interruptions=0,
+                running_since=pod.running_since or event.at,
+                address=event.address or pod.address,
+            )
         case PodUnreachable():
             return replace(pod, phase=PodPhase.UNKNOWN)
         case PodWarned():

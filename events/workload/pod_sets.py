@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from events.workload.fields.connections import ServiceType
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.fields.scheduling import PodAffinity, Toleration
 from events.workload.readiness import Readiness
@@ -27,6 +28,26 @@ class PodLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Share of each device, in thousandths."""
     gpu_memory_bytes: int = NO_LIMIT
     """Of each device."""
+
+
+BASELINE_CAPABILITIES: Final = frozenset(
+    {
+        "AUDIT_WRITE",
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "FOWNER",
+        "FSETID",
+        "KILL",
+        "MKNOD",
+        "NET_BIND_SERVICE",
+        "SETFCAP",
+        "SETGID",
+        "SETPCAP",
+        "SETUID",
+        "SYS_CHROOT",
+    }
+)
+"""Those that Kubernetes' Pod Security Standard `baseline` lets a pod add."""
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,6 +76,18 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Filter of system calls, as Kubernetes names it; empty: the runtime's own."""
     host_network: bool = False
     host_ipc: bool = False
+
+
+class ContainerPort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A port on which the pods of a set listen, and are reached from outside the workload."""
+
+    container: int
+    service: ServiceType | None = None
+    """How it is reached without the proxy; None: by the proxy alone."""
+    external: int = 0
+    """At which port then; 0: any."""
+    variable: str = ""
+    """Variable in which its pods find the port that they are to listen on, beside that of every port; empty: none."""
 
 
 class PodTemplate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -112,6 +145,8 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True):
     """Its pods may be placed in these alone, in this order; empty: in those of the project."""
     pod_affinity: PodAffinity | None = None
     """How its pods, and all others of the workload, stay together."""
+    ports: tuple[ContainerPort, ...] = ()
+    """Those that lead to its pods, each container port once: all of the workload lead to one set."""
 
     @property
     def at_once(self) -> int:

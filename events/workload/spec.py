@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from events.fields.declare import Section, joined
 from events.quantities import cores_to_milli, parse_bytes
 from events.workload.fields.compute import ComputeSpec, ExtendedResource, Resources
+from events.workload.fields.connections import Connections
 from events.workload.fields.distribution import Distribution
 from events.workload.fields.inference import Serving, ServingPort, with_serving_defaults
 from events.workload.fields.lifetime import Lifetime
@@ -32,13 +33,14 @@ from events.workload.fields.workspace import OverQuota
 from events.workload.needs import ExtendedAmount, Tolerated, tolerated
 from events.workload.volumes import check_volumes
 
-OF_ENDS: Final = frozenset(
+NO_INFERENCES: Final = frozenset(
     {
         *("completions", "parallelism", "backoff_limit", "restart_policy"),
         "auto_deletion_time_after_completion_seconds",
+        *("exposed_urls", "ports"),
     }
 )
-"""Fields of what ends by itself."""
+"""Fields that an inference does not have: it does not end by itself (R26), and is reached at its serving port."""
 MAX_AUTO_DELETION_SECONDS: Final = 100 * 365 * 24 * 3600
 """A hundred years: longer cannot be a wish, and a larger number would leave the calendar."""
 PRIORITY_RANK: Final[dict[str, int]] = {name: rank for rank, name in enumerate(get_args(PriorityClass))}
@@ -51,18 +53,40 @@ WHOLE_GPU_MILLI: Final = 1000
 
 if TYPE_CHECKING:
 
-    class TrainingSpec(Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, frozen=True, kw_only=True):
+    class TrainingSpec(
+        Process, Resources, Storage, Probes, Connections, Scheduling, Lifetime, Metadata, frozen=True, kw_only=True
+    ):
         """The effective spec of a standard training: every field has its value. Every kind stores one: a field that a
         kind does not have keeps its default there.
         """
 
     class WorkspaceSpec(
-        Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata, frozen=True, kw_only=True
+        Process,
+        Resources,
+        Storage,
+        Probes,
+        Connections,
+        Scheduling,
+        OverQuota,
+        Lifetime,
+        Metadata,
+        frozen=True,
+        kw_only=True,
     ):
         """What a request may say of a workspace, and what is shown of one."""
 
     class DistributedSpec(
-        Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, Distribution, frozen=True, kw_only=True
+        Process,
+        Resources,
+        Storage,
+        Probes,
+        Connections,
+        Scheduling,
+        Lifetime,
+        Metadata,
+        Distribution,
+        frozen=True,
+        kw_only=True,
     ):
         """What a request may say of the workers of a distributed training, and of it as a whole."""
 
@@ -76,6 +100,7 @@ if TYPE_CHECKING:
         Resources,
         Storage,
         Probes,
+        Connections,
         Scheduling,
         OverQuota,
         Lifetime,
@@ -90,13 +115,13 @@ if TYPE_CHECKING:
     class MasterSpec(Process, Resources, Metadata, frozen=True, kw_only=True):
         """What a request may say of a master that is made otherwise than the workers."""
 else:
-    _OF_PODS = (Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata)
+    _OF_PODS = (Process, Resources, Storage, Probes, Connections, Scheduling, Lifetime, Metadata)
     _RUNS = {"completions", "parallelism"}
     TrainingSpec = joined("TrainingSpec", __name__, *_OF_PODS)
     WorkspaceSpec = joined(
         "WorkspaceSpec",
         __name__,
-        *(Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata),
+        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime, Metadata),
         without=_RUNS,
         defaults={"priority_class": DEFAULT_WORKSPACE_PRIORITY},
     )
@@ -106,14 +131,14 @@ else:
         __name__,
         *_OF_PODS,
         Serving,
-        # It runs until it is deleted: a replica that ends is run again (R26).
-        without=OF_ENDS,
+        without=NO_INFERENCES,
         defaults={"priority_class": DEFAULT_INFERENCE_PRIORITY},
     )
     WorkloadSpec = joined(
         "WorkloadSpec",
         __name__,
-        *(Process, Resources, Storage, Probes, Scheduling, OverQuota, Lifetime, Metadata, Distribution, Serving),
+        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime, Metadata, Distribution),
+        Serving,
         # Only one kind has them, and insists on them.
         defaults={"distributed_framework": None, "serving_port": None},
     )
@@ -230,6 +255,8 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
         labels=_included(spec.labels),
         annotations=_included(spec.annotations),
         related_urls=_included(spec.related_urls),
+        exposed_urls=_included(spec.exposed_urls),
+        ports=_included(spec.ports),
         storage=_included_volumes(spec.storage),
     )
 

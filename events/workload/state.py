@@ -29,7 +29,8 @@ from events.phases import (
     may_follow,
     nodes_unreachable,
 )
-from events.workload.fields.inference import MOST_REPLICAS, ScaleReason
+from events.workload.fields.connections import ExposedUrl
+from events.workload.fields.inference import MOST_REPLICAS, ScaleReason, serving_url
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
@@ -160,7 +161,7 @@ class WorkloadFailed(_Event, frozen=True, kw_only=True):
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`."""
+    """Code: `backoff_limit_exceeded` or `node_port_taken`."""
     message: str
     """The same in a sentence."""
     delete_at: datetime
@@ -344,6 +345,13 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def pod_sets(self) -> tuple[PodSet, ...]:
         """All that is to be run of it; none where there never was one."""
         return _pod_sets(self.kind, self.spec, self.beside) if self.exists else ()
+
+    @property
+    def exposed_urls(self) -> tuple[ExposedUrl, ...]:
+        """At which it is reached through the proxy, whatever its kind."""
+        if self.inference is None:
+            return self.spec.exposed_urls
+        return (serving_url(self.inference.serving.serving_port),)
 
     @property
     def beside(self) -> Beside:

@@ -1,4 +1,4 @@
-"""A replica that answers HTTP requests with its name, each after a moment: what an inference of a real model would be."""
+"""A replica that answers HTTP requests, each after a moment, with the number of its pod."""
 
 import os
 import time

@@ -3,6 +3,7 @@
 import typer
 
 from muster.cli.command import group
+from muster.cli.connections import add_connections
 from muster.cli.resubmit import add_resubmit
 from muster.cli.submit import Submitted, add_submit
 from muster.cli.workload import add_describe, add_list, add_logs
@@ -28,5 +29,6 @@ def add_inference(root: typer.Typer) -> None:
     add_list(app, "inference", kind="Inference")
     add_describe(app, "inference")
     add_logs(app, "inference")
+    add_connections(app, "inference")
     add_acts(app, "inference", kind="Inference")
     root.add_typer(app, name="inference")

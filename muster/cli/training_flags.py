@@ -279,6 +279,7 @@ def _item(flag: Flag, text: str) -> Row:
     given: set[str] = set()
     for part in text.split(","):
         name, value = parse_pair(part, f"part of {flag.names[0]}", form="FIELD=VALUE,FIELD=VALUE")
+        name = _RUNAI_WORDS.get(name, name)
         field = fields.get(name)
         if field is None:
             raise ValueProblem(f"{name!r} is no field; those are {', '.join(fields)}")
@@ -295,9 +296,17 @@ def _fields_of_item(node: Node) -> dict[str, Node]:
     for field in node.fields:
         if field.kind == "object":
             found |= {f"{field.name}.{name}": inner for name, inner in _fields_of_item(field).items()}
-        elif field.kind != "list":
+        elif field.kind != "list" or (field.item is not None and field.item.kind == "text"):
             found[field.name] = field
     return found
+
+
+_RUNAI_WORDS: Final[dict[str, str]] = {
+    "authusers": "authorizedUsers",
+    "authgroups": "authorizedGroups",
+    "service-type": "serviceType",
+}
+"""What Run:ai's command line calls fields of items."""
 
 
 def _typed(field: Node, text: str) -> Json:
@@ -305,6 +314,8 @@ def _typed(field: Node, text: str) -> Json:
         if text not in _BOOLEANS:
             raise ValueProblem(f"{field.name} is true or false, not {text!r}")
         return _BOOLEANS[text]
+    if field.kind == "list":
+        return [part.strip() for part in text.split(";") if part.strip()]
     return parse_integer(text) if field.kind == "integer" else text
 
 

@@ -3,6 +3,7 @@
 import typer
 
 from muster.cli.command import group
+from muster.cli.connections import add_connections
 from muster.cli.resubmit import add_resubmit
 from muster.cli.submit import Submitted, add_submit
 from muster.cli.workload import add_describe, add_list, add_logs
@@ -28,5 +29,6 @@ def add_workspace(root: typer.Typer) -> None:
     add_list(app, "workspace", kind="Workspace")
     add_describe(app, "workspace")
     add_logs(app, "workspace")
+    add_connections(app, "workspace")
     add_acts(app, "workspace", kind="Workspace")
     root.add_typer(app, name="workspace")

@@ -49,6 +49,8 @@ class Ports:
     postgres: int
     control_health: int
     workers_health: int
+    proxy: int = 0
+    """0 in a folder of before there was one: another is chosen at the next start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,8 @@ SET_BY_UP: Final[Mapping[str, str]] = {
     "MUSTER_HTTP_PORT": "--port",
     "MUSTER_HTTP_CERTIFICATE_FILE": "",
     "MUSTER_HTTP_KEY_FILE": "",
+    "MUSTER_PROXY_HOST": "",
+    "MUSTER_PROXY_PORT": "",
     "MUSTER_HEALTH_HOST": "",
     "MUSTER_HEALTH_PORT": "",
     "MUSTER_ISSUER": "",
@@ -69,7 +71,7 @@ NO_SETTINGS: Final = frozenset(
 def service_environment(data: DataDir, ports: Ports) -> dict[str, str]:
     """Our own environment, and where this folder's servers, secrets and keys are."""
     return (
-        {"MUSTER_WEBHOOK_ALLOW_NETWORKS": LOOPBACK}
+        {"MUSTER_WEBHOOK_ALLOW_NETWORKS": LOOPBACK, "MUSTER_PROXY_URL": f"http://localhost:{ports.proxy}"}
         | _inherited()
         | {
             "MUSTER_NATS_URL": f"nats://127.0.0.1:{ports.nats}",
@@ -81,6 +83,7 @@ def service_environment(data: DataDir, ports: Ports) -> dict[str, str]:
             "MUSTER_KEY_FILE": str(data.key_file),
             "MUSTER_JWKS_FILE": str(data.jwks_file),
             "MUSTER_DATA_DIR": str(data.root),
+            "MUSTER_PROXY_PORT": str(ports.proxy),
         }
     )
 

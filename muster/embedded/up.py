@@ -212,7 +212,7 @@ class Up:
                 await asyncio.sleep(READY_POLL_SECONDS)
             workers.go()
             starting.create_task(workers.wait_ready(self.stop))
-        say("  services       api ownership commands subscriptions")
+        say("  services       api ownership commands subscriptions proxy")
         say("                 scheduler cluster_sync agent auto_deletion autoscaler projector feed webhooks")
         if self.env.get("MUSTER_METRICS"):
             health = (self.ports.control_health, self.ports.workers_health)

@@ -35,6 +35,7 @@ from services.api import (
     use_hours,
     use_now,
     webhooks,
+    workload_connections,
     workloads,
     workspaces,
 )
@@ -61,6 +62,7 @@ OPERATIONS: Final = operations_in(
         acts,
         undo,
         workloads,
+        workload_connections,
         export,
         logs,
         clusters,

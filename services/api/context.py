@@ -20,6 +20,7 @@ from events.commands import UserCommand, target
 from events.envelope import Accepted, CommandRequest, OutcomeUnknown, Refused
 from events.fields.declare import Body
 from events.ids import idempotent_command_id
+from events.workload.exposure import ProxyAddress
 from projections.queries import ProjectionsUnavailableError, Queries, QueriesBusyError, QueryTimeoutError
 from services.api.account_use import AccountUse
 from services.api.answers import Created, HttpResponse
@@ -115,6 +116,8 @@ class Api(Readers):
     """Where subscribers find NATS."""
     webhook_networks: Sequence[Network]
     """Where webhooks may post to beside public addresses."""
+    proxy: ProxyAddress | None = None
+    """Where people reach what workloads serve."""
     ready: Callable[[], bool]
     """Whether every connection is there."""
     alarm: Callable[[], str] = str

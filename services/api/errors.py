@@ -17,6 +17,7 @@ RETRY_AFTER_SECONDS: Final = "1"
 
 REFUSAL_STATUSES: Final[dict[str, int]] = {
     "name_taken": 400,
+    "url_taken": 400,
     "local_taken": 400,
     "not_found": 404,
     "not_owner": 403,
@@ -72,6 +73,7 @@ assert REFUSAL_STATUSES.keys() == REFUSALS.keys(), "every refusal has a status"
 
 _FIELDS: Final = {
     "name_taken": "name",
+    "url_taken": "spec.exposedUrls",
     "unknown_project": "projectId",
     "unknown_department": "departmentId",
     "unknown_cluster": "clusterId",

@@ -4,9 +4,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from events.load import LOAD_ANNOTATION, MILLISECONDS_ANNOTATION, steps, whole
-from events.workload.fields.inference import MOST_REPLICAS, RETENTIONS_SECONDS, Autoscaling, Model, Serving
+from events.workload.fields.inference import (
+    MOST_REPLICAS,
+    RETENTIONS_SECONDS,
+    Autoscaling,
+    Model,
+    Serving,
+    serving_url,
+)
 from events.workload.kinds.inference import MODEL_VARIABLE, PORT_VARIABLE, variables
 from events.workload.spec import TrainingSpec
+from services.api.connection_rules import check_access
 from services.api.issues import Issue, fault, shown
 
 MOST_PORT: Final = 65_535
@@ -20,6 +28,7 @@ def check_inference(spec: TrainingSpec, serving: Serving) -> Iterator[Issue]:
     if not 1 <= port <= MOST_PORT:
         details = f"lies between 1 and {MOST_PORT}, got {port}"
         yield fault("spec.servingPort.container", details, "min" if port < 1 else "max")
+    yield from check_access("spec.servingPort", serving_url(serving.serving_port))
     yield from _replicas(serving.autoscaling)
     yield from _scaling(serving.autoscaling)
     if serving.model is not None:

@@ -13,6 +13,7 @@ from events.phases import DesiredPhase, Phase
 from events.workload.commands import CreateWorkload
 from events.workload.decide import final_name
 from events.workload.fields.creation import Creation
+from events.workload.fields.inference import serving_url
 from events.workload.kinds import KINDS
 from events.workload.kinds.distributed import shown_master
 from events.workload.kinds.kind import Kind
@@ -22,6 +23,7 @@ from projections.queries import Moment
 from services.api.answers import AnyWorkload, HttpResponse
 from services.api.check import FaultyCreation, check_creation
 from services.api.code import keep_for
+from services.api.connection_rules import check_exposed, check_groups
 from services.api.context import MAX_WAIT_SECONDS, Call, Look, rfc3339, sequence_headers
 from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, not_found
@@ -113,6 +115,11 @@ async def examined(call: Call, kind: Kind, data: Json, command_id: str) -> Exami
     checked = check_creation(kind.creation, request.data)
     faults, asked = (checked.issues, checked.sound) if isinstance(checked, FaultyCreation) else ([], checked)
     asked, of_token = with_token_user(asked, call.identity.user)
+    spec, beside = asked.order()
+    of_token += check_exposed(spec, call.api.proxy, call.identity.member)
+    if isinstance(beside, Inference):
+        url = serving_url(beside.serving.serving_port)
+        of_token += check_groups("spec.servingPort", url, call.identity.member)
     broken = request.broken_rules(kind, asked, [*faults, *of_token])
     if broken and not call.may_read(asked.project_id):
         # Whoever may not read there learns nothing of its policies.

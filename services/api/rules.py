@@ -16,6 +16,7 @@ from events.labels import LABEL_KEY, LABEL_VALUE
 from events.project import Project
 from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes, parse_quantity
 from events.workload import rendezvous
+from events.workload.exposure import PORT_VARIABLE
 from events.workload.fields.compute import ComputeSpec
 from events.workload.fields.creation import Creation, DistributedCreation, InferenceCreation, WorkspaceCreation
 from events.workload.fields.distribution import MOST_WORKERS, DistributedFramework, Distribution
@@ -30,6 +31,7 @@ from events.workload.spec import (
     TrainingSpec,
     WorkspaceSpec,
 )
+from services.api.connection_rules import check_connections, check_connections_kind
 from services.api.container_rules import (
     check_container,
     check_home,
@@ -366,6 +368,7 @@ def check_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     yield from check_container(spec, kind)
     yield from check_storage_kind(spec, kind)
     yield from check_probe_kind(spec, kind)
+    yield from check_connections_kind(spec, kind)
     if kind == "kubernetes":
         return
     for index, variable in enumerate(spec.environment_variables):
@@ -384,7 +387,8 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     if spec.compute.gpu_devices_request or spec.compute.gpu_request_type:
         names |= SET_WITH_DEVICES
     for index, variable in enumerate(spec.environment_variables):
-        if variable.name in names and not variable.exclude:
+        of_port = variable.name.startswith(PORT_VARIABLE)
+        if (variable.name in names or of_port) and not variable.exclude:
             details = f"{variable.name} is set by Muster on a cluster of kind {kind}; choose another name"
             yield fault(f"spec.environmentVariables[{index}].name", details, "locked", "clusterId")
 
@@ -417,6 +421,10 @@ def _free_texts(spec: TrainingSpec) -> Iterator[tuple[str, str | None]]:
         yield f"spec.annotations[{index}].value", annotation.value
     for index, related in enumerate(spec.related_urls):
         yield f"spec.relatedUrls[{index}].url", related.url
+    for name, items in (("exposedUrls", spec.exposed_urls), ("ports", spec.ports)):
+        for index, item in enumerate(items):
+            yield f"spec.{name}[{index}].toolName", item.tool_name
+            yield f"spec.{name}[{index}].toolType", item.tool_type
 
 
 def _compute(spec: TrainingSpec) -> Iterator[Issue]:
@@ -761,6 +769,7 @@ _CHECKS: Final[tuple[Callable[[TrainingSpec], Iterator[Issue]], ...]] = (
     _tolerations,
     _lifetime,
     _metadata,
+    check_connections,
     check_home,
     check_probes,
     check_pull_secrets,

@@ -9,6 +9,7 @@ from typing import Final, cast
 import uvicorn
 from starlette.types import ASGIApp
 
+from events.workload.exposure import proxy_address
 from projections.queries import Queries
 from services.api.account_use import AccountUse
 from services.api.application import build_application
@@ -99,6 +100,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             ),
             subscriber_url=settings.subscriber_address,
             webhook_networks=networks_of(settings.webhook_allow_networks),
+            proxy=proxy_address(settings.proxy_url),
             ready=lambda: health.serving and connection.is_connected,
             alarm=lambda: ". ".join(filter(None, (health.alarm, *store.voids.doubted(actors.subject)))),
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from events.fields.node import Node
-from events.workload.fields.inference import Model, ServingPort
+from events.workload.fields.inference import Model
 from events.workload.spec import DistributedSpec
 
 type Default = bool | str | list[Any] | dict[str, Default] | None
@@ -21,10 +21,6 @@ _STORAGE: Final[dict[str, Default]] = {
 }
 
 UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
-    "spec": {
-        "exposedUrls": [],
-        "ports": [],
-    },
     "spec.storage": _STORAGE,
     "spec.storage.git[]": {
         "secretRef": None,
@@ -51,8 +47,6 @@ OF_DISTRIBUTED: Final[dict[str, Default]] = {
 
 _OF_STRUCTS: Final[dict[type[Any] | None, dict[str, Default]]] = {
     Model: {"credential": None},
-    # Whoever reaches the cluster's network reaches the replicas.
-    ServingPort: {"authorizationType": None, "authorizedUsers": [], "authorizedGroups": []},
 }
 """Of objects that the contract of trainings does not have."""
 

@@ -53,7 +53,7 @@ class Past:
     changed_at: float
     """Since when, as far as is known."""
     peaks: tuple[tuple[float, int], ...]
-    """(when, replicas that the load asked for), without those that a later one exceeds; the first one is the highest."""
+    """(when, replicas that the load asked for), without those that a later one exceeds; the first is the highest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,7 @@ def facts_of(observed: ObservedPod, pod: Pod) -> tuple[PodFact, ...]:
         reason=observed.reason,
         message=observed.message or (observed.note if observed.kind == "starting" else ""),
         warnings=observed.warnings,
+        address=observed.address if observed.kind == "running" else None,
     )
     noted: tuple[PodFact, ...] = ()
     if observed.note and observed.kind != "starting" and pod.phase is PodPhase.BOUND:

@@ -100,6 +100,7 @@ def run_pod(desired: Desired) -> RunPod:
         project_id=state.project_id,
         project_name=desired.project.name,
         pod_security=desired.project.pod_security,
+        privileged=desired.project.privileged,
         pod=_ref(desired),
         endless=pod_set.endless,
         pods=_pods(pod_set),
@@ -129,6 +130,7 @@ def run_pod(desired: Desired) -> RunPod:
         tolerations=template.tolerations,
         pod_affinity=pod_set.pod_affinity,
         grace_seconds=template.grace_seconds,
+        ports=pod_set.ports,
         labels=template.labels,
         annotations=template.annotations,
     )

@@ -37,6 +37,7 @@ from events.refusal import Refusal
 from events.subjects import CREATE_WORKLOADS, admitted_subject
 from events.workload.commands import CreateWorkload
 from events.workload.decide import name_taken, others_refused
+from events.workload.exposure import asked_labels
 from events.workload.state import Workload
 from services.commands.counts import Counts
 from services.commands.decide import decide_on, key_reused, refused
@@ -191,7 +192,9 @@ class Batches:
             item.obstacle = misplaced[place]
             if item.obstacle is None:
                 size = len(msgspec.json.encode(command.spec))
-                asked.append((item.command_id, Creation(command.project_id, item.admitted.actor.id, size)))
+                labels = asked_labels(command.spec.exposed_urls)
+                creation = Creation(command.project_id, item.admitted.actor.id, size, labels=labels)
+                asked.append((item.command_id, creation))
         refusals = await self._counts.admit_all(asked, self._clock())
         for item in items:
             item.obstacle = item.obstacle or refusals.get(item.command_id)

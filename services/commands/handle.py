@@ -34,6 +34,7 @@ from events.refusal import Refusal
 from events.subjects import aggregate_subject
 from events.void import VoidMessage
 from events.workload.commands import ChangeWorkload, CreateWorkload, DeleteWorkload, ResumeWorkload, UndoAct
+from events.workload.exposure import asked_labels
 from services.commands.counts import Counts
 from services.commands.decide import decide_on, fits_full_log, key_reused, not_for_service, refused, remembered
 from services.commands.keys import Keys
@@ -341,7 +342,8 @@ class Commands:
     async def _creation_obstacle(self, command: CreateWorkload, admitted: AdmittedCommand) -> Refusal | None:
         if refusal := await self.misplaced(command):
             return refusal
-        asked = Creation(command.project_id, admitted.actor.id, len(msgspec.json.encode(command.spec)))
+        size, labels = len(msgspec.json.encode(command.spec)), asked_labels(command.spec.exposed_urls)
+        asked = Creation(command.project_id, admitted.actor.id, size, labels=labels)
         return await self._counts.admit(admitted.command_id, asked, self._clock())
 
     async def misplaced(self, command: CreateWorkload) -> Refusal | None:

@@ -13,13 +13,16 @@ import msgspec
 from events.actors import share_of
 from events.commit import Commit
 from events.refusal import Refusal
+from events.workload.exposure import asked_labels
+from events.workload.state import WorkloadCreated
 
 MINUTE_SECONDS: Final = 60
 WINDOW_MINUTES: Final = 60
 """Creations are counted by the minute: what a refusal says of the next free place is at most a minute too late."""
-FOLD_VERSION: Final = 3
+FOLD_VERSION: Final = 4
 """Of `CreationCounts`; another number makes kept ones void."""
 _CREATED: Final = "WorkloadCreated"
+_HAS_URLS: Final = b'"exposedUrls":[{'
 _ENDS: Final = frozenset({"WorkloadCompleted", "WorkloadFailed", "WorkloadDeleted"})
 _WRITTEN: Final = frozenset({"WorkloadChanged", "AssetCreated", "AssetChanged", "PolicySet"})
 """What else holds as many bytes as somebody gives: whoever may do nothing but change one workload again and again could
@@ -49,6 +52,8 @@ class Creation(msgspec.Struct, frozen=True):
     count: int = 1
     """Workloads that are created; 0: something is changed, or is no workload. Several of one project and user may be
     told as one, with the bytes of all."""
+    labels: tuple[str, ...] = ()
+    """Names before the proxy's domain that it asks for by itself; generated ones are nobody else's."""
 
 
 class CreationCounts(msgspec.Struct, kw_only=True):
@@ -63,6 +68,10 @@ class CreationCounts(msgspec.Struct, kw_only=True):
     """Creations by minute since the epoch, by project id; older minutes than the window may be missing."""
     project_bytes: dict[str, dict[int, int]] = {}
     """What they take of the log, likewise."""
+    labels: dict[str, str] = {}
+    """Workload key by the name before the proxy's domain, of the living that asked for one."""
+    labels_of: dict[str, tuple[str, ...]] = {}
+    """Those names, by workload key."""
     user_bytes: dict[str, dict[int, int]] = {}
     """The same by the actor's id; all service accounts of a project count as one."""
 
@@ -74,6 +83,8 @@ class CreationCounts(msgspec.Struct, kw_only=True):
         for event in commit.record.events:
             if event.type == _CREATED:
                 self._created(commit)
+                if _HAS_URLS in bytes(event.data):
+                    self._enter(commit)
             if event.type == _CREATED or event.type in _WRITTEN:
                 self._written(commit, memoryview(event.data).nbytes)
             elif event.type in _ENDS:
@@ -92,10 +103,19 @@ class CreationCounts(msgspec.Struct, kw_only=True):
             _add(self.project_bytes, project_id, minute, size)
         _add(self.user_bytes, share_of(commit.record.actor.id), minute, size)
 
+    def _enter(self, commit: Commit) -> None:
+        for event in commit.events:
+            if isinstance(event, WorkloadCreated):
+                asked = asked_labels(event.spec.exposed_urls)
+                self.labels |= {label: commit.key for label in asked if label not in self.labels}
+                self.labels_of[commit.key] = tuple(label for label in asked if self.labels[label] == commit.key)
+
     def _ended(self, key: str) -> None:
         project_id = self.projects.pop(key, None)
         if project_id is None:
             return
+        for label in self.labels_of.pop(key, ()):
+            self.labels.pop(label, None)
         left = self.living[project_id] - 1
         if left:
             self.living[project_id] = left
@@ -117,6 +137,13 @@ def over_limit(
         under_way: creations that were let through and are not in the counts yet.
     """
     of_project = [one for one in under_way if one.project_id == asked.project_id]
+    taken = {*counts.labels, *(label for one in under_way for label in one.labels)}
+    if clash := next((label for label in asked.labels if label in taken), None):
+        return Refusal(
+            code="url_taken",
+            message=f"another workload has the address {clash!r} before the domain of the proxy; give another url, or "
+            "none, and one is generated",
+        )
     if asked.count and (refusal := _over_number(counts, limits, asked.project_id, now, _number(of_project))):
         return refusal
     user = share_of(asked.actor)
@@ -173,7 +200,10 @@ class Tally:
         before = self._sums.get(whose)
         if before is not None:
             creation = msgspec.structs.replace(
-                before, bytes=before.bytes + creation.bytes, count=before.count + creation.count
+                before,
+                bytes=before.bytes + creation.bytes,
+                count=before.count + creation.count,
+                labels=before.labels + creation.labels,
             )
         self._sums[whose] = creation
 

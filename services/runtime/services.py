@@ -166,6 +166,7 @@ SERVICES: Final[dict[str, Service]] = {
             *("http_host", "http_port", "http_max_connections", "http_max_connections_per_address"),
             *("http_max_head_seconds", "http_max_stalled_seconds"),
             *("code_max_bytes", "code_project_max_bytes", "code_retention_hours"),
+            "proxy_url",
             "subscriber_address",
             "webhook_allow_networks",
         ),
@@ -315,6 +316,18 @@ SERVICES: Final[dict[str, Service]] = {
         group="control",
         uid=10022,
         settings=("callout_key_dir",),
+    ),
+    # Lets people in to what workloads serve, and forwards to it.
+    "proxy": Service(
+        rights=log_follower("proxy", fold_snapshots_filter("proxy"), ALL_LOADS),
+        group="control",
+        uid=10025,
+        settings=(
+            *("health_port", "http_port", "nats_servers", "postgres_reader_url", "postgres_url"),
+            *("proxy_cluster", "proxy_host", "proxy_idle_seconds", "proxy_max_body_bytes", "proxy_max_connections"),
+            *("proxy_hold_seconds", "proxy_max_connections_per_workload", "proxy_max_held_per_workload"),
+            *("proxy_pod_networks", "proxy_port", "proxy_session_hours", "proxy_url"),
+        ),
     ),
     "operator": Service(
         rights=log_follower("operator", *read(AUDIT_STREAM), *read(REFUSALS_STREAM), READ_ONE_ACTOR), uid=10019

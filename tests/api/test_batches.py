@@ -25,7 +25,8 @@ def alice(served: Served) -> Iterator[httpx.Client]:
 
 
 def item(served: Served, kind: str = "Training", **more: Any) -> dict[str, Any]:
-    spec = {"distributedFramework": "JAX"} if kind == "Distributed" else {}
+    own = {"Distributed": {"distributedFramework": "JAX"}, "Inference": {"servingPort": {"container": 8000}}}
+    spec: dict[str, Any] = own.get(kind, {})
     return {"kind": kind, **served.training(spec=spec | more.pop("spec", {}), **more)}
 
 
@@ -42,12 +43,17 @@ def issues(answer: httpx.Response) -> dict[str, str]:
 def test_workloads_of_all_kinds_are_created_at_once_and_are_read_as_those_created_alone(
     served: Served, alice: httpx.Client
 ) -> None:
-    kinds = {"Training": "trainings", "Distributed": "distributed", "Workspace": "workspaces"}
+    kinds = {
+        "Training": "trainings",
+        "Distributed": "distributed",
+        "Workspace": "workspaces",
+        "Inference": "inferences",
+    }
     answer = post(alice, *(item(served, kind, spec={"labels": [{"name": "a", "value": "b"}]}) for kind in kinds))
 
     assert answer.status_code == 202, answer.text
     told = answer.json()
-    assert (told["created"], told["refused"], [one["code"] for one in told["items"]]) == (3, 0, [202] * 3)
+    assert (told["created"], told["refused"], [one["code"] for one in told["items"]]) == (4, 0, [202] * 4)
     for one, collection in zip(told["items"], kinds.values(), strict=True):
         found = alice.get(f"/api/v1/workloads/{collection}/{one['id']}").json()
         assert (found["name"], found["createdBy"]) == (one["name"], "alice")

@@ -86,11 +86,13 @@ def test_what_is_not_whole_is_evaluated(admin: httpx.Client, served: Served, spe
     assert found["fields"]
 
 
-@pytest.mark.parametrize("kind", ["trainings", "distributed", "workspaces"])
+@pytest.mark.parametrize("kind", ["trainings", "distributed", "workspaces", "inferences"])
 def test_nothing_is_stored(admin: httpx.Client, served: Served, kind: str) -> None:
     path, body = f"{V1}/workloads/{kind}", served.training()
     if kind == "distributed":
         body["spec"] |= {"distributedFramework": "JAX"}
+    if kind == "inferences":
+        body["spec"] |= {"servingPort": {"container": 8000}}
     assert evaluated(admin, body, path)["accepted"]
     assert evaluated(admin, body, path)["accepted"]
     made = admin.post(path, json=body)

@@ -1,4 +1,4 @@
-"""Inferences as they are asked for: what is refused, and what is stored of the rest. Pure. S054, S067 to S069, R26, R28."""
+"""Inferences as they are asked for: what is refused, and what is stored. Pure. S054, S067 to S069, R26, R28."""
 
 from typing import Any
 
@@ -61,8 +61,18 @@ PVC = {"path": "/p", "claimInfo": {"size": "1Gi"}, "ephemeral": True}
         ),
         (
             body(servingPort={"container": 80, "authorizationType": "public"}),
-            [("spec.servingPort.authorizationType", None)],
+            [("spec.servingPort.authorizationType", "options")],
         ),
+        (
+            body(servingPort={"container": 80, "authorizedUsers": ["a"], "authorizedGroups": ["b"]}),
+            [("spec.servingPort.authorizedGroups", "canAdd")],
+        ),
+        (
+            body(servingPort={"container": 80, "authorizationType": "authorizedGroups"}),
+            [("spec.servingPort.authorizedGroups", "required")],
+        ),
+        (body(exposedUrls=[{"container": 8000}]), [("spec.exposedUrls", None)]),
+        (body(ports=[{"container": 8000, "serviceType": "NodePort"}]), [("spec.ports", None)]),
         # It does not end by itself.
         (body(backoffLimit=1), [("spec.backoffLimit", None)]),
         (body(restartPolicy="Never"), [("spec.restartPolicy", None)]),

@@ -13,7 +13,7 @@ import pytest
 from tests.support.api import Served
 
 V1 = "/api/v1"
-KINDS = ("trainings", "distributed", "workspaces")
+KINDS = ("trainings", "distributed", "workspaces", "inferences")
 NEVER = "00000000-0000-8000-8000-000000000000"
 type Json = dict[str, Any]
 type Set = Callable[..., httpx.Response]

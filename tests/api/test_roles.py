@@ -235,15 +235,17 @@ def asset(project: str, path: str, fresh: str) -> dict[str, Any]:
     return {"meta": meta | of_template, "spec": SOURCES.get(kind, {})}
 
 
-def gang(served: Served, project: str) -> dict[str, Any]:
-    """The body of a distributed training."""
-    return served.training(projectId=project, spec={"distributedFramework": "JAX"})
+OWN_FIELDS: dict[str, Any] = {
+    "distributed": {"distributedFramework": "JAX"},
+    "inferences": {"servingPort": {"container": 8000}},
+}
+"""What a kind insists on, by its path."""
 
 
 def workload(served: Served, admin: httpx.Client, path: str, project: str) -> str:
     """Id of a fresh workload, of the kind that the path is of."""
-    kind = next((word for word in ("distributed", "workspaces") if f"/{word}/" in path), "trainings")
-    body = gang(served, project) if kind == "distributed" else served.training(projectId=project)
+    kind = next((word for word in ("distributed", "workspaces", "inferences") if f"/{word}/" in path), "trainings")
+    body = served.training(projectId=project, spec=OWN_FIELDS.get(kind, {}))
     identifier: str = admin.post(f"/api/v1/workloads/{kind}", json=body).json()["workloadId"]
     return identifier
 
@@ -280,7 +282,10 @@ def policy(admin: httpx.Client, path: str, project: str) -> dict[str, str]:
 
 def of_submissions(served: Served, project: str) -> dict[str, Any]:
     """Bodies of what makes workloads, or says what would be made."""
-    training, distributed = served.training(projectId=project), gang(served, project)
+    training = served.training(projectId=project)
+    distributed, inference = (
+        served.training(projectId=project, spec=OWN_FIELDS[kind]) for kind in ("distributed", "inferences")
+    )
     return {
         "create_training1": training,
         "evaluate_training": training,
@@ -288,6 +293,8 @@ def of_submissions(served: Served, project: str) -> dict[str, Any]:
         "evaluate_distributed": distributed,
         "create_workspace": training,
         "evaluate_workspace": training,
+        "create_inference": inference,
+        "evaluate_inference": inference,
         "create_workloads": {
             "items": [{"kind": "Training", **served.training(projectId=project)} for _ in range(2)],
             "allOrNothing": True,

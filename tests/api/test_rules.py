@@ -224,7 +224,7 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
     ("S039 a pool twice", {"nodePools": ["a", "a"]}, {("spec.nodePools[1]", None)}),
     ("a pool of a wrong type", {"nodePools": [1]}, {("spec.nodePools[0]", None)}),
     ("a category that no index holds", {"category": "x" * 254}, {("spec.category", "max")}),
-    ("not built", {"ports": [{}]}, {("spec.ports", None)}),
+    ("not built", {"storage": {"s3": [{}]}}, {("spec.storage.s3", None)}),
     (
         "S023 a capability of nobody",
         {"security": {"capabilities": ["ALL"]}},
@@ -442,12 +442,12 @@ def test_a_restricted_project_lets_a_container_have_less(security: dict[str, Any
     assert "podSecurity is restricted" in issue.details
 
 
-@pytest.mark.parametrize("field", ["ports", "exposedUrls"])
+@pytest.mark.parametrize("field", ["s3", "dataVolume"])
 def test_a_field_that_is_not_built_says_so_unless_it_is_null(field: str) -> None:
-    checked = check_training(request(**{field: {"x": 1}}))
+    checked = check_training(request(storage={field: {"x": 1}}))
     assert isinstance(checked, FaultyCreation)
     assert "not built yet" in checked.issues[0].details
-    assert not isinstance(check_training(request(**{field: None})), FaultyCreation)
+    assert not isinstance(check_training(request(storage={field: None})), FaultyCreation)
 
 
 def test_a_cluster_of_many_pools_is_told_by_some_of_them() -> None:

@@ -16,7 +16,8 @@ def scaling(least: int = 1, most: int = 10, **more: Any) -> Autoscaling:
 
 
 def load(requests_per_second: float = 0, **more: Any) -> Load:
-    return Load(**({"requests_per_second": requests_per_second, "milliseconds": None, "concurrency": 0} | more))
+    fields: dict[str, Any] = {"requests_per_second": requests_per_second, "milliseconds": None, "concurrency": 0}
+    return Load(**(fields | more))
 
 
 def settled(replicas: int) -> Past:

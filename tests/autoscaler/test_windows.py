@@ -1,6 +1,7 @@
 """The load as several reporters say it, and as the annotations of a simulation state it. Pure."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from services.autoscaler.windows import LOST_SECONDS, MOST_REPORTERS, Windows
 BEGIN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def said(seconds: float = 1.0, *, of: str = "a", **load: int) -> LoadReport:
+def said(seconds: float = 1.0, *, of: str = "a", **load: Any) -> LoadReport:
     return LoadReport(seconds=seconds, loads=(InferenceLoad(workload_id=of, **load),))
 
 

@@ -126,6 +126,17 @@ def test_a_dry_run_names_the_flag_of_what_is_wrong(muster: Any, distributed: Sha
     assert not distributed.asked("POST", "/workloads/distributed")
 
 
+def test_a_framework_has_the_verbs_of_its_trainings(api: ShapeServer, muster: Any) -> None:
+    api.on("GET", "/workloads", Reply(body={"workloads": [workload_row(type="Distributed")], "next": None}))
+    api.on("POST", "/workloads/batch", Reply(202, {"items": [{"id": WORKLOAD_ID, "code": 202, "changed": True}]}))
+    ran = muster("training", "pytorch", "delete", "--all", "-p", "default", "-y")
+    assert ran.code == 0, ran.err
+    asked = api.asked("GET", "/workloads")[-1].query["filterBy"]
+    assert {"type==Distributed", "distributedFramework==PyTorch"} <= set(asked)
+    for verb in ("describe", "logs", "suspend", "resume"):
+        assert muster("training", "jax", verb, "--help").code == 0
+
+
 def test_lists_are_of_one_kind_and_one_framework(api: ShapeServer, muster: Any) -> None:
     muster("training", "xgboost", "list")
     asked = api.asked("GET", "/workloads")[-1].query["filterBy"]
@@ -145,6 +156,31 @@ def test_a_workspace_has_its_flags_and_says_what_comes_next(api: ShapeServer, mu
     }
     assert "next: muster workspace logs hello -f" in ran.err
     assert muster("workspace", "submit", "hello", "-i", "a", "--runs", "2").code == ExitCode.USAGE
+
+
+def test_an_inference_has_its_flags_and_says_what_comes_next(api: ShapeServer, muster: Any) -> None:
+    """S067 to S069."""
+    api.on("POST", "/workloads/inferences", MADE)
+    scaling = ("--max-replicas", "4", "--metric", "latency", "--metric-threshold", "250")
+    zero = ("--scale-to-zero-retention", "5m", "--model", "org/model")
+    users = ("--serving-users", "ann,bob")
+    ran = muster(*("inference", "submit", "hello", "-i", "a", "--serving-port", "8000"), *scaling, *zero, *users)
+    assert ran.code == 0, ran.err
+    assert sent(api, "inferences")["spec"] == {
+        "image": "a",
+        "model": {"name": "org/model"},
+        "servingPort": {"container": 8000, "authorizedUsers": ["ann", "bob"]},
+        "autoscaling": {
+            "maxReplicas": 4,
+            "metric": "latency",
+            "metricThreshold": 250,
+            "scaleToZeroRetentionSeconds": 300,
+        },
+    }
+    assert "next: muster inference logs hello -f" in ran.err
+    assert muster("inference", "submit", "hello", "-i", "a", "--backoff-limit", "2").code == ExitCode.USAGE
+    muster("inference", "list")
+    assert api.asked("GET", "/workloads")[-1].query["filterBy"][-1] == "type==Inference"
 
 
 def test_describe_shows_the_kind_by_both_names_and_the_master(api: ShapeServer, muster: Any) -> None:
@@ -183,6 +219,7 @@ def test_a_distributed_training_is_submitted_again_with_its_master(distributed: 
         ("training list", "List standard trainings."),
         ("training jax list", "List distributed trainings with JAX."),
         ("workspace list", "List workspaces."),
+        ("inference list", "List inferences."),
         ("workload list", "List workloads."),
     ],
 )

@@ -35,7 +35,7 @@ def there_is(api: ShapeServer, *scopes: str) -> None:
             return Reply(body=row(scope))
         return Reply(404, {"code": 404, "message": "there is no policy", "details": "not_found"})
 
-    for kind in ("trainings", "distributed", "workspaces"):
+    for kind in ("trainings", "distributed", "workspaces", "inferences"):
         api.on("GET", f"/policies/{kind}", found)
 
 
@@ -81,7 +81,7 @@ def test_one_is_deleted(api: ShapeServer, muster: Muster) -> None:
     ("typed", "said"),
     [
         (("describe", "training"), "did you mean 'trainings'"),
-        (("describe", "inferences"), "trainings, distributed, workspaces"),
+        (("describe", "servers"), "trainings, distributed, workspaces, inferences"),
     ],
 )
 def test_a_kind_that_is_none_is_refused(api: ShapeServer, muster: Muster, typed: tuple[str, ...], said: str) -> None:

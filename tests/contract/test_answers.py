@@ -70,6 +70,8 @@ FULL_SPEC: dict[str, Any] = {
     },
     "stdin": False,
     "tty": False,
+    "exposedUrls": [{"container": 8888, "authorizedUsers": ["ann"], "toolType": "jupyter-notebook", "name": "lab"}],
+    "ports": [{"container": 6006, "serviceType": "ClusterIP", "toolName": "TensorBoard"}],
     "restartPolicy": "OnFailure",
     "probes": {"readiness": {"periodSeconds": 5, "handler": {"httpGet": {"port": 80, "path": "/healthz"}}}},
     "storage": {

@@ -122,7 +122,6 @@ def test_the_contracts_own_defaults_are_those_that_are_taken() -> None:
         ({"storage": []}, {"spec.storage"}),
         ({"security": True}, {"spec.security"}),
         ({"storage": {"s3": [{}], "dataVolume": [], "nonsense": []}}, {"spec.storage.s3", "spec.storage.nonsense"}),
-        ({"exposedUrls": [{}], "ports": []}, {"spec.exposedUrls"}),
         ({"imagePullSecrets": [{"name": "a", "userCredential": True}]}, {"spec.imagePullSecrets[0].userCredential"}),
     ],
 )

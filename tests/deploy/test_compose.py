@@ -207,8 +207,8 @@ def test_in_production_the_memory_that_nats_may_use_fits_its_limit() -> None:
     assert int(default) < int(OVERLAID["nats"]["mem_limit"].removesuffix("m")) * 3 / 4
 
 
-def test_in_production_the_api_is_published_and_serves_https_and_nats_for_subscribers() -> None:
-    assert [name for name, service in SERVICES.items() if "ports" in service] == ["nats", "api"]
+def test_in_production_the_api_is_published_and_serves_https_and_nats_for_subscribers_and_the_proxy() -> None:
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["nats", "api", "proxy"]
     assert all("ADDRESS:-127.0.0.1}" in str(service["ports"]) for service in SERVICES.values() if "ports" in service)
     assert not [name for name, service in OVERLAID.items() if "ports" in service]
     assert OVERLAID["api"]["environment"].keys() >= {"MUSTER_HTTP_CERTIFICATE_FILE", "MUSTER_HTTP_KEY_FILE"}
@@ -219,10 +219,10 @@ def test_in_production_the_api_is_published_and_serves_https_and_nats_for_subscr
     assert key == {"secrets", "api"}
 
 
-def test_in_production_what_leads_outside_is_the_api_who_asks_the_issuer_and_who_posts_webhooks() -> None:
+def test_in_production_what_leads_outside_is_the_api_who_asks_the_issuer_who_posts_webhooks_and_the_proxy() -> None:
     networks = {name: set(service.get("networks", ["default"])) for name, service in OVERLAID.items()}
     outside = {name for name, joined in networks.items() if "outside" in joined}
-    assert outside == {"api", "ownership", "operator", "webhooks"}
+    assert outside == {"api", "ownership", "operator", "webhooks", "proxy"}
     assert PRODUCTION["networks"]["default"] == PRODUCTION["networks"]["monitoring"] == {"internal": True}
     # A scraper meets neither NATS nor Postgres.
     assert {name for name, joined in networks.items() if "monitoring" in joined} == HEALTHY
@@ -268,7 +268,7 @@ def test_docker_compose_merges_the_files(command: tuple[str, ...], count: int) -
     merged = merge(command, count)
     assert merged.keys() == SERVICES.keys()
     published = {name for name, service in merged.items() if service.get("ports")}
-    assert published == {"api", "nats"}
+    assert published == {"api", "nats", "proxy"}
     assert len(merged["nats"]["ports"]) == 1
     api = merged["api"]
     assert len(api["ports"]) == 1

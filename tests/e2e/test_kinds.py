@@ -107,6 +107,7 @@ def test_the_kinds_are_listed_with_what_one_gets_that_asks_for_nothing(api: Api)
         "Training": ("TrainingWorkload", "low"),
         "Distributed": ("DistributedWorkload", "low"),
         "Workspace": ("InteractiveWorkload", "high"),
+        "Inference": ("InferenceWorkload", "very-high"),
     }
     assert [kind["preemptibility"] for kind in kinds.values()].count("non-preemptible") == 1
 

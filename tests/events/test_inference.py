@@ -51,7 +51,8 @@ def replica(index: int, try_: int = 0, attempt: int = 1) -> PodRef:
 def running(replicas: int, **autoscaling: Any) -> Story:
     """With so many replicas that run."""
     story = Story()
-    story.when(inference(**({"max_replicas": 10} | autoscaling)))
+    scaling: dict[str, Any] = {"max_replicas": 10} | autoscaling
+    story.when(inference(**scaling))
     story.bound().saw(fact("running", replica(0)))
     if replicas > 1:
         story.when(scale(replicas, 1))
@@ -64,7 +65,12 @@ def indexes(story: Story, *phases: PodPhase) -> list[int]:
 
 
 def test_it_starts_with_its_least_replicas_and_with_one_at_least() -> None:
-    for given, expected in (({}, 1), ({"min_replicas": 3}, 3), ({"scale_to_zero_retention_seconds": 60}, 1)):
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({}, 1),
+        ({"min_replicas": 3}, 3),
+        ({"scale_to_zero_retention_seconds": 60}, 1),
+    ]
+    for given, expected in cases:
         story = Story()
         story.when(inference(**given))
         assert story.state.inference is not None
@@ -73,12 +79,13 @@ def test_it_starts_with_its_least_replicas_and_with_one_at_least() -> None:
 
 
 def test_the_bounds_that_follow_from_each_other_are_written_out_when_it_is_created() -> None:
-    for given, expected in (
+    cases: list[tuple[dict[str, Any], tuple[int, int]]] = [
         ({}, (1, 1)),
         ({"min_replicas": 3}, (3, 3)),
         ({"max_replicas": 4}, (1, 4)),
         ({"scale_to_zero_retention_seconds": 300}, (0, 1)),
-    ):
+    ]
+    for given, expected in cases:
         story = Story()
         story.when(inference(**given))
         assert story.state.inference is not None

@@ -22,7 +22,7 @@ from events.workload.commands import (
 )
 from events.workload.decide import final_name, retry_wait
 from events.workload.fields.metadata import Label
-from events.workload.pod import PodRef
+from events.workload.pod import PodAddress, PodRef, PortAddress
 from events.workload.state import (
     bindable,
     next_retry_at,
@@ -163,6 +163,27 @@ def test_a_failing_pod_is_run_again_with_growing_waits_until_the_backoff_limit_i
     assert story.state.phase is Phase.FAILED
     assert story.state.reason == "backoff_limit_exceeded"
     assert story.state.message == "pod main-0 ended with exit code 3; 3 failed runs, backoff limit 2"
+
+
+def test_a_taken_node_port_fails_the_workload_at_once_and_says_so() -> None:
+    """S030, S096: however many retries it has, for whoever has the port may keep it."""
+    story = Story().created(backoff_limit=6)
+    story.bound(NOW)
+    told = "node port 30080 of this machine is in use: give another one, or none"
+    story.saw(fact("failed", reason="node_port_taken", message=told), now=NOW)
+    assert (story.state.phase, story.state.reason, story.state.message) == (Phase.FAILED, "node_port_taken", told)
+
+
+def test_where_a_pod_answers_is_told_with_that_it_runs_and_forgotten_with_its_run() -> None:
+    story = Story().created(backoff_limit=1)
+    story.bound(NOW)
+    address = PodAddress(host="127.0.0.1", ports=(PortAddress(container=8888, port=20_000),))
+    story.saw(fact("running", address=address), now=NOW)
+    assert [pod.address for pod in story.state.pods.live.values()] == [address]
+    assert address.port(8888) == 20_000
+    assert address.port(80) == 80
+    story.saw(fact("failed", exit_code=1), now=NOW)
+    assert [pod.address for pod in story.state.pods.waiting.values()] == [None]
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ FOLLOWERS = (
     "feed",
     "webhooks",
     "autoscaler",
+    "proxy",
 )
 
 MAY_PUBLISH = {
@@ -56,7 +57,7 @@ MAY_PUBLISH = {
     "cmd.system.auto_deletion.CreateWorkload": set(),
     "cmd.system.autoscaler.ScaleInference": {"autoscaler"},
     "cmd.system.autoscaler.DeleteWorkload": set(),
-    "load.p": set(),
+    "load.p": {"proxy"},
     "cmd.system.webhooks.DisableWebhook": {"webhooks"},
     "cmd.system.webhooks.DeleteWebhook": set(),
     "webhooks.asked.AskKey": {"api"},
@@ -77,6 +78,7 @@ MAY_PUBLISH = {
     "snap.fold.cluster_sync.0": {"cluster_sync"},
     "snap.fold.autoscaler.0": {"autoscaler"},
     "snap.fold.subscriptions.0": {"subscriptions"},
+    "snap.fold.proxy.0": {"proxy"},
     "snap.x.0": set(),
     "feed.p.w.T": {"feed"},
     "muster.servers.connections": {"subscriptions"},

@@ -115,6 +115,7 @@ def serving(
         postgres_url=postgres_server.url(database),
         http_port=port,
         jwks_file=folder / "jwks.json",
+        proxy_url="https://apps.test",
         **UNLIMITED | limits,
     )
     running = _Running(settings, beside)

@@ -237,7 +237,7 @@ class Inference(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     project_id: str
     """UUID of its project."""
     department_id: str | None = None
-    """Never given: there are no departments."""
+    """UUID of the department in which its project stands. Missing where nobody knows it."""
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
@@ -832,9 +832,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     where explain is true. Not part of the contract.
     """
     kubernetes_type: str
-    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload, InteractiveWorkload or
-    InferenceWorkload.
-    """
+    """What Run:ai calls its kind, such as TrainingWorkload or InferenceWorkload."""
     master_spec_same_as_worker: bool | None = None
     """Of a distributed training: whether there is a master that is made as the workers are."""
     master_spec: MasterSpec | None = None
@@ -882,6 +880,13 @@ class WorkloadTypes(Model, frozen=True, kw_only=True, rename="camel", omit_defau
 
     workload_types: list[WorkloadKind]
     """In no order that means anything."""
+
+
+class Connections(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How what a workload serves is reached."""
+
+    connections: list[Connection]
+    """URLs first, then ports."""
 
 
 class Clusters(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1774,6 +1779,10 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -1899,6 +1908,10 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2029,6 +2042,10 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2290,6 +2307,10 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2519,6 +2540,10 @@ class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2594,6 +2619,10 @@ class TrainingSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", o
     """Rules of storage."""
     probes: ProbesSpecRules | None = None
     """Rules of probes."""
+    exposed_urls: ItemsRules | None = None
+    """Rules of exposedUrls."""
+    ports: ItemsRules | None = None
+    """Rules of ports."""
     node_pools: WordsRules | None = None
     """Rules of nodePools."""
     node_type: TextRules | None = None
@@ -2667,6 +2696,10 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2752,6 +2785,10 @@ class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel"
     """Rules of storage."""
     probes: ProbesSpecRules | None = None
     """Rules of probes."""
+    exposed_urls: ItemsRules | None = None
+    """Rules of exposedUrls."""
+    ports: ItemsRules | None = None
+    """Rules of ports."""
     node_pools: WordsRules | None = None
     """Rules of nodePools."""
     node_type: TextRules | None = None
@@ -2831,6 +2868,10 @@ class WorkspaceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -2906,6 +2947,10 @@ class WorkspaceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", 
     """Rules of storage."""
     probes: ProbesSpecRules | None = None
     """Rules of probes."""
+    exposed_urls: ItemsRules | None = None
+    """Rules of exposedUrls."""
+    ports: ItemsRules | None = None
+    """Rules of ports."""
     node_pools: WordsRules | None = None
     """Rules of nodePools."""
     node_type: TextRules | None = None
@@ -3326,6 +3371,10 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Volumes of each pod."""
     probes: ProbesSpec | None = None
     """What each pod is asked."""
+    exposed_urls: list[ExposedUrl] | None = None
+    """Ports that people open in a browser, behind the proxy; at most 1000."""
+    ports: list[Port] | None = None
+    """Ports that are reached without the proxy; at most 1000."""
     node_pools: list[str] | None = None
     """Names of node pools, in the order in which they are tried. Default: the project's order."""
     node_type: str | None = None
@@ -3962,6 +4011,35 @@ class WorkloadKind(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Priority of one that names none; of a project, where one is asked for, as its policies have it."""
     preemptibility: TrainingSpecPreemptibility
     """Whether the scheduler may preempt one that names neither a priority nor this. Likewise."""
+
+
+class Connection(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How one port of a workload is reached."""
+
+    name: str
+    """Of the item in the request, or what stands for it."""
+    connection_type: ConnectionConnectionType
+    """ExternalUrl: by the proxy, in a browser. The others are the service types of `ports`."""
+    tool_type: str | None = None
+    """What listens there."""
+    tool_name: str | None = None
+    """Name of the tool."""
+    container: int
+    """Port on which the container listens."""
+    external: int | None = None
+    """Port that was asked for."""
+    address: str | None = None
+    """The URL, or host and port. Absent where it is not known now."""
+    authorization_type: ConnectionAuthorizationType | None = None
+    """Who may open the URL."""
+    authorized_users: list[str] | None = None
+    """Those users."""
+    authorized_groups: list[str] | None = None
+    """Those groups."""
+    ready: bool
+    """Whether a pod runs that answers there, as far as its cluster tells."""
+    message: str | None = None
+    """Why not."""
 
 
 class SimulatedNodesFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5095,6 +5173,52 @@ class ProbesSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """A pod counts as running once this succeeds. Default: as soon as its process runs."""
 
 
+class ExposedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ExposedUrl."""
+
+    container: int | None = None
+    """Port on which the container listens. Mandatory."""
+    url: str | None = None
+    """Address at which it is reached: one name before the domain of the proxy, such as
+    https://tool.apps.example.com. Default: one is generated.
+    """
+    authorization_type: ConnectionAuthorizationType | None = None
+    """Who may open it: authenticatedUsers (everybody who has signed in), authorizedUsers or authorizedGroups.
+    Default: as the lists say, authenticatedUsers where there is none.
+    """
+    authorized_users: list[str] | None = None
+    """Users who may open it, by e-mail address or user name; at most 1000."""
+    authorized_groups: list[str] | None = None
+    """Groups whose members may open it, as tokens name them; at most 1000. You must be a member of one."""
+    tool_type: str | None = None
+    """What listens there, such as jupyter-notebook."""
+    tool_name: str | None = None
+    """Name of the tool for people."""
+    name: str | None = None
+    """Name of this item, by which exclude finds it."""
+    exclude: bool | None = None
+    """Whether to drop the item of this name that a default sets."""
+
+
+class Port(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: Port."""
+
+    container: int | None = None
+    """Port on which the container listens. Mandatory."""
+    service_type: PortServiceType | None = None
+    """ClusterIP (within the cluster), NodePort (at every node) or LoadBalancer. Mandatory."""
+    external: int | None = None
+    """Port at which it is reached; of a NodePort 30000 to 32767. Default: one is chosen."""
+    tool_type: str | None = None
+    """What listens there, such as tensorboard."""
+    tool_name: str | None = None
+    """Name of the tool for people."""
+    name: str | None = None
+    """Name of this item, by which exclude finds it."""
+    exclude: bool | None = None
+    """Whether to drop the item of this name that a default sets."""
+
+
 class NodeAffinityRequired(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NodeAffinityRequired."""
 
@@ -5150,6 +5274,14 @@ class ServingPort(Model, frozen=True, kw_only=True, rename="camel", omit_default
 
     container: int | None = None
     """Port on which a replica answers HTTP requests, 1 to 65535. Replicas find it in the variable PORT. Mandatory."""
+    authorization_type: ConnectionAuthorizationType | None = None
+    """Who may ask: authenticatedUsers (everybody who has signed in), authorizedUsers or authorizedGroups. Default:
+    as the lists say, authenticatedUsers where there is none.
+    """
+    authorized_users: list[str] | None = None
+    """Users who may ask, by e-mail address or user name; at most 1000."""
+    authorized_groups: list[str] | None = None
+    """Groups whose members may ask, as tokens name them; at most 1000."""
 
 
 class Autoscaling(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5175,7 +5307,7 @@ class Model(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """Body of a request: Model."""
 
     catalog: Literal["HuggingFace"] | None = None
-    """Catalog that has the model: HuggingFace. Mandatory."""
+    """Catalog that has the model. Default: HuggingFace, the only one so far."""
     name: str | None = None
     """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
 
@@ -5390,6 +5522,12 @@ class ServingPortRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
 
     container: WholeNumberRules | None = None
     """Rules of container."""
+    authorization_type: TextRules | None = None
+    """Rules of authorizationType."""
+    authorized_users: WordsRules | None = None
+    """Rules of authorizedUsers."""
+    authorized_groups: WordsRules | None = None
+    """Rules of authorizedGroups."""
     locked: bool | None = None
     """Whether all of it must stay as the policy has it."""
     blocked: bool | None = None
@@ -5508,6 +5646,8 @@ class PodRunningData(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The run."""
     at: datetime
     """When the agent saw it."""
+    address: PodAddressData | None = None
+    """Where it answers. Only of a workload with ports."""
 
 
 class PodUnreachableData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5625,7 +5765,7 @@ class WorkloadFailedData(Model, frozen=True, kw_only=True, rename="camel", omit_
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`."""
+    """Code: `backoff_limit_exceeded` or `node_port_taken`."""
     message: str
     """The same in a sentence."""
     delete_at: datetime
@@ -6873,6 +7013,8 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     compute: ComputeSpec | None = None
     storage: StorageSpec | None = None
     probes: ProbesSpec | None = None
+    exposed_urls: list[ExposedUrl] | None = None
+    ports: list[Port] | None = None
     node_pools: list[str] | None = None
     node_type: str | None = None
     node_affinity_required: NodeAffinityRequired | None = None
@@ -6962,6 +7104,19 @@ class PodRefData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Counts the runs of the whole workload, from 1. It rises when the workload is resumed."""
     run: int
     """Its number in the attempt: people count the runs of an attempt from 1."""
+
+
+class PodAddressData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where a pod answers, as its agent found it. Only what forwards to it decides whether that is believed."""
+
+    host: str
+    """IP address of the pod."""
+    ports: list[PortAddressData] | None = None
+    """Those ports of the workload that are not the same at the pod, or are node ports. By `container`."""
+    node: str | None = None
+    """IP address of the node, for node ports; empty if unknown."""
+    service: str | None = None
+    """Name in its cluster by which all pods of the workload are reached; empty if there is none."""
 
 
 class LabelData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7138,6 +7293,17 @@ class DeviceShareData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Share in thousandths of the device."""
 
 
+class PortAddressData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where a port of a pod answers."""
+
+    container: int
+    """The port as the workload calls it."""
+    port: int
+    """The port at the address of the pod."""
+    external: int | None = None
+    """The port of a NodePort; 0 if it has none."""
+
+
 class PvcAccessModes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: PvcAccessModes."""
 
@@ -7248,6 +7414,8 @@ if TYPE_CHECKING:
         "VoidMessage",
     ]
     type ComputeSpecGpuRequestType = Literal["memory", "portion"]
+    type ConnectionAuthorizationType = Literal["authenticatedUsers", "authorizedGroups", "authorizedUsers"]
+    type ConnectionConnectionType = Literal["ClusterIP", "ExternalUrl", "LoadBalancer", "NodePort"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
     type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
@@ -7291,6 +7459,7 @@ if TYPE_CHECKING:
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",
+        "node_port_taken",
         "node_unreachable",
         "project_deleted",
         "quota_too_small",
@@ -7300,6 +7469,7 @@ if TYPE_CHECKING:
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
     type PolicyMetaScope = Literal["department", "project", "tenant"]
+    type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]
     type ProjectCreationPodSecurity = Literal["baseline", "restricted"]
     type ProjectionSchemaState = Literal["building", "leftover", "replaced", "sandbox", "shadow"]
@@ -7453,6 +7623,8 @@ else:
     ClusterStatus = str
     CommandName = str
     ComputeSpecGpuRequestType = str
+    ConnectionAuthorizationType = str
+    ConnectionConnectionType = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
     Framework = str
@@ -7469,6 +7641,7 @@ else:
     PodAffinityType = str
     PodEndedOutcome = str
     PolicyMetaScope = str
+    PortServiceType = str
     Priority = str
     ProjectCreationPodSecurity = str
     ProjectionSchemaState = str

@@ -731,8 +731,9 @@ def list_pvc_data_sources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -746,6 +747,7 @@ def list_pvc_data_sources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -761,6 +763,7 @@ def list_pvc_data_sources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -841,8 +844,9 @@ def list_git_data_sources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -856,6 +860,7 @@ def list_git_data_sources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -871,6 +876,7 @@ def list_git_data_sources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -951,8 +957,9 @@ def list_nfs_data_sources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -966,6 +973,7 @@ def list_nfs_data_sources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -981,6 +989,7 @@ def list_nfs_data_sources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -1061,8 +1070,9 @@ def list_host_path_data_sources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -1076,6 +1086,7 @@ def list_host_path_data_sources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -1091,6 +1102,7 @@ def list_host_path_data_sources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -1171,8 +1183,9 @@ def list_config_map_data_sources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -1186,6 +1199,7 @@ def list_config_map_data_sources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -1201,6 +1215,7 @@ def list_config_map_data_sources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -1285,8 +1300,9 @@ def list_secret_data_sources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -1300,6 +1316,7 @@ def list_secret_data_sources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -1315,6 +1332,7 @@ def list_secret_data_sources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -1629,12 +1647,17 @@ def delete_workspace_policy(
 
 
 def get_inference_policy(
-    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+    *,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
+    project_id: str | None = None,
+    as_of: str | None = None,
 ) -> Request[models.InferencePolicy]:
     """Get the policy for inferences, everywhere or in one project, or as of a moment.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
@@ -1642,14 +1665,15 @@ def get_inference_policy(
         "GET",
         "/api/v1/policies/inferences",
         models.InferencePolicy,
-        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("as_of", as_of)],
     )
 
 
 def set_inference_policy(
     body: models.InferencePolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
@@ -1657,7 +1681,8 @@ def set_inference_policy(
     """Set the policy for inferences, everywhere or in one project. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -1666,7 +1691,7 @@ def set_inference_policy(
         "PUT",
         "/api/v1/policies/inferences",
         models.InferencePolicy,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         body=body,
         keyed=True,
@@ -1675,7 +1700,8 @@ def set_inference_policy(
 
 def delete_inference_policy(
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
@@ -1683,7 +1709,8 @@ def delete_inference_policy(
     """Delete the policy for inferences, everywhere or in one project. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -1692,7 +1719,7 @@ def delete_inference_policy(
         "DELETE",
         "/api/v1/policies/inferences",
         models.HttpResponse,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
     )
@@ -1776,14 +1803,16 @@ def rehearse_workspace_policy(
 def rehearse_inference_policy(
     body: models.InferencePolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     limit: int | None = None,
 ) -> Request[models.Rehearsal]:
     """Say what a policy for inferences would have made of past submissions. Nothing is stored.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
     """
@@ -1791,7 +1820,7 @@ def rehearse_inference_policy(
         "POST",
         "/api/v1/policies/inferences:rehearse",
         models.Rehearsal,
-        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("limit", limit)],
         body=body,
     )
 
@@ -1926,7 +1955,8 @@ def list_workloads(
     Args:
         offset: Rows to skip. Default: 0.
         limit: Maximum number of rows, 1 to 500. Default: 50.
-        sort_by: A field of the rows. Default: createdAt.
+        sort_by: A field of the rows, or several with commas; - before one turns its direction:
+            `phase,-createdAt`. Default: createdAt.
         sort_order: Sort direction. Default: desc.
         filter_by: `field==value`, repeatable; operators == != <= >= =@ !@ =^ =$.
         label_selector: Labels, as Kubernetes selects by them: `team=vision,stage in (dev,test),!old`.
@@ -2101,6 +2131,11 @@ def list_workload_types(*, project_id: str | None = None) -> Request[models.Work
     return Request("GET", "/api/v1/workload-types", models.WorkloadTypes, query=[("projectId", project_id)])
 
 
+def workload_connections(workload_id: str) -> Request[models.Connections]:
+    """List how what a workload serves is reached, now."""
+    return Request("GET", path("/api/v1/workloads/{}/connections", workload_id), models.Connections)
+
+
 def export_workloads(
     *,
     format_: Literal["csv", "jsonl"] | None = None,
@@ -2118,7 +2153,8 @@ def export_workloads(
     Args:
         format_: Format of the file. Default: csv.
         columns: Names of columns, with commas. Default: all.
-        sort_by: A field of the rows. Default: createdAt.
+        sort_by: A field of the rows, or several with commas; - before one turns its direction:
+            `phase,-createdAt`. Default: createdAt.
         sort_order: Sort direction. Default: desc.
         filter_by: `field==value`, repeatable; operators == != <= >= =@ !@ =^ =$.
         label_selector: Labels, as Kubernetes selects by them: `team=vision,stage in (dev,test),!old`.

@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar, Final, Literal
 from msgspec.structs import replace
 
 from events.fields.declare import About, Section
-from events.fields.values import Int32, LongName
+from events.fields.values import Int32, Items, LongName
+from events.workload.fields.connections import AuthorizationType, ExposedUrl, Member
 
 Metric = Literal["throughput", "latency", "concurrency"]
 ScaleReason = Literal["load", "idle", "request"]
@@ -23,6 +24,16 @@ class ServingPort(Section, frozen=True, kw_only=True):
 
     container: Annotated[Int32, About(rows="S067", flag="--serving-port", example="8000")]
     """Port on which a replica answers HTTP requests, 1 to 65535. Replicas find it in the variable PORT. Mandatory."""
+    authorization_type: Annotated[AuthorizationType | None, About(rows="S028 R11", flag="--serving-authorization")] = (
+        None
+    )
+    """Who may ask: authenticatedUsers (everybody who has signed in), authorizedUsers or authorizedGroups. Default: as
+    the lists say, authenticatedUsers where there is none.
+    """
+    authorized_users: Annotated[Items[Member], About(rows="S028 R11", flag="--serving-users")] = ()
+    """Users who may ask, by e-mail address or user name; at most 1000."""
+    authorized_groups: Annotated[Items[Member], About(rows="S028 R11", flag="--serving-groups")] = ()
+    """Groups whose members may ask, as tokens name them; at most 1000."""
 
 
 class Autoscaling(Section, frozen=True, kw_only=True):
@@ -49,8 +60,8 @@ class Autoscaling(Section, frozen=True, kw_only=True):
 class Model(Section, frozen=True, kw_only=True):
     """A model of a catalog."""
 
-    catalog: Annotated[Literal["HuggingFace"], About(rows="S067", example="HuggingFace")]
-    """Catalog that has the model: HuggingFace. Mandatory."""
+    catalog: Annotated[Literal["HuggingFace"], About(rows="S067")] = "HuggingFace"
+    """Catalog that has the model. Default: HuggingFace, the only one so far."""
     name: Annotated[LongName, About(rows="S067", flag="--model", example="Qwen/Qwen2.5-0.5B-Instruct")]
     """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
 
@@ -68,6 +79,16 @@ class Serving(Section, frozen=True, kw_only=True):
     """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none; the
     image is all there is.
     """
+
+
+def serving_url(port: ServingPort) -> ExposedUrl:
+    """At which the replicas are reached together."""
+    return ExposedUrl(
+        container=port.container,
+        authorization_type=port.authorization_type,
+        authorized_users=port.authorized_users,
+        authorized_groups=port.authorized_groups,
+    )
 
 
 def with_serving_defaults(serving: Serving) -> Serving:

@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from events.workload.exposure import container_ports
 from events.workload.fields.creation import DistributedCreation
 from events.workload.fields.distribution import MOST_WORKERS, Distribution
 from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
@@ -109,6 +110,8 @@ def _pod_set(
         outlives=distribution.clean_pod_policy == "None",
         node_pools=workload.node_pools,
         pod_affinity=workload.pod_affinity,
+        # The master, where there is one, is where people look.
+        ports=container_ports(workload.exposed_urls, workload.ports) if name == sizes[0][0] else (),
     )
 
 

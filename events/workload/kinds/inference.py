@@ -13,7 +13,7 @@ from events.workload.fields.process import EnvironmentVariable
 from events.workload.fields.scheduling import DEFAULT_INFERENCE_PRIORITY
 from events.workload.kinds.kind import Kind
 from events.workload.kinds.training import template
-from events.workload.pod_sets import PodSet, PodTemplate
+from events.workload.pod_sets import ContainerPort, PodSet, PodTemplate
 from events.workload.spec import Beside, Inference, InferenceSpec, TrainingSpec, shown, with_defaults
 
 REPLICA: Final = "replica"
@@ -35,6 +35,7 @@ def pod_sets(spec: TrainingSpec, beside: Beside) -> tuple[PodSet, ...]:
             parallelism=replicas,
             endless=True,
             template=_template(spec, inference.serving),
+            ports=(ContainerPort(container=inference.serving.serving_port.container, variable=PORT_VARIABLE),),
             node_pools=spec.node_pools,
             pod_affinity=spec.pod_affinity,
         ),

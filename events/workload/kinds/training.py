@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from events.quantities import cores_to_milli, parse_bytes
+from events.workload.exposure import container_ports
 from events.workload.fields.creation import TrainingCreation
 from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
 from events.workload.kinds.kind import Kind
@@ -22,6 +23,7 @@ def pod_sets(spec: TrainingSpec, _: Beside = None) -> tuple[PodSet, ...]:
             template=template(spec),
             node_pools=spec.node_pools,
             pod_affinity=spec.pod_affinity,
+            ports=container_ports(spec.exposed_urls, spec.ports),
         ),
     )
 

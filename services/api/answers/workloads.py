@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from events.phases import DesiredPhase, Phase, PodPhase
+from events.workload.fields.connections import AuthorizationType
 from projections.columns import Column, Public, public_columns
 from projections.workloads.project import ENDED_POD_PHASES
 from projections.workloads.rows import WorkloadRow as _WorkloadColumns
@@ -22,6 +23,7 @@ def spec_schema(name: str) -> Meta:
 
 EffectiveSpec = Annotated[object, spec_schema("TrainingSpec")]
 """The effective spec, in the fields of the request."""
+ConnectionType = Literal["ExternalUrl", "NodePort", "LoadBalancer", "ClusterIP"]
 MetricType = Literal["CPU_USAGE_CORES", "CPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION", "GPU_MEMORY_USAGE_BYTES"]
 if TYPE_CHECKING:
     type RunPhase = str
@@ -96,7 +98,7 @@ class AnyWorkload(Training1, frozen=True, kw_only=True):
     spec: Annotated[object, spec_schema("WorkloadSpec")] = None
     """The spec, with defaults filled in, in the fields of a request for its kind."""
     kubernetes_type: str
-    """What Run:ai calls its kind, such as TrainingWorkload, DistributedWorkload, InteractiveWorkload or InferenceWorkload."""
+    """What Run:ai calls its kind, such as TrainingWorkload or InferenceWorkload."""
     master_spec_same_as_worker: bool | UnsetType = UNSET
     """Of a distributed training: whether there is a master that is made as the workers are."""
     master_spec: Annotated[object, spec_schema("MasterSpec")] | UnsetType = UNSET
@@ -311,6 +313,42 @@ class Pods(Form, frozen=True, kw_only=True):
 
     pods: list[Pod]
     """In order of pod set, index, attempt and run."""
+
+
+class Connection(Form, frozen=True, kw_only=True):
+    """How one port of a workload is reached."""
+
+    name: str
+    """Of the item in the request, or what stands for it."""
+    connection_type: ConnectionType
+    """ExternalUrl: by the proxy, in a browser. The others are the service types of `ports`."""
+    tool_type: str | UnsetType = UNSET
+    """What listens there."""
+    tool_name: str | UnsetType = UNSET
+    """Name of the tool."""
+    container: int
+    """Port on which the container listens."""
+    external: int | UnsetType = UNSET
+    """Port that was asked for."""
+    address: str | UnsetType = UNSET
+    """The URL, or host and port. Absent where it is not known now."""
+    authorization_type: AuthorizationType | UnsetType = UNSET
+    """Who may open the URL."""
+    authorized_users: tuple[str, ...] | UnsetType = UNSET
+    """Those users."""
+    authorized_groups: tuple[str, ...] | UnsetType = UNSET
+    """Those groups."""
+    ready: bool
+    """Whether a pod runs that answers there, as far as its cluster tells."""
+    message: str | UnsetType = UNSET
+    """Why not."""
+
+
+class Connections(Form, frozen=True, kw_only=True):
+    """How what a workload serves is reached."""
+
+    connections: list[Connection]
+    """URLs first, then ports."""
 
 
 class MetricValue(Form, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """Who is speaking: verifies bearer tokens, for the gate and the api alike (log.md section 6.1).
 
 Holds the rules and a short memory of tokens that passed. Says nothing about what somebody may do: roles are bindings in
-the log. No token, and no claim but issuer, subject and the ids of a Linux user, ever leaves this module, not even in
-a message or a log line.
+the log. No token, and no claim but issuer, subject, names, groups and the ids of a Linux user, ever leaves this
+module, not even in a message or a log line.
 """
 
 import base64
@@ -22,6 +22,7 @@ from joserfc.errors import JoseError
 from events.actors import ACCOUNT_PREFIX, MAX_SUBJECT_LENGTH, fit_subject
 from events.refusal import Refusal
 from services.runtime.identity.jwks import LOCAL_KEY_PREFIX, FileKeys, JwksError, KeySource, TrustedKey, UrlKeys
+from services.runtime.identity.member import DEFAULT_MEMBER_CLAIMS, NOBODY, Member, MemberClaims, member_claims
 from services.runtime.identity.posix_user import DEFAULT_CLAIMS, PosixUser, UserClaims, user_claims
 from services.runtime.process.settings import Settings
 
@@ -55,6 +56,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime
     user: PosixUser | str = "your token is no person's, and names no user"
     """Whom pods run as where their workload asks for the token's user; or a sentence that says why there is none."""
+    member: Member = NOBODY
+    """Names and groups by which others let its holder in."""
 
 
 class _Refused(Exception):
@@ -74,7 +77,13 @@ def authenticator(settings: Settings) -> "Authenticator":
         keys = FileKeys(settings.jwks_file)
     else:
         raise JwksError("no keys to verify tokens with: set MUSTER_JWKS_URL, or MUSTER_JWKS_FILE for development")
-    return Authenticator(keys, issuer=settings.issuer, audience=settings.audience, user_claims=user_claims(settings))
+    return Authenticator(
+        keys,
+        issuer=settings.issuer,
+        audience=settings.audience,
+        user_claims=user_claims(settings),
+        member_claims=member_claims(settings),
+    )
 
 
 def not_authenticated(message: str) -> Refusal:
@@ -89,6 +98,7 @@ class Authenticator:
         issuer: the exact `iss`.
         audience: the exact `aud`, or one of them.
         user_claims: where a token says whom its holder's pods run as.
+        member_claims: where it says its holder's name and groups.
         clock: seconds since the epoch.
     """
 
@@ -99,12 +109,14 @@ class Authenticator:
         issuer: str,
         audience: str,
         user_claims: UserClaims = DEFAULT_CLAIMS,
+        member_claims: MemberClaims = DEFAULT_MEMBER_CLAIMS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._keys = keys
         self._issuer = issuer
         self._audience = audience
         self._user_claims = user_claims
+        self._member_claims = member_claims
         self._clock = clock
         self._remembered: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
         self._generation = keys.generation
@@ -133,6 +145,7 @@ class Authenticator:
             sub=claims["sub"],
             expires_at=datetime.fromtimestamp(claims["exp"], UTC),
             user=self._user_claims.read(claims),
+            member=self._member_claims.read(claims),
         )
         self._remember(digest, identity, now)
         return identity

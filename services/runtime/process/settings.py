@@ -12,6 +12,8 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from events.workload.exposure import proxy_address
+
 _NAMESPACE: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 
@@ -131,6 +133,12 @@ class Settings(BaseSettings):
     """Claim with their group id, likewise."""
     supplemental_groups_claim: str = Field(default="groups", min_length=1)
     """Claim with their supplementary group ids: a list of numbers, or a comma separated text. It may be missing."""
+    user_name_claim: str = Field(default="email", min_length=1)
+    """Claim of a token by which `authorizedUsers` of an exposed URL names its holder, beside the subject. An `email`
+    that the issuer calls unverified (`email_verified` false) does not count."""
+    groups_claim: str = Field(default="groups", min_length=1)
+    """Claim of a token with the groups of its holder, for `authorizedGroups`: a list of texts, or a comma separated
+    text."""
     key_file: Path | None = None
     """Signing key for local tokens, for `muster up` and docker-compose. Never use it in production."""
     admin_subject: str = Field(default="admin", min_length=1, max_length=256)
@@ -153,6 +161,37 @@ class Settings(BaseSettings):
     """Networks that webhooks may post to beside public addresses, in CIDR form, separated by commas, such as
     `10.20.0.0/16`. Plain http:// is possible there, too. Everybody who administers a project can then reach what
     listens there. `muster up` allows this machine's loopback if unset."""
+
+    proxy_url: str = ""
+    """Address at which people reach the service `proxy`, such as `https://apps.example.com`: exposed URLs are names
+    before this domain, so `*.apps.example.com` must lead there. If unset, no workload can expose a URL. `muster up`
+    uses `http://localhost` with its own port."""
+    proxy_host: str = "127.0.0.1"
+    """Address that the proxy listens on. It speaks plain HTTP: with `https` in `MUSTER_PROXY_URL`, TLS ends before
+    it."""
+    proxy_port: int = Field(default=8083, ge=0, le=65535)
+    """Port that the proxy listens on."""
+    proxy_pod_networks: str = ""
+    """Networks of the pods of Kubernetes clusters, in CIDR form, separated by commas, such as `10.244.0.0/16`. The
+    proxy forwards to no other address, whatever an agent reports. If unset, it reaches pods of the local cluster
+    only."""
+    proxy_cluster: str = ""
+    """Id of the only cluster whose workloads this proxy serves, for one that runs beside the pods. If unset, it serves
+    all clusters."""
+    proxy_max_connections: int = Field(default=2_000, ge=1)
+    """Client connections that a proxy keeps open. One more is answered 503 and closed."""
+    proxy_max_connections_per_workload: int = Field(default=500, ge=1)
+    """Requests and tunnels to one workload at once, for each proxy. One more is answered 503."""
+    proxy_hold_seconds: float = Field(default=120.0, gt=0, le=3600)
+    """How long a request waits for a replica of an inference to come up, before it is answered 503."""
+    proxy_max_held_per_workload: int = Field(default=100, ge=1)
+    """Requests that wait for replicas of one inference at once, for each proxy. One more is answered 503."""
+    proxy_max_body_bytes: int = Field(default=1024**3, ge=1024)
+    """Size limit of one request to a workload."""
+    proxy_idle_seconds: float = Field(default=600.0, gt=0)
+    """How long a request or a tunnel may stand still in both directions."""
+    proxy_session_hours: float = Field(default=12.0, gt=0, le=24)
+    """How long a browser stays signed in to one exposed URL, if its user's token lasts that long."""
 
     data_dir: Path | None = None
     """Folder for files of services: working folders and logs of the pods of the local cluster."""
@@ -235,7 +274,14 @@ class Settings(BaseSettings):
                 )
         return given
 
-    @field_validator("webhook_allow_networks")
+    @field_validator("proxy_url")
+    @classmethod
+    def _is_a_proxy(cls, given: str) -> str:
+        """Raises ValueError where it is no address of a proxy."""
+        proxy_address(given)
+        return given
+
+    @field_validator("webhook_allow_networks", "proxy_pod_networks")
     @classmethod
     def _are_networks(cls, given: str) -> str:
         """Raises ValueError where one of them is none."""

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from events.workload.fields.distribution import DistributedFramework
 from events.workload.fields.scheduling import MatchExpression, NodeSelectorTerm, PodAffinity, Toleration
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
-from events.workload.pod_sets import Container
+from events.workload.pod_sets import Container, ContainerPort
 from events.workload.readiness import Readiness
 from events.workload.rendezvous import Peers
 from events.workload.volumes import (
@@ -32,6 +33,7 @@ from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act import manifests
 from services.agent.backends.kubernetes.act.code_manifests import code_map_manifest
 from services.agent.backends.kubernetes.act.manifests import Manifest, pod_manifest
+from services.agent.backends.kubernetes.act.port_manifests import port_service_manifest, types_of
 from services.agent.backends.kubernetes.act.volume_manifests import claim_manifest
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -57,6 +59,15 @@ def run(**more: Any) -> RunPod:
         "grace_seconds": 30,
     }
     return RunPod(**(fields | more))
+
+
+PORTS = (
+    ContainerPort(container=80, service="LoadBalancer", external=8080),
+    ContainerPort(container=6006, service="ClusterIP"),
+    ContainerPort(container=8080, service="ClusterIP", external=81),
+    ContainerPort(container=8888, service="NodePort", external=30_088),
+    ContainerPort(container=8889),
+)
 
 
 def pod(made: RunPod, *, namespace: str = NAMESPACE, **more: Any) -> Manifest:
@@ -122,6 +133,20 @@ def full() -> RunPod:
             "kubernetes.io/config.mirror": "x",
             "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         },
+    )
+
+
+def replica() -> RunPod:
+    """Of an inference."""
+    return run(
+        workload_name="chat",
+        pod_key="cdefghijklmn-replica-57",
+        pod=PodRef(pod_set="replica", index=57, attempt=1, try_=0),
+        endless=True,
+        environment={"PORT": "8000", "MODEL_ID": "org/model"},
+        ports=(ContainerPort(container=8000, variable="PORT"),),
+        readiness=Readiness(port=8000, path="/health"),
+        devices=whole(1),
     )
 
 
@@ -243,6 +268,7 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "pod-tensorflow": lambda: peer("TensorFlow"),
     "pod-xgboost": lambda: peer("XGBoost"),
     "pod-jax": lambda: peer("JAX"),
+    "pod-replica": lambda: pod(replica()),
     "pod-restricted": lambda: pod(run(pod_security="restricted"), namespace=STRICT, security="restricted"),
     "pod-restricted-by-project": lambda: pod(run(pod_security="restricted")),
     "pod-container": lambda: pod(contained()),
@@ -280,6 +306,20 @@ CASES: dict[str, Callable[[], Manifest]] = {
         number=1,
         labels=manifests.managed_labels(CLUSTER),
     ),
+    "pod-ports": lambda: pod(run(ports=PORTS)),
+    **{
+        f"service-{service.lower()}": partial(
+            port_service_manifest,
+            service,
+            PORTS,
+            namespace=NAMESPACE,
+            workload_id=run().workload_id,
+            workload_name="Two Ranks!",
+            pod_set="main",
+            cluster_id=CLUSTER,
+        )
+        for service in types_of(PORTS)
+    },
     "service": lambda: manifests.service_manifest(
         names.service_name(rank(0)),
         namespace=NAMESPACE,

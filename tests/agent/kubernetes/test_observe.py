@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from events.cluster_protocol import ObservedPod
+from events.workload.pod import PortAddress
 from services.agent.backends.interface import LIVE_KINDS
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.objects import Event, Pod
+from services.agent.backends.kubernetes.act.port_manifests import ports_text, read_ports
 from services.agent.backends.kubernetes.names import code_map_name
 from services.agent.backends.kubernetes.read.ends import REFUSALS
 from services.agent.backends.kubernetes.read.observe import (
@@ -25,7 +27,7 @@ from services.agent.backends.kubernetes.read.observe import (
     unreachable,
     warning_of,
 )
-from tests.agent.kubernetes.cases import CLUSTER, pod, run
+from tests.agent.kubernetes.cases import CLUSTER, PORTS, pod, run
 
 ROWS: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "ends.yaml").read_text())
 MOUNT = 'MountVolume.SetUp failed for volume "code-parts"'
@@ -324,3 +326,31 @@ def test_a_node_that_does_not_find_code_is_told_apart(message: str, digest: str 
 )
 def test_what_is_no_warning_of_a_pod_or_stands_on_its_object_is_left_out(other: Event) -> None:
     assert warning_of(other) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "ready"),
+    [({"podIP": "10.1.2.3", "hostIP": "192.0.2.7"}, True), ({"hostIP": "192.0.2.7"}, False)],
+    ids=["with an address", "without"],
+)
+def test_a_pod_with_ports_runs_once_it_is_known_where_it_answers(status: dict[str, str], ready: bool) -> None:
+    """S030, S031."""
+    running = {"phase": "Running", "startTime": "2026-01-01T12:00:01Z", **status}
+    made = {**pod(run(ports=PORTS)), "status": running}
+    made["metadata"] |= {"uid": "u-1", "creationTimestamp": "2026-01-01T12:00:00Z"}
+    found = observed_pod(msgspec.json.decode(msgspec.json.encode(made), type=Pod), fence=41, cluster_id=CLUSTER)
+    assert found is not None
+    assert (found.kind, found.ready) == ("running", ready)
+    if ready:
+        assert found.address is not None
+        assert (found.address.host, found.address.node) == ("10.1.2.3", "192.0.2.7")
+        assert found.address.ports == (PortAddress(container=8888, port=8888, external=30_088),)
+        assert found.address.service.endswith(f".{made['metadata']['namespace']}.svc")
+    else:
+        assert found.address is None
+
+
+@given(st.text())
+def test_an_annotation_that_somebody_changed_names_no_ports_or_ports(text: str) -> None:
+    assert read_ports(ports_text(PORTS)) == PORTS
+    assert len(read_ports(text)) <= len(text)

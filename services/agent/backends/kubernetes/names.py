@@ -9,6 +9,7 @@ from typing import Final
 
 from events.cluster_protocol import RunPod
 from events.ids import name_key
+from events.workload.fields.connections import ServiceType
 
 CLUSTER: Final = "muster.dev/cluster"
 POD_KEY: Final = "muster.dev/pod-key"
@@ -55,6 +56,8 @@ CODE: Final = "muster.dev/code"
 """On a pod that starts with code: the archive's SHA-256, in hexadecimal digits."""
 PROBED: Final = "muster.dev/probed"
 """On a pod that is asked whether it is ready."""
+PORTS: Final = "muster.dev/ports"
+"""On a pod that is reached from outside its workload: its ports (port_manifests.py)."""
 CODE_MAPS: Final = "muster.dev/code-maps"
 """On such a pod: in how many ConfigMaps the archive lies."""
 
@@ -91,6 +94,11 @@ def workload_key_of(pod_key: str) -> str:
 def service_name(run: RunPod) -> str:
     """Name of the headless Service of the run's workload; in a pod's object it is `spec.subdomain`."""
     return _with_ending(run.workload_name, workload_key_of(run.pod_key))
+
+
+def port_service_name(workload_name: str, workload_id: str, service: ServiceType) -> str:
+    """Name of the Service of one type for the ports of one incarnation of a workload."""
+    return _with_ending(workload_name, name_key("ports", workload_id, service))
 
 
 def claim_name(run: RunPod, given: str, number: int) -> str:

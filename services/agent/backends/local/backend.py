@@ -24,8 +24,9 @@ import structlog
 
 from events.cluster_protocol import LogLine, LogsRequest, ObservedNode, ObservedPod, RunPod, UsageSample
 from events.node import NodeFacts
+from events.phases import NODE_PORT_TAKEN
 from events.workload.commands import PodWarning
-from events.workload.pod import PodRef
+from events.workload.pod import PodRef, PortAddress
 from services.agent.backends.interface import (
     BAD_CODE,
     LIVE_KINDS,
@@ -43,6 +44,14 @@ from services.agent.backends.local.files import Fences, delete_old_logs, with_co
 from services.agent.backends.local.gpus import Gpus, NoSuchDeviceError, choose, open_gpus
 from services.agent.backends.local.leftovers import kill_left
 from services.agent.backends.local.log_file import read_log
+from services.agent.backends.local.ports import (
+    PortTakenError,
+    address_of,
+    choose_ports,
+    held_ports,
+    moved_ports,
+    port_variables,
+)
 from services.agent.backends.local.program import program_of
 from services.agent.backends.local.readiness import watch_readiness
 from services.agent.backends.local.run_folder import (
@@ -65,6 +74,7 @@ from services.agent.backends.local.volumes import (
     preparations,
     untouched_folders,
 )
+from services.agent.backends.privileged import NOT_PRIVILEGED, beyond_baseline
 from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 from services.agent.backends.which_run import which_run
 from services.agent.code import CodeSource
@@ -107,6 +117,8 @@ class _Run(msgspec.Struct, kw_only=True):
     shim_pid: int = 0
     devices: dict[int, str] = {}
     """Names of the devices that it holds, by their number on this node."""
+    ports: tuple[PortAddress, ...] = ()
+    """Those that it has of this machine."""
     status_fd: int | None = None
     refused: bool = False
     """Whether it is never started."""
@@ -235,7 +247,8 @@ class LocalBackend:
             refusal = self._refusal(run)
             if problem and refusal is None:
                 refusal = ExitFile(ended_at=_now().timestamp(), kind="failed", reason=BAD_CODE, message=problem)
-            refusal = refusal or self._claim(pod)
+            refusal = refusal or self._claim(pod) or self._take_ports(run)
+            seen = run.seen
             run.refused = refusal is not None
             self._write_run(run)
             self._runs[pod.pod_key, pod.token] = run
@@ -286,6 +299,7 @@ class LocalBackend:
             self._machine,
             [gpus[name] for name in run.devices.values()],
             home=str(run.folder.path / HOME) if pod.container.home else "",
+            ports=port_variables(pod, run.ports),
         )
         what = ShimRun(
             arguments=pod.arguments,
@@ -318,9 +332,22 @@ class LocalBackend:
             return ExitFile(ended_at=now, kind="failed", reason="no_command", message=message)
         if message := missing_sources(pod, "local"):
             return ExitFile(ended_at=now, kind="failed", reason=NO_SUCH_SOURCE, message=message)
+        if message := beyond_baseline(pod):
+            return ExitFile(ended_at=now, kind="failed", reason=NOT_PRIVILEGED, message=message)
         if message := impossible_volume(pod, isolated=self._machine.isolation is not None):
             return ExitFile(ended_at=now, kind="failed", reason=VOLUME, message=message)
         run.devices = dict(zip(numbers, names, strict=True))
+        return None
+
+    def _take_ports(self, run: _Run) -> ExitFile | None:
+        """Have its ports, or say as its end which it cannot have."""
+        held = {port.port for other in self._runs.values() if other.live for port in other.ports}
+        try:
+            run.ports = choose_ports(run.pod, held)
+        except PortTakenError as error:
+            return ExitFile(ended_at=_now().timestamp(), kind="failed", reason=NODE_PORT_TAKEN, message=str(error))
+        if moved := moved_ports(run.ports):
+            run.seen = msgspec.structs.replace(run.seen, note=f"{run.seen.note}; {moved}")
         return None
 
     def _claim(self, pod: RunPod) -> ExitFile | None:
@@ -372,7 +399,11 @@ class LocalBackend:
             return
         pod = file.pod
         seen = self._starting(pod)
-        run = _Run(pod=pod, folder=folder, seen=seen, devices=held_devices(pod, file.shim.environment))
+        ports = held_ports(pod, file.shim.environment)
+        if moved := moved_ports(ports):
+            seen = msgspec.structs.replace(seen, note=f"{seen.note}; {moved}")
+        devices = held_devices(pod, file.shim.environment)
+        run = _Run(pod=pod, folder=folder, seen=seen, devices=devices, ports=ports)
         if begun := folder.read_started():
             self._begun(run, begun.at)
         self._runs[pod.pod_key, pod.token] = run
@@ -463,8 +494,10 @@ class LocalBackend:
     def _begun(self, run: _Run, at: float) -> None:
         """Its process runs; whether it is ready may have to be asked."""
         probe = run.pod.readiness
-        run.seen = msgspec.structs.replace(started(run.seen, at), ready=probe is None)
+        run.seen = msgspec.structs.replace(started(run.seen, at), ready=probe is None, address=address_of(run.ports))
         if probe is not None:
+            own = {port.container: port.port for port in run.ports}
+            probe = msgspec.structs.replace(probe, port=own.get(probe.port, probe.port))
             run.asking = self._spawn(watch_readiness(probe, lambda ready, why: self._is_ready(run, ready, why)))
 
     def _is_ready(self, run: _Run, ready: bool, why: str) -> None:  # noqa: FBT001 (what watch_readiness says)

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -44,11 +45,18 @@ def run_mark(machine: LocalMachine, pod_key: str, token: int | str) -> str:
     return f"MUSTER_RUN_ID={machine.cluster_id}/{pod_key}/{token}"
 
 
-def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu], *, home: str = "") -> dict[str, str]:
+def pod_environment(
+    pod: RunPod,
+    machine: LocalMachine,
+    devices: Sequence[Gpu],
+    *,
+    home: str = "",
+    ports: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
     """A clean base, then the workload's own, then what Muster says, which nobody may change.
 
     `devices`: those that stand behind the pod's shares, in their order; empty where it cannot be started. `home`: the
-    run's own home folder; empty: it has that of this machine's user.
+    run's own home folder; empty: it has that of this machine's user. `ports`: variables that say which it has.
     """
     key, _, value = run_mark(machine, pod.pod_key, pod.token).partition("=")
     return {
@@ -68,6 +76,7 @@ def pod_environment(pod: RunPod, machine: LocalMachine, devices: Sequence[Gpu], 
         "MUSTER_ATTEMPT": str(pod.pod.attempt),
         "MUSTER_RUN": str(pod.pod.try_ + 1),
         "MUSTER_NODE_NAME": pod.node_name,
+        **ports,
         # As Kubernetes' indexed Jobs call it.
         "JOB_COMPLETION_INDEX": str(pod.pod.index),
         key: value,

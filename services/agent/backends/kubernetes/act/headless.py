@@ -1,6 +1,8 @@
-"""Headless Services, by which the pods of one workload find each other: there as long as one of its pods is.
+"""Services of a workload, there as long as one of its pods is: a headless one, by which its pods find each other, and
+those of its ports.
 
-Their names are the pods' subdomains, so what should be there follows from the pods alone, whoever made them. A Service
+Their names are the pods' subdomains, or follow from an annotation, so what should be there follows from the pods alone,
+whoever made them. A Service
 is made after its first pod and deleted before its last one is let go: who dies in between finds a pod that says so.
 """
 
@@ -13,9 +15,10 @@ import structlog
 
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes import names
-from services.agent.backends.kubernetes.act.manifests import service_manifest
+from services.agent.backends.kubernetes.act.manifests import Manifest, service_manifest
 from services.agent.backends.kubernetes.act.objects import Pod
 from services.agent.backends.kubernetes.act.pauses import Pauses
+from services.agent.backends.kubernetes.act.port_manifests import port_service_manifest, read_ports, types_of
 from services.agent.backends.kubernetes.client import ApiError, KubeClient
 from services.agent.backends.kubernetes.read.view import View
 
@@ -53,35 +56,53 @@ class HeadlessServices:
         self._doubted |= self._there
 
     async def ensure(self, pod: Pod) -> None:
-        """Make the one that this pod belongs to, where it is not there. Raises ApiError, BackendError."""
-        name = _service_of(pod)
-        if name is None or self._is_sure(name):
-            return
-        async with self._turn:
+        """Make those that this pod belongs to, where they are not there. Raises ApiError, BackendError."""
+        for name in _services_of(pod):
             if self._is_sure(name):
-                return
-            namespace, service = name
-            manifest = service_manifest(
+                continue
+            async with self._turn:
+                if self._is_sure(name):
+                    continue
+                try:
+                    await self._client.create(_path(name[0]), self._manifest(pod, name), sure=self._be_sure)
+                except ApiError as error:
+                    if error.status != _CONFLICT:
+                        raise
+                self._there.add(name)
+                self._doubted.discard(name)
+
+    def _manifest(self, pod: Pod, name: _Name) -> Manifest:
+        namespace, service = name
+        labels, workload_name = pod.metadata.labels, pod.metadata.annotations.workload_name
+        if service == pod.spec.subdomain:
+            return service_manifest(
                 service,
                 namespace=namespace,
-                workload_key=names.workload_key_of(pod.metadata.labels.pod_key),
-                workload_name=pod.metadata.annotations.workload_name,
+                workload_key=names.workload_key_of(labels.pod_key),
+                workload_name=workload_name,
                 cluster_id=self._cluster_id,
             )
-            try:
-                await self._client.create(_path(namespace), manifest, sure=self._be_sure)
-            except ApiError as error:
-                if error.status != _CONFLICT:
-                    raise
-            self._there.add(name)
-            self._doubted.discard(name)
+        ports = read_ports(pod.metadata.annotations.ports)
+        made = (
+            port_service_manifest(
+                type_,
+                ports,
+                namespace=namespace,
+                workload_id=labels.workload,
+                workload_name=workload_name,
+                pod_set=labels.pod_set,
+                cluster_id=self._cluster_id,
+            )
+            for type_ in types_of(ports)
+        )
+        return next(one for one in made if one["metadata"]["name"] == service)
 
     @contextlib.asynccontextmanager
     async def leaving(self, pod: Pod) -> AsyncGenerator[None]:
-        """The pod is let go inside; the last one's Service is deleted before that. Raises ApiError, BackendError."""
+        """The pod is let go inside; the last one's Services are deleted before that. Raises ApiError, BackendError."""
         self._leaving.add(pod.metadata.uid)
         try:
-            if (name := _service_of(pod)) is not None:
+            for name in _services_of(pod):
                 await self._delete_unused(name)
             yield
         finally:
@@ -92,7 +113,7 @@ class HeadlessServices:
         and none uses any more. Errors are logged; the next call tries again.
         """
         try:
-            for pod in [pod for pod in self._view.pods.values() if pod.spec.subdomain and not pod.ended]:
+            for pod in [pod for pod in self._view.pods.values() if _services_of(pod) and not pod.ended]:
                 await self.ensure(pod)
             for name in self._there - self._used():
                 if not self._pauses.is_resting(name):
@@ -105,7 +126,7 @@ class HeadlessServices:
 
     def _used(self) -> set[_Name]:
         pods = (pod for pod in self._view.pods.values() if pod.metadata.uid not in self._leaving)
-        return {name for pod in pods if (name := _service_of(pod)) is not None}
+        return {name for pod in pods for name in _services_of(pod)}
 
     async def _delete_unused(self, name: _Name) -> None:
         async with self._turn:
@@ -132,8 +153,14 @@ class HeadlessServices:
         log.warning("service_left", namespace=name[0], service=name[1], again_seconds=pause, reason=str(error))
 
 
-def _service_of(pod: Pod) -> _Name | None:
-    return (pod.metadata.namespace, pod.spec.subdomain) if pod.spec.subdomain else None
+def _services_of(pod: Pod) -> tuple[_Name, ...]:
+    namespace, annotations = pod.metadata.namespace, pod.metadata.annotations
+    found = ((namespace, pod.spec.subdomain),) if pod.spec.subdomain else ()
+    if not annotations.ports:
+        return found
+    types = types_of(read_ports(annotations.ports))
+    workload = annotations.workload_name, pod.metadata.labels.workload
+    return (*found, *((namespace, names.port_service_name(*workload, one)) for one in types))
 
 
 def _path(namespace: str) -> str:

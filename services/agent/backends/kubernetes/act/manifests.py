@@ -34,6 +34,7 @@ from services.agent.backends.kubernetes.act.container_manifests import (
 )
 from services.agent.backends.kubernetes.act.objects import CLONE_CONTAINER, MAIN
 from services.agent.backends.kubernetes.act.placing import affinity, tolerations
+from services.agent.backends.kubernetes.act.port_manifests import port_variables, ports_text
 from services.agent.backends.kubernetes.act.security import Security, restricted_by, with_project
 from services.agent.backends.kubernetes.act.volume_manifests import clones
 from services.agent.backends.kubernetes.act.volume_manifests import devices as devices_of
@@ -255,6 +256,8 @@ def _marks(run: RunPod, cluster_id: str, reservations: Sequence[str], restricted
         annotations[names.RESERVATIONS] = ",".join(reservations)
     if run.readiness is not None:
         annotations[names.PROBED] = "true"
+    if run.ports:
+        annotations[names.PORTS] = ports_text(run.ports)
     if run.code:
         annotations |= {names.CODE: run.code, names.CODE_MAPS: str(code_maps)}
     return {"labels": labels, "annotations": annotations}
@@ -298,6 +301,7 @@ def _environment(
         # As Kubernetes' indexed Jobs call it.
         "JOB_COMPLETION_INDEX": str(run.pod.index),
         "MUSTER_RUN_ID": f"{cluster_id}/{run.pod_key}/{run.token}",
+        **port_variables(run),
         **({"MUSTER_SERVICE": service} if service else {}),
         **({"HOME": HOME_FOLDER} if run.container.home else {}),
         **_devices(run, devices, device_memory_bytes),

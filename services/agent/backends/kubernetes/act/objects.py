@@ -57,6 +57,7 @@ class OurAnnotations(_Part, frozen=True, kw_only=True):
     code: str = msgspec.field(name=names.CODE, default="")
     probed: str = msgspec.field(name=names.PROBED, default="")
     code_maps: str = msgspec.field(name=names.CODE_MAPS, default="")
+    ports: str = msgspec.field(name=names.PORTS, default="")
 
 
 NO_LABELS: Final = OurLabels()
@@ -173,6 +174,8 @@ class PodStatus(_Part, frozen=True, kw_only=True):
     phase: PodPhase = ""
     reason: str = ""
     message: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
+    host_ip: str = msgspec.field(name="hostIP", default="")
     start_time: datetime | None = None
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from events.cluster_protocol import ObservedPod, RunPod
+from events.phases import NODE_PORT_TAKEN
 from events.workload.commands import PodFactKind
 from events.workload.needs import GPU
 from events.workload.pod import PodRef
@@ -21,6 +22,7 @@ from services.agent.backends.kubernetes.act.fences import Fences
 from services.agent.backends.kubernetes.act.headless import HeadlessServices
 from services.agent.backends.kubernetes.act.manifests import pod_manifest, shares_devices
 from services.agent.backends.kubernetes.act.namespaces import Namespaces, Place
+from services.agent.backends.kubernetes.act.node_ports import NodePorts, NodePortTakenError
 from services.agent.backends.kubernetes.act.objects import Pod
 from services.agent.backends.kubernetes.act.reservations import Held, NoDeviceError, Reservations
 from services.agent.backends.kubernetes.act.security import violates
@@ -29,6 +31,7 @@ from services.agent.backends.kubernetes.configuration import Configuration
 from services.agent.backends.kubernetes.read.logs import LoggedRun, PodLogs
 from services.agent.backends.kubernetes.read.observe import creation_refused
 from services.agent.backends.kubernetes.read.view import View, token_of
+from services.agent.backends.privileged import NOT_PRIVILEGED, beyond_baseline
 from services.agent.code import BadCodeError
 from services.runtime.process.failpoints import reached
 
@@ -72,6 +75,7 @@ class Runs:
         self._fences = fences
         self._namespaces = namespaces
         self._services = services
+        self._node_ports = NodePorts(client, view, cluster_id)
         self._code = code
         self._claims = claims
         self._reservations = reservations
@@ -152,6 +156,9 @@ class Runs:
             raise BackendError(f"pod {before.metadata.name} of an earlier run is still there")
 
     async def _create(self, pod: RunPod) -> None:
+        if message := beyond_baseline(pod):
+            self._refuse(pod, NOT_PRIVILEGED, message, kind="failed")
+            return
         place = await self._namespaces.ensure(pod)
         try:
             code_maps = await self._code.prepare(place.name, pod) if pod.code else 0
@@ -183,6 +190,11 @@ class Runs:
         await self._post(pod, place, NOTHING_HELD, code_maps)
 
     async def _post(self, pod: RunPod, place: Place, held: Held, code_maps: int) -> None:
+        try:
+            pod = await self._node_ports.chosen(pod, place.name)
+        except NodePortTakenError as error:
+            self._refuse(pod, NODE_PORT_TAKEN, str(error), kind="failed")
+            return
         manifest = pod_manifest(
             pod,
             cluster_id=self._cluster_id,

@@ -23,6 +23,7 @@ from services.agent.backends.kubernetes.act.objects import (
     Pod,
     Waiting,
 )
+from services.agent.backends.kubernetes.act.port_manifests import address_of
 from services.agent.backends.kubernetes.act.security import advice_on_root
 from services.agent.backends.kubernetes.read.ends import REFUSALS, end_of, ended_at, refused_creation
 
@@ -55,7 +56,13 @@ def observed_pod(pod: Pod, *, fence: int, cluster_id: str, deleted_at: datetime 
         pod=PodRef(pod_set=labels.pod_set, index=int(labels.index), attempt=int(labels.attempt), try_=int(labels.try_)),
         kind=kind,
         at=at,
-        ready=not running or main is None or main.ready or not pod.metadata.annotations.probed,
+        # Where it answers is told together with that it runs.
+        ready=not running
+        or (
+            (main is None or main.ready or not pod.metadata.annotations.probed)
+            and (bool(pod.status.pod_ip) or not pod.metadata.annotations.ports)
+        ),
+        address=address_of(pod) if running else None,
         node_name=pod.spec.node_name,
         exit_code=None if end is None else end.exit_code,
         reason="" if end is None else end.reason,

@@ -1,0 +1,23 @@
+"""Who may open an address of the proxy. Pure."""
+
+from events.workload.exposure import Access
+from services.runtime.identity.member import Member
+
+_NOBODY_ELSE = "ask whoever submitted the workload"
+
+
+def objection(access: Access, member: Member) -> str:
+    """Why this person may not open it, in words that name nobody else; empty where they may."""
+    match access.type:
+        case "authenticatedUsers":
+            return ""
+        case "authorizedUsers":
+            # E-mail addresses are written in any case, and no two people have ones that differ in it alone.
+            names = {name.casefold() for name in member.names}
+            if any(user.casefold() in names for user in access.members):
+                return ""
+            return f"you are not among the users who may open this address; {_NOBODY_ELSE}"
+        case "authorizedGroups":
+            if not frozenset(access.members).isdisjoint(member.groups):
+                return ""
+            return f"you are in none of the groups that may open this address; {_NOBODY_ELSE}"
