@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from events import asset, cluster, hours, installation, node, policy, prices, project, tenant, void
+from events import asset, cluster, department, hours, installation, node, policy, prices, project, tenant, void
 from events.codec import encode_event
 from events.commit import About, Actor, BatchPart, Commit, CommitRecord
 from events.decision import Context, Decision
@@ -89,7 +89,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=10,
+    fold_version=11,
 )
 NODE: Final = Aggregate(
     name="node",
@@ -116,7 +116,16 @@ PROJECT: Final = Aggregate(
     evolve=project.evolve,
     decide=project.decide,
     about=lambda state: About(id=state.project_id or None, project_id=state.project_id or None),
-    fold_version=8,
+    fold_version=9,
+)
+DEPARTMENT: Final = Aggregate(
+    name="department",
+    state=department.Department,
+    initial=department.Department(),
+    evolve=department.evolve,
+    decide=department.decide,
+    about=lambda state: About(id=state.department_id or None),
+    fold_version=1,
 )
 TENANT: Final = Aggregate(
     name="tenant",
@@ -177,7 +186,7 @@ ASSET: Final = Aggregate(
     about=lambda state: About(
         id=state.asset_id or None, project_id=state.project_id or None, cluster_id=state.cluster_id or None
     ),
-    fold_version=1,
+    fold_version=2,
 )
 
 POLICY: Final = Aggregate(
@@ -187,11 +196,11 @@ POLICY: Final = Aggregate(
     evolve=policy.evolve,
     decide=policy.decide,
     about=lambda state: About(id=state.policy_id or None, project_id=state.project_id or None),
-    fold_version=1,
+    fold_version=2,
 )
 
 AGGREGATES: Final[dict[str, Aggregate[Any]]] = {
-    a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, TENANT, VOID, LOG, PRICES, HOURS, ASSET, POLICY)
+    a.name: a for a in (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, TENANT, VOID, LOG, PRICES, HOURS, ASSET, POLICY)
 }
 """The registry: one line per kind."""
 

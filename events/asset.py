@@ -19,7 +19,7 @@ DataSourceKind = Literal["pvc", "git", "nfs", "host-path", "config-map", "secret
 AssetKind = Literal[
     "environment", "compute", "template", "pvc", "git", "nfs", "host-path", "config-map", "secret", "credentials"
 ]
-AssetScope = Literal["tenant", "cluster", "project"]
+AssetScope = Literal["tenant", "cluster", "department", "project"]
 SCOPES: Final[tuple[AssetScope, ...]] = get_args(AssetScope)
 DATA_SOURCES: Final[tuple[DataSourceKind, ...]] = get_args(DataSourceKind)
 CALLED: Final[dict[AssetKind, str]] = {
@@ -61,11 +61,13 @@ class AssetCreated(_Event, frozen=True, kw_only=True):
     name: str
     """Unique among the assets of its kind and scope."""
     scope: AssetScope
-    """Who can use it: everybody, workloads of one cluster, or workloads of one project."""
+    """Who can use it: everybody, or workloads of one cluster, one department or one project."""
     project_id: str = ""
     """UUID, where the scope is a project."""
     cluster_id: str = ""
     """UUID, where the scope is a cluster."""
+    department_id: str = ""
+    """UUID, where the scope is a department."""
     workload_type: str = ""
     """Kind of workload that a template is for; empty for the others."""
     created_by: str
@@ -106,6 +108,7 @@ class Asset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scope: AssetScope = "tenant"
     project_id: str = ""
     cluster_id: str = ""
+    department_id: str = ""
     workload_type: str = ""
     created_by: str = ""
     created_at: datetime | None = None
@@ -123,7 +126,7 @@ def is_data_source(kind: AssetKind) -> TypeGuard[DataSourceKind]:
 
 
 def asset_key(kind: str, scope: str, place: str, name: str) -> str:
-    """Args: place, the id of the project or cluster; empty for the tenant."""
+    """Args: place, the id of the project, department or cluster; empty for the tenant."""
     return name_key("asset", kind, scope, place, name)
 
 
@@ -147,6 +150,7 @@ def evolve(state: Asset, event: AssetEvent) -> Asset:
                 scope=event.scope,
                 project_id=event.project_id,
                 cluster_id=event.cluster_id,
+                department_id=event.department_id,
                 workload_type=event.workload_type,
                 created_by=event.created_by,
                 created_at=event.at,
@@ -173,6 +177,7 @@ class CreateAsset(_Command, frozen=True, kw_only=True):
     name: str
     scope: AssetScope
     cluster_id: str | None = None
+    department_id: str | None = None
     workload_type: str = ""
     spec: AssetFields
 
@@ -184,10 +189,12 @@ class CreateAsset(_Command, frozen=True, kw_only=True):
             raise ValueError("the scope is a project where a project is named, and only there")
         if (self.cluster_id is not None) != (self.scope == "cluster"):
             raise ValueError("the scope is a cluster where a cluster is named, and only there")
+        if (self.department_id is not None) != (self.scope == "department"):
+            raise ValueError("the scope is a department where a department is named, and only there")
 
     @property
     def place(self) -> str:
-        return self.project_id or self.cluster_id or ""
+        return self.project_id or self.cluster_id or self.department_id or ""
 
 
 class CreateCredential(_Command, frozen=True, kw_only=True):
@@ -285,6 +292,7 @@ def _create(command: CreateAsset, state: Asset, context: Context) -> Decision[As
             scope=command.scope,
             project_id=command.project_id or "",
             cluster_id=command.cluster_id or "",
+            department_id=command.department_id or "",
             workload_type=command.workload_type,
             created_by=context.actor.id,
             at=context.now,

@@ -66,7 +66,7 @@ _ACTS: Final[dict[Permission, str]] = {
     Permission.MANAGE_WEBHOOKS: "see, create, change or delete webhooks of this project",
     Permission.MANAGE_ASSETS: "create, change or delete environments, compute resources, data sources and templates",
     Permission.MANAGE_POLICIES: "set or delete policies",
-    Permission.MANAGE_PROJECTS: "create or change projects",
+    Permission.MANAGE_PROJECTS: "create, change or delete departments and projects",
     Permission.MANAGE_BUDGETS: "set budgets of projects, or prices",
     Permission.MANAGE_CLUSTERS: "add, change or remove clusters and node pools",
     Permission.GRANT_TENANT_ROLES: "grant or revoke roles that hold everywhere",

@@ -1,5 +1,6 @@
 """The cluster aggregate: which clusters there are, how they are reached, and their settings."""
 
+import itertools
 from datetime import datetime
 from typing import Final, Literal, assert_never
 
@@ -296,6 +297,8 @@ class SetOwnershipProtection(_Command, frozen=True, kw_only=True):
 class SetNodePool(_Command, frozen=True, kw_only=True):
     cluster_id: str
     pool: NodePool
+    new: bool = False
+    """Whether a pool of this name with another label stands in the way; otherwise it is changed."""
 
 
 class RemoveNodePool(_Command, frozen=True, kw_only=True):
@@ -334,8 +337,10 @@ def decide(command: ClusterCommand, state: Cluster, context: Context) -> Decisio
         case SetOwnershipProtection():
             return _protect(command, state)
         case SetNodePool():
-            same = state.node_pools.get(command.pool.name) == command.pool
-            return () if same else (NodePoolSet(pool=command.pool),)
+            there = state.node_pools.get(command.pool.name)
+            if command.new and there not in (None, command.pool):
+                return pool_name_taken(state, command.pool.name)
+            return () if there == command.pool else (NodePoolSet(pool=command.pool),)
         case RemoveNodePool():
             return _remove_pool(command, state)
         case ReportCluster():
@@ -344,9 +349,22 @@ def decide(command: ClusterCommand, state: Cluster, context: Context) -> Decisio
             assert_never(command)
 
 
-def name_taken(name: str) -> Refusal:
+def name_taken(name: str, instead: str) -> Refusal:
+    """Args: instead, a name to propose."""
     return Refusal(
-        code="name_taken", field="name", message=f"a cluster named {name!r} already exists; choose another name"
+        code="name_taken",
+        field="name",
+        message=f"a cluster named {name!r} already exists; choose another name, such as {instead!r}",
+    )
+
+
+def pool_name_taken(state: Cluster, name: str) -> Refusal:
+    instead = next(other for number in itertools.count(2) if (other := f"{name}-{number}") not in state.node_pools)
+    return Refusal(
+        code="name_taken",
+        field="name",
+        message=f"cluster {state.name!r} already has a node pool {name!r}, with another label; change that one, or "
+        f"choose another name, such as {instead!r}",
     )
 
 
@@ -364,7 +382,7 @@ def name_of_local(kind: ClusterKind, name: str) -> str:
 
 def _add(command: AddCluster, state: Cluster, context: Context) -> Decision[ClusterEvent]:
     if state.exists:
-        return name_taken(command.name)
+        return name_taken(command.name, f"{command.name}-2")
     if wrong := name_of_local(command.kind, command.name):
         return Refusal(code="invalid", field="name", message=wrong)
     return (

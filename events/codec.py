@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from events import asset, cluster, hours, installation, node, policy, prices, project, tenant, void
+from events import asset, cluster, department, hours, installation, node, policy, prices, project, tenant, void
 from events.commit import Commit, CommitRecord, EventRecord
 from events.subjects import split_aggregate_subject
 from events.workload import state as workload
@@ -27,6 +27,7 @@ EVENTS_OF: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "node": get_args(node.NodeEvent),
     "cluster": get_args(cluster.ClusterEvent),
     "project": get_args(project.ProjectEvent),
+    "department": get_args(department.DepartmentEvent),
     "tenant": get_args(tenant.TenantEvent),
     "void": (void.VoidEvent,),
     "log": (installation.LogEvent,),
@@ -37,7 +38,14 @@ EVENTS_OF: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
 }
 """Which events may stand on the subjects of which kind of aggregate."""
 
-VERSIONS: Final[dict[type[msgspec.Struct], int]] = {cluster.ClusterDisconnected: 2}
+VERSIONS: Final[dict[type[msgspec.Struct], int]] = {
+    cluster.ClusterDisconnected: 2,
+    project.ProjectCreated: 2,
+    project.ProjectChanged: 2,
+    asset.AssetCreated: 2,
+    policy.PolicySet: 2,
+    policy.PolicyDeleted: 2,
+}
 """Of events whose shape has changed; every other has version 1."""
 
 REGISTRY: Final[dict[tuple[str, int], type[msgspec.Struct]]] = {
@@ -48,6 +56,14 @@ REGISTRY: Final[dict[tuple[str, int], type[msgspec.Struct]]] = {
 UPCASTERS: Final[dict[tuple[str, int], Callable[[Fields], Fields]]] = {
     # Before an agent could speak of a problem, silence was the only reason.
     ("ClusterDisconnected", 1): lambda fields: fields | {"reason": ""},
+    # Before there were departments, every project stood in what is the default one now, and no node type was asked of
+    # its workloads: what the newest shape says where it says nothing.
+    ("ProjectCreated", 1): lambda fields: fields,
+    ("ProjectChanged", 1): lambda fields: fields,
+    # Likewise nothing was for a department.
+    ("AssetCreated", 1): lambda fields: fields,
+    ("PolicySet", 1): lambda fields: fields,
+    ("PolicyDeleted", 1): lambda fields: fields,
 }
 """From a stored (type, version) to the fields of the next version."""
 

@@ -30,6 +30,13 @@ from events.cluster import (
     SetOwnershipProtection,
     UserClusterCommand,
 )
+from events.department import (
+    ChangeDepartment,
+    CreateDepartment,
+    DeleteDepartment,
+    DepartmentCommand,
+    department_key,
+)
 from events.hours import NoteHours, hours_key
 from events.ids import TENANT_KEY, cluster_key, key_of_id, node_key, project_key, workload_key
 from events.node import CordonNode, UncordonNode, UserNodeCommand
@@ -40,6 +47,7 @@ from events.project import (
     CreateProject,
     DeleteProject,
     GrantProjectRole,
+    MoveLostProject,
     ProjectCommand,
     RevokeProjectRole,
 )
@@ -70,6 +78,7 @@ UserCommand = (
     | UserClusterCommand
     | UserNodeCommand
     | ProjectCommand
+    | DepartmentCommand
     | TenantCommand
     | PriceCommand
     | NoteHours
@@ -149,6 +158,17 @@ def _on_node(type_: type[Any]) -> CommandType:
     )
 
 
+def _on_department(type_: type[Any], **more: Any) -> CommandType:
+    return CommandType(
+        type=type_,
+        aggregate="department",
+        key=lambda command: key_of_id(command.department_id),
+        permission=Permission.MANAGE_PROJECTS,
+        target=lambda command: command.department_id,
+        **more,
+    )
+
+
 def _on_project_roles(type_: type[Any], **more: Any) -> CommandType:
     return CommandType(
         type=type_,
@@ -215,7 +235,7 @@ def _on_policy(type_: type[Any], **more: Any) -> CommandType:
         key=lambda command: command.key,
         permission=Permission.MANAGE_POLICIES,
         scope=Scope.PROJECT,
-        target=lambda command: f"{command.workload_type} {command.project_id or 'everywhere'}",
+        target=lambda command: f"{command.workload_type} {command.place or 'everywhere'}",
         **more,
     )
 
@@ -299,6 +319,24 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
             permission=Permission.MANAGE_PROJECTS,
             target=lambda command: command.project_id,
         ),
+        CommandType(
+            type=MoveLostProject,
+            aggregate="project",
+            key=lambda command: key_of_id(command.project_id),
+            permission=Permission.MANAGE_PROJECTS,
+            target=lambda command: command.project_id,
+            service="auto_deletion",
+        ),
+        CommandType(
+            type=CreateDepartment,
+            aggregate="department",
+            key=lambda command: department_key(command.name),
+            permission=Permission.MANAGE_PROJECTS,
+            target=lambda command: command.name,
+            creates=True,
+        ),
+        _on_department(ChangeDepartment),
+        _on_department(DeleteDepartment, in_full_log=True),
         _on_account(CreateServiceAccount, gives_role=True),
         _on_account(RotateServiceAccount),
         _on_account(DeleteServiceAccount, in_full_log=True),

@@ -1,4 +1,5 @@
-"""The policy aggregate: what administrators set and forbid for one kind of workload, everywhere or in one project.
+"""The policy aggregate: what administrators set and forbid for one kind of workload, everywhere, in one
+department or in one project.
 
 There is one for each kind and place. It is kept as it was given, since absent, null and a value are three things in its
 defaults. A workload stores what came of it, so that no later policy changes a workload.
@@ -14,8 +15,9 @@ from events.decision import Context, Decision
 from events.ids import incarnation_id, name_key
 from events.refusal import Refusal
 
-PolicyScope = Literal["tenant", "project"]
+PolicyScope = Literal["tenant", "department", "project"]
 POLICY_SCOPES: Final[tuple[PolicyScope, ...]] = get_args(PolicyScope)
+"""The widest first: each holds beside those before it."""
 MAX_POLICY_BYTES: Final = 64 * 1024
 """Of defaults and rules as JSON: what a workload takes from two of them, and says itself, fits a message."""
 
@@ -35,7 +37,9 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workload_type: str
     """Kind of workload that it is for, such as Training."""
     project_id: str = ""
-    """UUID of the project that it is for; empty: it holds everywhere."""
+    """UUID of the project that it is for, where it is for one."""
+    department_id: str = ""
+    """UUID of the department that it is for, where it is for one. Without either it holds everywhere."""
     at: datetime
     """When it was decided."""
 
@@ -68,6 +72,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy_id: str = ""
     workload_type: str = ""
     project_id: str = ""
+    department_id: str = ""
     set_by: str = ""
     set_at: datetime | None = None
     deleted_at: datetime | None = None
@@ -80,12 +85,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def scope(self) -> PolicyScope:
-        return "project" if self.project_id else "tenant"
+        if self.project_id:
+            return "project"
+        return "department" if self.department_id else "tenant"
 
 
-def policy_key(workload_type: str, project_id: str) -> str:
-    """Args: project_id, empty for the policy that holds everywhere."""
-    return name_key("policy", workload_type, project_id)
+def policy_key(workload_type: str, place: str) -> str:
+    """Args: place, the id of the project or department; empty for the policy that holds everywhere."""
+    return name_key("policy", workload_type, place)
 
 
 def evolve(state: Policy, event: PolicyEvent) -> Policy:
@@ -98,6 +105,7 @@ def evolve(state: Policy, event: PolicyEvent) -> Policy:
                 policy_id=event.policy_id,
                 workload_type=event.workload_type,
                 project_id=event.project_id,
+                department_id=event.department_id,
                 set_by=event.set_by,
                 set_at=event.at,
                 defaults=event.defaults,
@@ -116,10 +124,23 @@ class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     workload_type: str
     project_id: str | None = None
     """Of a policy that holds in one project: the gate goes by it."""
+    department_id: str | None = None
+    """Of a policy that holds in one department."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where it names a project and a department: whoever may write in a project only must not
+        write for a department.
+        """
+        if self.project_id is not None and self.department_id is not None:
+            raise ValueError("a policy is for a project or for a department, and not for both")
+
+    @property
+    def place(self) -> str:
+        return self.project_id or self.department_id or ""
 
     @property
     def key(self) -> str:
-        return policy_key(self.workload_type, self.project_id or "")
+        return policy_key(self.workload_type, self.place)
 
 
 class SetPolicy(_Command, frozen=True, kw_only=True):
@@ -137,7 +158,7 @@ PolicyCommand = SetPolicy | DeletePolicy
 
 
 def decide(command: PolicyCommand, state: Policy, context: Context) -> Decision[PolicyEvent]:
-    place = command.project_id or ""
+    places = {"project_id": command.project_id or "", "department_id": command.department_id or ""}
     match command:
         case SetPolicy():
             if refusal := _too_large(command):
@@ -148,7 +169,7 @@ def decide(command: PolicyCommand, state: Policy, context: Context) -> Decision[
                 PolicySet(
                     policy_id=state.policy_id if state.exists else incarnation_id(command.key, context.command_id),
                     workload_type=command.workload_type,
-                    project_id=place,
+                    **places,
                     set_by=context.actor.id,
                     at=context.now,
                     defaults=command.defaults,
@@ -159,7 +180,7 @@ def decide(command: PolicyCommand, state: Policy, context: Context) -> Decision[
             if not state.exists:
                 what = f"there is no policy for {command.workload_type} of this scope"
                 return Refusal(code="not_found", message=what)
-            return (PolicyDeleted(workload_type=state.workload_type, project_id=place, at=context.now),)
+            return (PolicyDeleted(workload_type=state.workload_type, **places, at=context.now),)
         case _:
             assert_never(command)
 

@@ -1,5 +1,5 @@
-"""The project aggregate: quota, budget, order of node pools, who has which role in it, its service accounts,
-subscriptions and webhooks.
+"""The project aggregate: department, quota, budget, order of node pools, who has which role in it, its service
+accounts, subscriptions and webhooks.
 """
 
 from datetime import datetime
@@ -25,7 +25,9 @@ from events.budgets import (
     evolve_budget,
 )
 from events.decision import Context, Decision
+from events.department import DEFAULT_DEPARTMENT, DEFAULT_DEPARTMENT_ID, fits
 from events.ids import incarnation_id, project_key
+from events.quotas import PoolQuota
 from events.refusal import Refusal
 from events.roles import not_held, with_role, without_role
 from events.service_accounts import (
@@ -102,6 +104,16 @@ class ProjectCreated(_Event, frozen=True, kw_only=True):
     """The loosest Pod Security Standard of its pods on Kubernetes. None: the setting of the cluster."""
     privileged: bool = False
     """Whether its workloads may have what Pod Security `baseline` forbids, such as paths of nodes."""
+    node_types: tuple[str, ...] = ()
+    """Node types of which a new workload must name one. Empty: it may name any, or none."""
+    gpu_limit_milli: int | None = None
+    """Limit on all workloads, in thousandths of a GPU. None: no limit."""
+    pool_quotas: tuple[PoolQuota, ...] = ()
+    """Bounds in single node pools, beside those."""
+    department_id: str = DEFAULT_DEPARTMENT_ID
+    """UUID of the department that it stands in."""
+    department_name: str = DEFAULT_DEPARTMENT
+    """Name of that department. It never changes."""
 
 
 class ProjectChanged(_Event, frozen=True, kw_only=True):
@@ -115,6 +127,21 @@ class ProjectChanged(_Event, frozen=True, kw_only=True):
     """As in ProjectCreated."""
     privileged: bool = False
     """As in ProjectCreated."""
+    node_types: tuple[str, ...] = ()
+    """As in ProjectCreated."""
+    gpu_limit_milli: int | None = None
+    """As in ProjectCreated."""
+    pool_quotas: tuple[PoolQuota, ...] = ()
+    """As in ProjectCreated."""
+
+
+class ProjectMoved(_Event, frozen=True, kw_only=True):
+    """The project was moved into another department. Workloads that there are stay as they are."""
+
+    department_id: str
+    """UUID of the department that it stands in now."""
+    department_name: str
+    """Name of that department."""
 
 
 class ProjectRoleGranted(_Event, frozen=True, kw_only=True):
@@ -147,6 +174,7 @@ class ProjectDeleted(_Event, frozen=True, kw_only=True):
 ProjectEvent = (
     ProjectCreated
     | ProjectChanged
+    | ProjectMoved
     | ProjectRoleGranted
     | ProjectRoleRevoked
     | ProjectDeleted
@@ -167,6 +195,11 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_pools: tuple[str, ...] = ()
     pod_security: PodSecurity | None = None
     privileged: bool = False
+    node_types: tuple[str, ...] = ()
+    gpu_limit_milli: int | None = None
+    pool_quotas: tuple[PoolQuota, ...] = ()
+    department_id: str = DEFAULT_DEPARTMENT_ID
+    department_name: str = DEFAULT_DEPARTMENT
     roles: dict[str, tuple[ProjectRole, ...]] = msgspec.field(default_factory=dict[str, tuple[ProjectRole, ...]])
     """Roles by actor id; those of service accounts, too."""
     accounts: Accounts = msgspec.field(default_factory=dict[str, ServiceAccount])
@@ -197,6 +230,11 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 node_pools=event.node_pools,
                 pod_security=event.pod_security,
                 privileged=event.privileged,
+                node_types=event.node_types,
+                gpu_limit_milli=event.gpu_limit_milli,
+                pool_quotas=event.pool_quotas,
+                department_id=event.department_id,
+                department_name=event.department_name,
             )
         case ProjectChanged():
             return replace(
@@ -205,7 +243,12 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 node_pools=event.node_pools,
                 pod_security=event.pod_security,
                 privileged=event.privileged,
+                node_types=event.node_types,
+                gpu_limit_milli=event.gpu_limit_milli,
+                pool_quotas=event.pool_quotas,
             )
+        case ProjectMoved():
+            return replace(state, department_id=event.department_id, department_name=event.department_name)
         case ProjectRoleGranted():
             return replace(state, roles=with_role(state.roles, event.actor, event.role))
         case ProjectRoleRevoked():
@@ -215,7 +258,12 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
             return replace(state, roles=roles, accounts=kept)
         case ProjectDeleted():
             return Project(
-                project_id=state.project_id, name=state.name, created_at=state.created_at, deleted_at=event.at
+                project_id=state.project_id,
+                name=state.name,
+                created_at=state.created_at,
+                department_id=state.department_id,
+                department_name=state.department_name,
+                deleted_at=event.at,
             )
         case ServiceAccountCreated() | ServiceAccountRotated() | ServiceAccountUsed() | ServiceAccountDeleted():
             return _with_accounts(state, event)
@@ -265,6 +313,15 @@ class CreateProject(_Command, frozen=True, kw_only=True):
     node_pools: tuple[str, ...] = ()
     pod_security: PodSecurity | None = None
     privileged: bool = False
+    node_types: tuple[str, ...] = ()
+    gpu_limit_milli: int | None = None
+    pool_quotas: tuple[PoolQuota, ...] = ()
+    department_id: str = DEFAULT_DEPARTMENT_ID
+    department_name: str = DEFAULT_DEPARTMENT
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where id and name of the department do not go together: the log keeps both."""
+        _check_department(self.department_id, self.department_name)
 
 
 class ChangeProject(_Command, frozen=True, kw_only=True):
@@ -275,6 +332,27 @@ class ChangeProject(_Command, frozen=True, kw_only=True):
     node_pools: tuple[str, ...] = ()
     pod_security: PodSecurity | None = None
     privileged: bool = False
+    node_types: tuple[str, ...] = ()
+    gpu_limit_milli: int | None = None
+    pool_quotas: tuple[PoolQuota, ...] = ()
+    department_id: str | None = None
+    """Of the department to move into; None: it stays where it is."""
+    department_name: str = ""
+
+    def __post_init__(self) -> None:
+        """As CreateProject."""
+        if self.department_id is not None:
+            _check_department(self.department_id, self.department_name)
+
+
+class MoveLostProject(_Command, frozen=True, kw_only=True):
+    """Move a project whose department was deleted into the department `default`: it was created, or moved there, in the
+    moment of that deletion.
+    """
+
+    project_id: str
+    department_id: str
+    """Of the department that was deleted, and that the project stands in."""
 
 
 class GrantProjectRole(_Command, frozen=True, kw_only=True):
@@ -306,6 +384,7 @@ class DeleteProject(_Command, frozen=True, kw_only=True):
 ProjectCommand = (
     CreateProject
     | ChangeProject
+    | MoveLostProject
     | GrantProjectRole
     | RevokeProjectRole
     | DeleteProject
@@ -323,16 +402,11 @@ def decide(command: ProjectCommand, state: Project, context: Context) -> Decisio
         return Refusal(code="not_found", message=f"there is no project {command.project_id}")
     match command:
         case ChangeProject():
-            wanted = (command.gpu_quota_milli, command.node_pools, command.pod_security, command.privileged)
-            if wanted == (state.gpu_quota_milli, state.node_pools, state.pod_security, state.privileged):
+            return _change(command, state)
+        case MoveLostProject():
+            if state.department_id != command.department_id:
                 return ()
-            changed = ProjectChanged(
-                gpu_quota_milli=command.gpu_quota_milli,
-                node_pools=command.node_pools,
-                pod_security=command.pod_security,
-                privileged=command.privileged,
-            )
-            return (changed,)
+            return (ProjectMoved(department_id=DEFAULT_DEPARTMENT_ID, department_name=DEFAULT_DEPARTMENT),)
         case GrantProjectRole():
             if is_account(command.actor):
                 return role_is_fixed(command.subject)
@@ -363,15 +437,39 @@ def role_is_fixed(subject: str) -> Refusal:
     )
 
 
-def name_taken(name: str) -> Refusal:
+def name_taken(name: str, instead: str) -> Refusal:
+    """Args: instead, a name to propose."""
     return Refusal(
-        code="name_taken", field="name", message=f"a project named {name!r} already exists; choose another name"
+        code="name_taken",
+        field="name",
+        message=f"a project named {name!r} already exists; choose another name, such as {instead!r}",
     )
+
+
+def _check_department(department_id: str, name: str) -> None:
+    if not fits(department_id, name):
+        raise ValueError(f"department {department_id!r} cannot have the name {name!r}")
+
+
+def _change(command: ChangeProject, state: Project) -> tuple[ProjectEvent, ...]:
+    changed = ProjectChanged(
+        gpu_quota_milli=command.gpu_quota_milli,
+        node_pools=command.node_pools,
+        pod_security=command.pod_security,
+        privileged=command.privileged,
+        node_types=command.node_types,
+        gpu_limit_milli=command.gpu_limit_milli,
+        pool_quotas=command.pool_quotas,
+    )
+    events: list[ProjectEvent] = [] if evolve(state, changed) == state else [changed]
+    if command.department_id is not None and command.department_id != state.department_id:
+        events.append(ProjectMoved(department_id=command.department_id, department_name=command.department_name))
+    return tuple(events)
 
 
 def _create(command: CreateProject, state: Project, context: Context) -> Decision[ProjectEvent]:
     if state.exists:
-        return name_taken(command.name)
+        return name_taken(command.name, f"{command.name}-2")
     return (
         ProjectCreated(
             project_id=incarnation_id(project_key(command.name), context.command_id),
@@ -381,5 +479,10 @@ def _create(command: CreateProject, state: Project, context: Context) -> Decisio
             node_pools=command.node_pools,
             pod_security=command.pod_security,
             privileged=command.privileged,
+            node_types=command.node_types,
+            gpu_limit_milli=command.gpu_limit_milli,
+            pool_quotas=command.pool_quotas,
+            department_id=command.department_id,
+            department_name=command.department_name,
         ),
     )

@@ -19,7 +19,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 REFUSALS: Final[dict[str, str]] = {
-    "name_taken": "A living workload of the project has this name, or a project or cluster has it.",
+    "name_taken": "A living workload of the project has this name, or a department, project, cluster or node pool has "
+    "it.",
     "url_taken": "A living workload has the address before the domain of the proxy that an exposed URL asks for.",
     "local_taken": "A cluster of kind local exists already. It is this machine, so there can be only one.",
     "not_found": "It does not exist, or you may not see it.",
@@ -37,9 +38,13 @@ REFUSALS: Final[dict[str, str]] = {
     "workload_deleted": "The workload is deleted or being deleted.",
     "others_refused": "Another item of a batch that is all or nothing was refused, so this one was not created either.",
     "unknown_project": "No project has this id.",
+    "unknown_department": "No department has this id.",
     "unknown_cluster": "No cluster has this id.",
     "set_by_cluster": "The cluster's own configuration sets the opposite, and it takes precedence.",
     "project_not_empty": "The project still has living workloads, so it cannot be deleted.",
+    "department_not_empty": "Projects still stand in the department, so it cannot be deleted.",
+    "default_department": "The default department is always there, so it cannot be deleted.",
+    "node_pool_in_use": "Departments or projects name the node pool, so it cannot be removed.",
     "too_many_accounts": "The project has reached its limit of service accounts.",
     "too_many_subscriptions": "The project, or all projects together, have reached the limit of subscriptions.",
     "too_many_webhooks": "The project, or all projects together, have reached the limit of webhooks.",

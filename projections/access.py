@@ -39,8 +39,13 @@ POLICIES: Final[Mapping[str, tuple[str, str]]] = {
     tables.reservations.name: (_LOOKED_UP, "true"),
 }
 """Which rows PROJECT_READER and TENANT_READER see, by derived table."""
-OPEN: Final = (tables.checkpoint.name, tables.moments.name, tables.nodes.name, tables.clusters.name, tables.prices.name)
-"""Derived tables that belong to no project. Those that stand nowhere here the api cannot read at all."""
+OPEN: Final = (
+    *(tables.checkpoint.name, tables.moments.name, tables.nodes.name, tables.clusters.name, tables.prices.name),
+    tables.departments.name,
+)
+"""Derived tables that belong to no project; of departments they have the name alone. Those that stand nowhere here the
+api cannot read at all.
+"""
 
 FEWEST_CONNECTIONS: Final = 8
 MOST_CONNECTIONS: Final = 40

@@ -174,6 +174,8 @@ total_running_seconds: Final = _total_seconds(_w.running_micros, (Phase.RUNNING.
 
 UNSTORED: Final[dict[str, ColumnElement[Any]]] = {
     "project_name": projects.c.name,
+    "department_id": projects.c.department_id,
+    "department_name": projects.c.department_name,
     "cluster_name": clusters.c.name,
     "total_pending_seconds": total_pending_seconds,
     "total_running_seconds": total_running_seconds,
@@ -209,7 +211,7 @@ _SEARCHED: Final = tuple(_expression(c) for c in columns_of(WorkloadRow) if c.pu
 
 
 def source() -> FromClause:
-    """The workloads with the names of their project and cluster."""
+    """The workloads with the names of their project, department and cluster."""
     return workloads.outerjoin(projects, projects.c.id == _w.project_id).outerjoin(
         clusters, clusters.c.id == _w.cluster_id
     )

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from events.aggregate import (
     ASSET,
     CLUSTER,
+    DEPARTMENT,
     HOURS,
     NODE,
     PRICES,
@@ -27,6 +28,7 @@ from events.aggregate import (
 from events.asset import Asset, AssetCreated
 from events.cluster import Cluster, ClusterAdded
 from events.commit import Commit
+from events.department import Department, DepartmentCreated
 from events.ids import key_of_id
 from events.node import Node
 from events.prices import Prices
@@ -38,6 +40,8 @@ from projections.changes import Change, Changes, Passed
 from projections.clusters import project as clusters
 from projections.clusters.rows import ClusterRow
 from projections.columns import Folded
+from projections.departments import project as departments
+from projections.departments.rows import DepartmentRow
 from projections.hours import project as hours
 from projections.nodes import project as nodes
 from projections.nodes.rows import NodeRow
@@ -160,6 +164,13 @@ _PROJECTS: Final = _Past[Project](
     seldom=lambda project: project,
 )
 
+_DEPARTMENTS: Final = _Past[Department](
+    table="departments",
+    leaving=Leaving(DepartmentRow, Folded[Department]),
+    is_listed=lambda department: bool(department.department_id),
+    seldom=lambda department: department,
+)
+
 _PRICES: Final = _Past[Prices](
     table="prices",
     leaving=Leaving(PricesRow, Folded[Prices]),
@@ -179,6 +190,7 @@ KINDS: Final[dict[str, Kind]] = {
     NODE.name: _of_state(NODE, nodes.project, _NODES),
     CLUSTER.name: _of_state(CLUSTER, clusters.project, _CLUSTERS),
     PROJECT.name: _of_state(PROJECT, projects.project, _PROJECTS),
+    DEPARTMENT.name: _of_state(DEPARTMENT, departments.project, _DEPARTMENTS),
     HOURS.name: Kind(empty=hours.EMPTY, work=hours.HoursWork),
     PRICES.name: _of_state(PRICES, prices.project, _PRICES),
     ASSET.name: _of_state(ASSET, assets.project, _ASSETS),
@@ -189,6 +201,7 @@ _CREATED_IDS: Final[dict[type, str]] = {
     WorkloadCreated: "workload_id",
     ClusterAdded: "cluster_id",
     ProjectCreated: "project_id",
+    DepartmentCreated: "department_id",
     AssetCreated: "asset_id",
 }
 """What begins another life in the same chain, and where it says its id."""

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+from events.department import DEFAULT_DEPARTMENT_ID
 from projections import filters
 from projections.access import scope_values
 from projections.filters import WorkloadQuery
@@ -34,6 +35,7 @@ from projections.tables import (
     checkpoint,
     clusters,
     current_projection,
+    departments,
     history,
     moments,
     nodes,
@@ -120,9 +122,12 @@ class AssetQuery:
     """The whole name."""
     scope: str | None = None
     project_id: str | None = None
-    """Those that a workload of this project can use; likewise the two below."""
+    """Those that a workload of this project can use; likewise the three below."""
+    department_id: str | None = None
     cluster_id: str | None = None
     workload_type: str | None = None
+    departments: frozenset[str] | None = None
+    """Those of other departments are not shown at all; None: of none."""
     created_by: str | None = None
     """Actor id of who created them."""
     offset: int = 0
@@ -452,6 +457,12 @@ class Queries:
                 (await connection.execute(select(projects.c.id).where(projects.c.deleted_at.is_(None)))).scalars()
             )
 
+    async def department_ids(self) -> list[str]:
+        """Of those that are not deleted; the default one only where it was ever changed."""
+        statement = select(departments.c.id).where(departments.c.deleted_at.is_(None))
+        async with self._snapshot() as (connection, _):
+            return list((await connection.execute(statement)).scalars())
+
     async def assets(self, query: AssetQuery) -> Page:
         """One page of living assets of living places, by name. Raises InvalidQueryError."""
         statement = _assets(query).offset(query.offset).limit(query.limit + 1)
@@ -658,12 +669,19 @@ def _assets(query: AssetQuery) -> Select[Any]:
     a = assets.c
     lives = select(projects.c.id).where(projects.c.id == a.project_id, projects.c.deleted_at.is_(None)).exists()
     stands = select(clusters.c.id).where(clusters.c.id == a.cluster_id, clusters.c.removed.is_(False)).exists()
+    there = select(departments.c.id).where(departments.c.id == a.department_id, departments.c.deleted_at.is_(None))
     statement = select(assets).where(
         a.kind == query.kind,
         a.deleted_at.is_(None),
         or_(a.project_id == "", lives),
         or_(a.cluster_id == "", stands),
+        # The default one has a row only where it was ever changed.
+        or_(a.department_id.in_(("", DEFAULT_DEPARTMENT_ID)), there.exists()),
     )
+    if query.departments is not None:
+        statement = statement.where(a.department_id.in_(("", *sorted(query.departments))))
+    if query.department_id is not None:
+        statement = statement.where(a.department_id.in_(("", query.department_id)))
     if query.search is not None:
         statement = statement.where(filters.containing(a.name, query.search))
     if query.name is not None:

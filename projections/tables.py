@@ -32,6 +32,7 @@ from sqlalchemy.types import TypeEngine
 from projections.assets.rows import AssetRow
 from projections.clusters.rows import ClusterRow
 from projections.columns import Type, columns_of
+from projections.departments.rows import DepartmentRow
 from projections.hours.rows import HourRow, RateRow
 from projections.nodes.rows import NodeRow, ReservationRow
 from projections.past import SELDOM, SINCE, UNTIL, has_past, kept_columns
@@ -46,7 +47,7 @@ LASTING_SCHEMA: Final = "muster"
 REBUILD_LOCK: Final = 0x6D757362
 """Key of the advisory lock that a running rebuild holds: "musb" in ASCII."""
 
-SHAPE: Final = 14
+SHAPE: Final = 15
 """Raise it with any change to derived tables or to what is written into them: a projector of another shape halts and
 asks for a rebuild."""
 
@@ -184,6 +185,8 @@ nodes: Final = _table("nodes", NodeRow, rows_change=True)
 reservations: Final = _table("reservations", ReservationRow)
 clusters: Final = _table("clusters", ClusterRow)
 projects: Final = _table("projects", ProjectRow)
+Index("projects_department", projects.c.department_id, postgresql_where=_LIVING)
+departments: Final = _table("departments", DepartmentRow)
 project_use: Final = _table("project_use", UseRow, rows_change=True)
 use_hours: Final = _table("use_hours", HourRow, rows_change=True)
 use_rates: Final = _table("use_rates", RateRow, rows_change=True)

@@ -11,6 +11,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ("events", "projections", "services", "muster")
 MOST_LINES = 70
 """Of one function: a screen."""
+GENERATED = ROOT / "clients" / "python" / "muster_client" / "operations.py"
+"""As long as what it lists, such as the names of all commands."""
 
 
 def modules(*folders: str) -> Iterator[Path]:
@@ -45,6 +47,7 @@ def test_a_function_fits_a_screen() -> None:
     lengths = {
         f"{path.relative_to(ROOT)} {node.name}": (node.end_lineno or 0) - node.lineno + 1
         for path in modules(*SHIPPED, "development", "benchmarks", "tools", "tests", "clients", "examples")
+        if path != GENERATED
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }

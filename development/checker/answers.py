@@ -92,6 +92,7 @@ def _row(log: LogChecker, workload: Workload) -> Answer:
         "name": workload.name,
         "projectId": workload.project_id,
         "projectName": project and project.name,
+        "departmentName": project and project.department,
         "clusterId": workload.cluster_id,
         "clusterName": cluster and cluster.name,
         "submittedBy": workload.owner,
@@ -246,6 +247,9 @@ def _project(log: LogChecker, project: Project) -> Answer:
         "nodePools": project.node_pools,
         "podSecurity": project.pod_security,
         "privileged": project.privileged,
+        "nodeTypes": project.node_types,
+        "gpuLimit": None if project.gpu_limit_milli is None else project.gpu_limit_milli / 1000,
+        "departmentName": project.department,
         "use": {
             "workloads": dict(Counter(each.phase for each in its)),
             "pods": len(live),

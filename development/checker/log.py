@@ -43,6 +43,9 @@ AUTHORS: Final[Mapping[str, str]] = {
     "NodeCordoned": "user",
     "NodeUncordoned": "user",
     "ProjectDeleted": "user",
+    "DepartmentCreated": "user",
+    "DepartmentChanged": "user",
+    "DepartmentDeleted": "user",
     "ServiceAccountCreated": "user",
     "ServiceAccountRotated": "user",
     "ServiceAccountUsed": "user",
@@ -226,6 +229,8 @@ class LogChecker:
                 self._restored(record, data)
             elif record.kind == "project":
                 self._all_wrong(self.places.take_project(record, type_, data))
+            elif record.kind == "department":
+                self._all_wrong(self.places.take_department(record, type_, data))
             elif record.kind == "cluster":
                 self._all_wrong(self.places.take_cluster(record, type_, data))
             elif record.kind == "asset":

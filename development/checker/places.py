@@ -1,5 +1,5 @@
-"""Books of projects, clusters, assets and policies: which there are under which name, how they are set, what clusters
-say.
+"""Books of departments, projects, clusters, assets and policies: which there are under which name, how they are set,
+what clusters say.
 """
 
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from development.checker.records import Fields, Record, moment
 from development.checker.workloads import Wrong
 
 DEFAULT_POOL: Final = "default"
+DEFAULT_DEPARTMENT: Final = "default"
 
 
 @dataclass
@@ -25,6 +26,23 @@ class Project:
     node_pools: list[str] = field(default_factory=list[str])
     pod_security: str | None = None
     privileged: bool = False
+    node_types: list[str] = field(default_factory=list[str])
+    gpu_limit_milli: int | None = None
+    department: str = DEFAULT_DEPARTMENT
+    """Its name."""
+    deleted: bool = False
+
+
+@dataclass
+class Department:
+    """One incarnation of a name."""
+
+    id: str
+    name: str
+    created_at: datetime
+    version: int
+    node_pools: list[str] = field(default_factory=list[str])
+    node_types: list[str] = field(default_factory=list[str])
     deleted: bool = False
 
 
@@ -76,8 +94,9 @@ class Places:
         self._asset_of: dict[str, Asset] = {}
         self._policy_of: dict[str, Fields] = {}
         """What the newest setting of each policy says, by key; a deleted one has none."""
+        self._department_of: dict[str, Department] = {}
+        """The newest of each name, by key; likewise those below."""
         self._project_of: dict[str, Project] = {}
-        """The newest of each name, by key; likewise the one below."""
         self._cluster_of: dict[str, Cluster] = {}
 
     @property
@@ -108,8 +127,40 @@ class Places:
             known.node_pools = data.get("node_pools", [])
             known.pod_security = data.get("pod_security")
             known.privileged = data.get("privileged", False)
+            known.node_types = data.get("node_types", [])
+            known.gpu_limit_milli = data.get("gpu_limit_milli")
+            known.department = data.get("department_name", known.department)
+        elif type_ == "ProjectMoved":
+            if known.department == data["department_name"] == DEFAULT_DEPARTMENT:
+                yield "project", f"{known.name} is moved to where it is"
+            known.department = data["department_name"]
         elif type_ == "ProjectDeleted":
             known.deleted = True
+
+    @property
+    def living_departments(self) -> list[Department]:
+        """Those that the log tells of; the default one is there in any case."""
+        return sorted((each for each in self._department_of.values() if not each.deleted), key=lambda each: each.name)
+
+    def take_department(self, record: Record, type_: str, data: Fields) -> Iterator[Wrong]:
+        known = self._department_of.get(record.key)
+        if type_ == "DepartmentCreated":
+            if known is not None and not known.deleted:
+                yield "department", f"{data['name']} is made a second time"
+            known = Department(data["department_id"], data["name"], moment(data["at"]), record.seq)
+            self._department_of[record.key] = known
+        elif known is None or known.deleted:
+            yield "department", f"{type_} on {record.subject}, which is deleted or never was"
+            return
+        known.version = record.seq
+        if type_ in {"DepartmentCreated", "DepartmentChanged"}:
+            known.node_pools, known.node_types = data.get("node_pools", []), data.get("node_types", [])
+        elif type_ == "DepartmentDeleted":
+            if known.name == DEFAULT_DEPARTMENT:
+                yield "department", "the default department is deleted"
+            known.deleted = True
+        else:
+            yield "unknown", f"the checker does not know {type_}"
 
     def take_asset(self, record: Record, type_: str, data: Fields) -> Iterator[Wrong]:
         known = self._asset_of.get(record.key)
@@ -118,7 +169,7 @@ class Places:
                 yield "asset", f"{data['name']} is made a second time"
             if data["asset_id"] in self.assets:
                 yield "asset", f"{data['asset_id']} was made twice"
-            places = {"project": data.get("project_id", ""), "cluster": data.get("cluster_id", "")}
+            places = {place: data.get(f"{place}_id", "") for place in ("project", "cluster", "department")}
             if {scope for scope, id_ in places.items() if id_} != {data["scope"]} - {"tenant"}:
                 yield "asset", f"{data['name']} is for a {data['scope']}, and names {places}"
             known = Asset(data["asset_id"], data["kind"], data["name"], record.seq, data["spec"])
@@ -139,7 +190,7 @@ class Places:
 
     def take_policy(self, record: Record, type_: str, data: Fields) -> Iterator[Wrong]:
         known = self._policy_of.get(record.key)
-        own = ("workload_type", "project_id")
+        own = ("workload_type", "project_id", "department_id")
         if known is not None and any(data.get(name, "") != known.get(name, "") for name in own):
             yield "policy", f"{record.subject} is of {[known.get(name) for name in own]}, and {type_} of another"
         if type_ == "PolicySet":

@@ -31,6 +31,14 @@ class ProjectSettings(OfProject, frozen=True, kw_only=True, rename="camel"):
     """The loosest Pod Security Standard of its pods on Kubernetes. Null: the setting of the cluster."""
     privileged: bool
     """Whether its workloads may have what Pod Security `baseline` forbids."""
+    gpu_limit_milli: int | None
+    """Limit on all workloads, in thousandths of a GPU. Null: no limit."""
+    node_types: list[str]
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: str
+    """UUID of the department that it stands in."""
+    department_name: str
+    """Name of that department."""
 
 
 class ProjectCreated(ProjectSettings, frozen=True, kw_only=True, rename="camel"):
@@ -41,7 +49,7 @@ class ProjectCreated(ProjectSettings, frozen=True, kw_only=True, rename="camel")
 
 
 class ProjectChanged(ProjectSettings, frozen=True, kw_only=True, rename="camel"):
-    """Its quota or another setting was changed."""
+    """Its quota or another setting was changed, also in single node pools, or it was moved into another department."""
 
 
 class ProjectDeleted(OfProject, frozen=True, kw_only=True, rename="camel"):
@@ -98,7 +106,7 @@ EVENTS: Final[tuple[type[PublicEvent], ...]] = (
 )
 
 MOST_POOLS: Final = 100
-"""In one event."""
+"""In one event; likewise node types."""
 
 
 def tell(happening: Happening[Project]) -> Iterator[Told]:
@@ -124,13 +132,21 @@ def _told(happening: Happening[Project], was: Project, now: Project, event: Proj
         "node_pools": [cut(pool, MOST_NAME_CHARACTERS) for pool in now.node_pools[:MOST_POOLS]],
         "pod_security": now.pod_security,
         "privileged": now.privileged,
+        "gpu_limit_milli": fit_or_none(now.gpu_limit_milli),
+        "node_types": [cut(word, MOST_NAME_CHARACTERS) for word in now.node_types[:MOST_POOLS]],
+        "department_id": cut(now.department_id, MOST_NAME_CHARACTERS),
+        "department_name": cut(now.department_name, MOST_NAME_CHARACTERS),
     }
     if now.project_id != was.project_id:
         return ProjectCreated(at=now.created_at, **settings, **of)
-    asked = (was.gpu_quota_milli, was.node_pools, was.pod_security, was.privileged)
-    if now.exists and (now.gpu_quota_milli, now.node_pools, now.pod_security, now.privileged) != asked:
+    if now.exists and _settings(now) != _settings(was):
         return ProjectChanged(**settings, **of)
     return None if now.budget is was.budget or now.budget is None else _of_budget(event, now.budget, of)
+
+
+def _settings(state: Project) -> tuple[object, ...]:
+    own = (state.gpu_quota_milli, state.node_pools, state.pod_security, state.privileged, state.node_types)
+    return (*own, state.department_id, state.gpu_limit_milli, state.pool_quotas)
 
 
 def _of_budget(event: ProjectEvent, budget: budgets.Budget, of: dict[str, Any]) -> PublicEvent | None:

@@ -3,7 +3,20 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from events.aggregate import ASSET, CLUSTER, HOURS, LOG, NODE, POLICY, PRICES, PROJECT, TENANT, VOID, WORKLOAD
+from events.aggregate import (
+    ASSET,
+    CLUSTER,
+    DEPARTMENT,
+    HOURS,
+    LOG,
+    NODE,
+    POLICY,
+    PRICES,
+    PROJECT,
+    TENANT,
+    VOID,
+    WORKLOAD,
+)
 from events.public import cluster, lost, node, project, workload
 from events.public.shape import Happening, PublicEvent, Told
 
@@ -26,6 +39,8 @@ PUBLIC: Final[dict[str, Public]] = {
     NODE.name: Public(node.EVENTS, node.tell),
     CLUSTER.name: Public(cluster.EVENTS, cluster.tell),
     PROJECT.name: Public(project.EVENTS, project.tell),
+    # Belongs to no project, and which projects stand in it, those tell themselves.
+    DEPARTMENT.name: Public((), _nothing),
     VOID.name: Public(lost.EVENTS, lost.tell),
     # Who has which role everywhere is no project's business; nor are prices, until they exhaust a budget.
     TENANT.name: Public((), _nothing),

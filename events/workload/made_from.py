@@ -13,7 +13,15 @@ from msgspec.structs import replace
 from events.workload.spec import TrainingSpec
 
 Source = Literal[
-    "request", "data source", "compute", "environment", "template", "project policy", "tenant policy", "default"
+    "request",
+    "data source",
+    "compute",
+    "environment",
+    "template",
+    "project policy",
+    "department policy",
+    "tenant policy",
+    "default",
 ]
 """Who can set a field; the first goes before the others."""
 SOURCES: Final[tuple[Source, ...]] = get_args(Source)
@@ -45,6 +53,10 @@ class MadeFrom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sequence of the commit that set the policy of the tenant, as it was then; 0: there was none. Likewise below."""
     project_policy: int = 0
     """Of the policy of the project."""
+    department_policy: int = 0
+    """Of the policy of the department in which the project stood."""
+    department_id: str = ""
+    """UUID of that department, where it had a policy."""
     set_by: dict[str, tuple[str, ...]] = {}
     """Fields of the spec by who set them, such as `image` or `labels[0]`, where the value does not say it: one that
     differs from its default is taken to be set by the request, and every other to be a default.

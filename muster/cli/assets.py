@@ -13,13 +13,13 @@ from events.nearest import did_you_mean
 from muster.cli.command import MusterGroup, Session, command, group
 from muster.cli.complete import compute_names, credential_names, data_source_names, environment_names, template_names
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import LAG_SECONDS, UUID, cluster_id, find_cluster, find_project, project_id
-from muster.cli.options import ClusterOption, IdempotencyOption, ProjectOption, YesOption, confirm
+from muster.cli.names import LAG_SECONDS, UUID, cluster_id, find_cluster, find_department, find_project, project_id
+from muster.cli.options import ClusterOption, DepartmentOption, IdempotencyOption, ProjectOption, YesOption, confirm
 from muster.cli.output import Column, plain_text
 from muster.cli.values import Row, row_of, rows_of, text_of, texts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 PAGE: Final = 100
 """Rows that are asked for at once."""
@@ -130,6 +130,7 @@ ASSET_COLUMNS: Final = (
     Column("BY", "meta.createdBy", wide=True),
     Column("PROJECT", "meta.projectId", wide=True),
     Column("CLUSTER", "meta.clusterId", wide=True),
+    Column("DEPARTMENT", "meta.departmentId", wide=True),
     Column("ID", "meta.id", wide=True),
 )
 _FileOption = Annotated[
@@ -139,8 +140,8 @@ _ScopeOption = Annotated[
     str | None,
     typer.Option(
         "--scope",
-        metavar="tenant|cluster|project",
-        help="Who can use it. Default: what the file says, else the project or cluster of the flag, else everybody.",
+        metavar="tenant|cluster|department|project",
+        help="Who can use it. Default: what the file says, else who the flag names, else everybody.",
     ),
 ]
 
@@ -176,7 +177,7 @@ def find_asset(
 
 def _where(row: Row) -> str:
     meta = row_of(row, "meta")
-    place = text_of(meta, "projectId") or text_of(meta, "clusterId")
+    place = text_of(meta, "projectId") or text_of(meta, "clusterId") or text_of(meta, "departmentId")
     return f"{text_of(meta, 'scope')} {place}".strip()
 
 
@@ -269,6 +270,7 @@ def _add_reads(app: typer.Typer, of: AssetNoun) -> None:
         search: Annotated[str | None, typer.Option("--search", help="Only those with this in their name.")] = None,
         project: ProjectOption = None,
         cluster: ClusterOption = None,
+        department: DepartmentOption = None,
         limit: Annotated[
             int, typer.Option("--limit", metavar="N", min=0, help="Maximum number of rows; 0 shows all.")
         ] = PAGE,
@@ -278,6 +280,8 @@ def _add_reads(app: typer.Typer, of: AssetNoun) -> None:
             scope.append(("projectId", project_id(session.api, project)))
         if cluster:
             scope.append(("clusterId", text_of(find_cluster(session.api, cluster), "id")))
+        if department:
+            scope.append(("departmentId", text_of(find_department(session.api, department), "id")))
         rows, more = session.api.pages(of.path, of.rows, scope, most=limit, at_once=PAGE)
         session.out.rows(rows, ASSET_COLUMNS, name="meta.name", empty=f"no {of.called}s that you can use")
         if more:
@@ -331,6 +335,7 @@ def _add_create(app: typer.Typer, of: AssetNoun) -> None:
         scope: _ScopeOption = None,
         project: ProjectOption = None,
         cluster: ClusterOption = None,
+        department: DepartmentOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         body = _read(file)
@@ -339,7 +344,7 @@ def _add_create(app: typer.Typer, of: AssetNoun) -> None:
             meta["name"] = name
         if not text_of(meta, "name"):
             raise usage(f"the {of.called} needs a name", todo=f"muster {of.noun} create NAME -f {quote(file)}")
-        _set_place(session, of, meta, scope=scope, project=project, cluster=cluster)
+        _set_place(session, of, meta, scope, {"project": project, "cluster": cluster, "department": department})
         made = session.api.mutate("POST", of.path, {**body, "meta": meta}, idempotency_key=idempotency_key).body
         _made(session, made)
         session.out.talk(f"{of.called} {text_of(row_of(made, 'meta'), 'name')} created")
@@ -363,25 +368,29 @@ def _a(of: AssetNoun) -> str:
 
 
 def _set_place(
-    session: Session, of: AssetNoun, meta: Row, *, scope: str | None, project: str | None, cluster: str | None
+    session: Session, of: AssetNoun, meta: Row, scope: str | None, places: "Mapping[str, str | None]"
 ) -> None:
     """What flags say goes before the file. Raises Problem."""
-    if project and cluster and scope is None:
-        raise usage("--project and --cluster exclude each other", todo="an asset is for one project, or one cluster")
-    scope = scope or ("project" if project else "cluster" if cluster else None)
+    named = [place for place, given in places.items() if given]
+    if len(named) > 1 and scope is None:
+        flags = " and ".join(f"--{place}" for place in named)
+        raise usage(f"{flags} exclude each other", todo=f"an asset is for one {', or one '.join(named)}")
+    scope = scope or next(iter(named), None)
     if scope is None and (meta.get("scope") or of.default_scope == "tenant"):
         meta.setdefault("scope", "tenant")
         return
     scope = scope or of.default_scope
     meta["scope"] = scope
-    for place in ("projectId", "clusterId"):
+    for place in ("projectId", "clusterId", "departmentId"):
         meta.pop(place, None)
-    if scope == "project" or project:
+    if scope == "project" or places["project"]:
         from muster.cli.names import default_project
 
-        meta["projectId"] = text_of(default_project(session, project), "id")
-    if scope == "cluster" or cluster:
-        meta["clusterId"] = cluster_id(session, cluster)
+        meta["projectId"] = text_of(default_project(session, places["project"]), "id")
+    if scope == "cluster" or places["cluster"]:
+        meta["clusterId"] = cluster_id(session, places["cluster"])
+    if department := places["department"]:
+        meta["departmentId"] = text_of(find_department(session.api, department), "id")
 
 
 def _read(file: str) -> Row:

@@ -138,7 +138,18 @@ def pod_names(ctx: Any, incomplete: str) -> list[Offer]:
 
 
 def project_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
-    return _names("/org-unit/projects", "projects", incomplete)
+    return _named_pages("/org-unit/projects", "projects", incomplete)
+
+
+def department_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
+    return _named_pages("/org-unit/departments", "departments", incomplete)
+
+
+def _named_pages(path: str, key: str, incomplete: str) -> list[str]:
+    """Of a list with pages: what has the text in its name."""
+    from urllib.parse import quote
+
+    return _names(f"{path}?limit={_OFFERED}" + (f"&search={quote(incomplete)}" if incomplete else ""), key, incomplete)
 
 
 def cluster_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
@@ -222,6 +233,7 @@ SOURCES: Final = {
     for source in (
         workload_names, pod_names, project_names, cluster_names, node_pools, labels, context_names, shells, phases,
         environment_names, compute_names, data_source_names, credential_names, template_names, policy_kinds,
+        department_names,
     )
 }  # fmt: skip
 """Of live values, by the name that the table knows."""

@@ -14,6 +14,7 @@ import typer
 from muster.cli.command import Session, command
 from muster.cli.contexts import config_file
 from muster.cli.exits import ExitCode, Problem
+from muster.cli.names import project_names
 from muster.cli.output import Column, plain_text
 from muster.cli.values import Json, Row, format_span, number_of, row_of, rows_of, text_of
 
@@ -228,10 +229,9 @@ def _token(session: Session) -> Finding:
 
 def _project_names(session: Session) -> dict[str, str]:
     try:
-        rows = rows_of(session.api.get("/org-unit/projects"), "projects")
+        return project_names(session.api)
     except Problem:
         return {}
-    return {text_of(row, "id"): text_of(row, "name") for row in rows}
 
 
 def _clusters(session: Session) -> Finding:

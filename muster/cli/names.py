@@ -7,12 +7,12 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from events.nearest import did_you_mean
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.values import Row, rows_of, text_of
+from muster.cli.values import Json, Row, row_of, rows_of, text_of
 
 if TYPE_CHECKING:
     from muster.cli.client import Api
@@ -26,6 +26,8 @@ LAG_SECONDS: Final = 0.3
 """More than the p99 from event to row."""
 _MOST_NAMED: Final = 20
 """Names in one sentence."""
+_MOST_ROWS: Final = 100_000
+"""Of a list that is read whole: an end, whatever the answers say."""
 _SHOWN: Final = 5
 """Candidates that an ambiguity names."""
 
@@ -109,11 +111,34 @@ def project_id(api: "Api", given: str) -> str:
 
 def project_names(api: "Api") -> dict[str, str]:
     """Names of the projects that the caller may see, by id."""
-    return {text_of(row, "id"): text_of(row, "name") for row in rows_of(api.get("/org-unit/projects"), "projects")}
+    return {text_of(row, "id"): text_of(row, "name") for row in every(api, "/org-unit/projects", "projects")}
+
+
+def every(api: "Api", path: str, key: str, parameters: Sequence[tuple[str, str | int]] = ()) -> list[Row]:
+    """The rows of all pages of a list."""
+    rows: list[Row] = []
+    offset: Json = 0
+    while isinstance(offset, int) and len(rows) < _MOST_ROWS:
+        page = api.get(path, [*parameters, ("offset", offset)] if offset else list(parameters))
+        rows += rows_of(page, key)
+        offset = row_of({"page": page}, "page").get("next")
+    return rows
 
 
 def find_project(api: "Api", given: str) -> Row:
-    return _find_named(api, given, path="/org-unit/projects", key="projects", what="project")
+    return _find_in_pages(api, given, path="/org-unit/projects", key="projects", what="project")
+
+
+def find_department(api: "Api", given: str) -> Row:
+    return _find_in_pages(api, given, path="/org-unit/departments", key="departments", what="department")
+
+
+def _find_in_pages(api: "Api", given: str, *, path: str, key: str, what: str) -> Row:
+    """Of a list with pages: by its name first, which takes one page however many there are."""
+    if (found := _named(rows_of(api.get(path, [("name", given)]), key), given)) is not None:
+        return found
+    things = every(api, path, key)
+    return _named(things, given) or refuse_name(things, given, what=what, as_of=api.as_of)
 
 
 def find_default_project(session: "Session", api: "Api") -> Row:
@@ -187,7 +212,7 @@ def default_project(session: "Session", given: str | None) -> Row:
         return find_project(session.api, given)
     if session.target.project:
         return find_default_project(session, session.api)
-    projects = rows_of(session.api.get("/org-unit/projects"), "projects")
+    projects = every(session.api, "/org-unit/projects", "projects")
     if len(projects) == 1:
         return projects[0]
     if not projects:

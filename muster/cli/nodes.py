@@ -200,6 +200,31 @@ def add_pools(root: typer.Typer) -> None:
         rows = rows_of(session.api.get("/node-pools", _scope(session, cluster)), "nodePools")
         session.out.rows(rows, POOL_COLUMNS, empty="no node pools, because there are no clusters")
 
+    _add_pool_changes(pool)
+    root.add_typer(pool, name="nodepool")
+
+
+_LabelOption = Annotated[
+    str,
+    typer.Option("--label", metavar="KEY=VALUE", help="A node is in the pool if it has this label with this value."),
+]
+
+
+def _labelled(label: str) -> tuple[str, str]:
+    """Raises Problem (usage)."""
+    key, separator, value = label.partition("=")
+    if not key or not separator:
+        raise usage(f"--label: {label!r} is not KEY=VALUE")
+    return key, value
+
+
+def _pool_is_set(session: Session, name: str, cluster: Row, key: str, value: str) -> None:
+    nodes = rows_of(session.api.get("/nodes", [("clusterId", text_of(cluster, "id"))]), "nodes")
+    told = _matching(nodes, key, value)
+    session.out.talk(f"node pool {name} of cluster {text_of(cluster, 'name')} set; {told}")
+
+
+def _add_pool_changes(pool: typer.Typer) -> None:
     @command(
         pool, "add", output=False, examples="muster nodepool add h100 --cluster big --label nvidia.com/gpu.product=H100"
     )
@@ -208,24 +233,35 @@ def add_pools(root: typer.Typer) -> None:
         name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pool.")],
         *,
         cluster: ClusterOption = None,
-        label: Annotated[
-            str,
-            typer.Option(
-                "--label", metavar="KEY=VALUE", help="A node is in the pool if it has this label with this value."
-            ),
-        ],
+        label: _LabelOption,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Create a node pool of the nodes with a label, or change its label."""
-        key, separator, value = label.partition("=")
-        if not key or not separator:
-            raise usage(f"--label: {label!r} is not KEY=VALUE")
+        """Create a node pool of the nodes with a label."""
+        key, value = _labelled(label)
         place = default_cluster(session, cluster)
-        identifier, where = text_of(place, "id"), text_of(place, "name")
-        body: Row = {"clusterId": identifier, "name": name, "labelKey": key, "labelValue": value}
+        body: Row = {"clusterId": text_of(place, "id"), "name": name, "labelKey": key, "labelValue": value}
         session.api.mutate("POST", "/node-pools", body, idempotency_key=idempotency_key)
-        nodes = rows_of(session.api.get("/nodes", [("clusterId", identifier)]), "nodes")
-        session.out.talk(f"node pool {name} of cluster {where} set; {_matching(nodes, key, value)}")
+        _pool_is_set(session, name, place, key, value)
+
+    @command(
+        pool, "set", output=False, examples="muster nodepool set h100 --cluster big --label nvidia.com/gpu.product=H100"
+    )
+    def set_pool(
+        session: Session,
+        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pool.", autocompletion=node_pools)],
+        *,
+        cluster: ClusterOption = None,
+        label: _LabelOption,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Change which nodes are in a node pool. Pods that run stay where they are."""
+        key, value = _labelled(label)
+        place = default_cluster(session, cluster)
+        if idempotency_key is None:
+            find_node_pool(session.api, name, text_of(place, "id"))
+        path = f"/node-pools/{text_of(place, 'id')}/{quote(name, safe='')}"
+        session.api.mutate("PUT", path, {"labelKey": key, "labelValue": value}, idempotency_key=idempotency_key)
+        _pool_is_set(session, name, place, key, value)
 
     @command(pool, "remove", output=False, examples="muster nodepool remove h100 --cluster big")
     def remove_pool(
@@ -247,8 +283,6 @@ def add_pools(root: typer.Typer) -> None:
         path = f"/node-pools/{identifier}/{name}"
         session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
         session.out.talk(f"node pool {name} of cluster {where} removed")
-
-    root.add_typer(pool, name="nodepool")
 
 
 def _matching(nodes: list[Row], key: str, value: str) -> str:

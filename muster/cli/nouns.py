@@ -73,7 +73,7 @@ NOUNS: Final[dict[str, Noun]] = {
     "policy": Noun(
         module="policies",
         add="add_policies",
-        summary="Policies: what administrators set and forbid, everywhere or in a project.",
+        summary="Policies: what administrators set and forbid, everywhere, in a department or a project.",
     ),
     "apply": Noun(
         module="apply",
@@ -106,6 +106,11 @@ NOUNS: Final[dict[str, Noun]] = {
         module="diff",
         add="add_diff",
         summary="Compare two moments: workloads, quotas and nodes, and what happened between them.",
+    ),
+    "department": Noun(
+        module="department",
+        add="add_department",
+        summary="Departments: groups of projects, and settings that hold for all of them.",
     ),
     "project": Noun(
         module="project", add="add_project", summary="Projects: workloads that belong together, and their GPU quota."

@@ -7,7 +7,16 @@ import typer
 
 from events.nearest import did_you_mean
 from events.phases import DesiredPhase, Phase
-from muster.cli.complete import cluster_names, columns, labels, phases, project_names, several_columns, workload_names
+from muster.cli.complete import (
+    cluster_names,
+    columns,
+    department_names,
+    labels,
+    phases,
+    project_names,
+    several_columns,
+    workload_names,
+)
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.values import ValueProblem, format_utc, parse_ago, parse_duration, parse_switch, parse_time
 
@@ -79,6 +88,10 @@ ClusterOption = Annotated[
 ]
 ClusterArgument = Annotated[
     str, typer.Argument(metavar="CLUSTER", help="Name, id, or unique beginning of an id.", autocompletion=cluster_names)
+]
+DepartmentOption = Annotated[
+    str | None,
+    typer.Option("--department", help="Department (name or id).", autocompletion=department_names),
 ]
 ProjectArgument = Annotated[
     str, typer.Argument(metavar="PROJECT", help="Name, id, or unique beginning of an id.", autocompletion=project_names)

@@ -1,4 +1,6 @@
-"""`muster policy`: what administrators set and forbid, for each kind of workload, everywhere or in a project."""
+"""`muster policy`: what administrators set and forbid, for each kind of workload, everywhere, in a department or in a
+project.
+"""
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -6,9 +8,9 @@ import typer
 
 from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
-from muster.cli.complete import policy_kinds
+from muster.cli.complete import department_names, policy_kinds
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.names import find_project
+from muster.cli.names import find_department, find_project
 from muster.cli.options import IdempotencyOption, ProjectOption, YesOption, confirm
 from muster.cli.output import Column
 from muster.cli.values import Row, row_of, rows_of, text_of, texts_of
@@ -48,6 +50,7 @@ POLICY_COLUMNS: Final = (
     Column("SET", "meta.setAt", time=True),
     Column("BY", "meta.setBy", wide=True),
     Column("PROJECT", "meta.projectId", wide=True),
+    Column("DEPARTMENT", "meta.departmentId", wide=True),
 )
 _KindArgument = Annotated[
     str,
@@ -59,6 +62,10 @@ _KindArgument = Annotated[
 ]
 
 
+_DepartmentOption = Annotated[
+    str | None,
+    typer.Option("--department", help="The policy of this department (name or id).", autocompletion=department_names),
+]
 _FileOption = Annotated[
     str, typer.Option("--file", "-f", metavar="FILE|-", help="Read defaults and rules from this YAML or JSON file.")
 ]
@@ -103,8 +110,16 @@ def _path(kind: str) -> str:
     return f"/policies/{kind}"
 
 
-def _where(session: Session, project: str | None) -> tuple[Query, str]:
-    """(query, what to call it) of the policy of this project; of the one that holds everywhere, where there is none."""
+def _where(session: Session, project: str | None, department: str | None) -> tuple[Query, str]:
+    """(query, what to call it) of the policy of this project or department; of the one that holds everywhere, where
+    neither is given. Raises Problem (usage) where both are.
+    """
+    if project is not None and department is not None:
+        raise usage("--project and --department do not go together", todo="give one of them, or none")
+    if department is not None:
+        found = find_department(session.api, department)
+        query = [("scope", "department"), ("departmentId", text_of(found, "id"))]
+        return query, f"of department {text_of(found, 'name')}"
     if project is None:
         return [("scope", "tenant")], "that holds everywhere"
     found = find_project(session.api, project)
@@ -113,11 +128,17 @@ def _where(session: Session, project: str | None) -> tuple[Query, str]:
 
 def _add_reads(app: typer.Typer) -> None:
     @command(
-        app, "list", examples="muster policy list\nmuster policy list -p vision", columns=POLICY_COLUMNS, past=True
+        app,
+        "list",
+        examples="muster policy list\nmuster policy list -p vision\nmuster policy list --department research",
+        columns=POLICY_COLUMNS,
+        past=True,
     )
-    def list_(session: Session, *, project: ProjectOption = None) -> None:
-        """List the policies that hold everywhere, and with -p also those of a project."""
-        places = [_where(session, None)[0], *([_where(session, project)[0]] if project else [])]
+    def list_(session: Session, *, project: ProjectOption = None, department: _DepartmentOption = None) -> None:
+        """List the policies that hold everywhere, and also those of a project (-p) or a department."""
+        places = [_where(session, None, None)[0]]
+        if project is not None or department is not None:
+            places.append(_where(session, project, department)[0])
         rows: list[Row] = []
         for kind in KINDS:
             for query in places:
@@ -133,9 +154,11 @@ def _add_reads(app: typer.Typer) -> None:
         columns=POLICY_COLUMNS,
         past=True,
     )
-    def describe(session: Session, kind: _KindArgument, *, project: ProjectOption = None) -> None:
+    def describe(
+        session: Session, kind: _KindArgument, *, project: ProjectOption = None, department: _DepartmentOption = None
+    ) -> None:
         """Show a policy: its defaults and its rules."""
-        query, called = _where(session, project)
+        query, called = _where(session, project, department)
         found = _policy(session, kind, query)
         if found is None:
             raise Problem(
@@ -164,7 +187,10 @@ def _describe(session: Session, row: Row) -> None:
     session.out.pairs(
         [
             ("For", text_of(meta, "workloadType")),
-            ("Scope", f"{text_of(meta, 'scope')} {text_of(meta, 'projectId')}".strip()),
+            (
+                "Scope",
+                f"{text_of(meta, 'scope')} {text_of(meta, 'projectId') or text_of(meta, 'departmentId')}".strip(),
+            ),
             ("Set", f"{session.out.time(meta.get('setAt'))} by {text_of(meta, 'setBy')}"),
         ]
     )
@@ -178,7 +204,9 @@ def _add_changes(app: typer.Typer) -> None:
         app,
         "set",
         output=False,
-        examples="muster policy set trainings -f policy.yaml\nmuster policy set workspaces -f policy.yaml -p vision",
+        examples="muster policy set trainings -f policy.yaml\n"
+        "muster policy set workspaces -f policy.yaml -p vision\n"
+        "muster policy set trainings -f policy.yaml --department research",
     )
     def set_(
         session: Session,
@@ -186,13 +214,14 @@ def _add_changes(app: typer.Typer) -> None:
         *,
         file: _FileOption,
         project: ProjectOption = None,
+        department: _DepartmentOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Set the policy for a kind of workload, everywhere or in a project.
+        """Set the policy for a kind of workload, everywhere, in a department or in a project.
 
         Workloads that there are stay as they are.
         """
-        path, (query, called) = _path(kind), _where(session, project)
+        path, (query, called) = _path(kind), _where(session, project, department)
         body = _read(file)
         session.api.mutate("PUT", path, body, parameters=query, idempotency_key=idempotency_key)
         session.out.talk(f"the policy for {kind} {called} is as the file says")
@@ -203,11 +232,12 @@ def _add_changes(app: typer.Typer) -> None:
         kind: _KindArgument,
         *,
         project: ProjectOption = None,
+        department: _DepartmentOption = None,
         yes: YesOption = False,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Delete the policy for a kind of workload. Workloads that there are stay as they are."""
-        path, (query, called) = _path(kind), _where(session, project)
+        path, (query, called) = _path(kind), _where(session, project, department)
         confirm(f"delete the policy for {kind} {called}? Nothing that it forbids is forbidden any more.", yes=yes)
         session.api.mutate("DELETE", path, parameters=query, idempotency_key=idempotency_key)
         session.out.talk(f"the policy for {kind} {called} is deleted")
@@ -227,13 +257,14 @@ def _add_rehearse(app: typer.Typer) -> None:
         *,
         file: _FileOption,
         project: ProjectOption = None,
+        department: _DepartmentOption = None,
         limit: Annotated[
             int,
             typer.Option("--limit", metavar="N", min=1, max=500, help="Workloads to look at, the newest first."),
         ] = 100,
     ) -> None:
         """Show what a policy would have made of past submissions. Nothing is stored."""
-        path, (query, _) = _path(kind), _where(session, project)
+        path, (query, _) = _path(kind), _where(session, project, department)
         found = session.api.examine(f"{path}:rehearse", _read(file), [*query, ("limit", limit)])
         session.out.rows(rows_of(found, "workloads"), REHEARSAL_COLUMNS, name="name", empty="no workload would differ")
         looked, refused, changed = (found.get(name) for name in ("lookedAt", "refused", "changed"))

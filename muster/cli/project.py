@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Final
@@ -9,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from muster.cli.command import Session, command, group
-from muster.cli.complete import node_pools
+from muster.cli.complete import department_names, node_pools
 from muster.cli.exits import Problem, usage
-from muster.cli.names import find_project
+from muster.cli.names import every, find_department, find_project
 from muster.cli.options import IdempotencyOption, ProjectArgument, YesOption, confirm, switch_option
 from muster.cli.output import Column, plain_text
-from muster.cli.values import Json, Row, ValueProblem, format_number, number_of, parse_number, row_of, rows_of, text_of
+from muster.cli.values import Row, ValueProblem, format_number, number_of, parse_number, row_of, rows_of, text_of
 
 if TYPE_CHECKING:
     from muster.cli.client import Api
@@ -26,20 +27,34 @@ CHANGE_TRIES: Final = 10
 CHANGE_PAUSE_SECONDS: Final = 0.1
 """At most, between two of them."""
 
-_SETTINGS: Final = ("gpuQuota", "nodePools", "podSecurity", "privileged")
+_SETTINGS: Final = (*("gpuQuota", "gpuLimit", "nodePoolQuotas", "nodePools", "podSecurity", "privileged", "nodeTypes"),)
 
 
 def _quota(row: Row) -> str:
-    return "none" if row.get("gpuQuota") is None else format_number(number_of(row, "gpuQuota"))
+    return bound_of(row, "gpuQuota")
+
+
+def bound_of(row: Row, name: str) -> str:
+    return "none" if row.get(name) is None else format_number(number_of(row, name))
+
+
+def pool_quotas_of(row: Row) -> str:
+    """Such as `h100=8/16, a100=none/4`: quota and limit of each pool; empty where there are none."""
+    rows = rows_of(row, "nodePoolQuotas")
+    return ", ".join(f"{text_of(q, 'nodePool')}={bound_of(q, 'gpuQuota')}/{bound_of(q, 'gpuLimit')}" for q in rows)
 
 
 PROJECT_COLUMNS: Final = (
     Column("NAME", "name"),
+    Column("DEPARTMENT", "departmentName"),
     Column("GPU-QUOTA", "gpuQuota", show=_quota),
+    Column("GPU-LIMIT", "gpuLimit", show=lambda row: bound_of(row, "gpuLimit"), wide=True),
+    Column("POOL-QUOTAS", "nodePoolQuotas", show=pool_quotas_of, wide=True),
     Column("GPU", "use.gpuAllocated"),
     Column("PODS", "use.pods"),
     Column("CREATED", "createdAt", time=True),
     Column("NODE-POOLS", "nodePools", wide=True),
+    Column("NODE-TYPES", "nodeTypes", wide=True),
     Column("POD-SECURITY", "podSecurity", wide=True),
     Column("PRIVILEGED", "privileged", wide=True),
     Column("NON-PREEMPTIBLE", "use.gpuAllocatedNonPreemptible", wide=True),
@@ -60,6 +75,18 @@ QuotaOption = Annotated[
         "--gpu-quota", metavar="N|none", help="GPUs that its non-preemptible workloads may hold. none: no limit."
     ),
 ]
+LimitOption = Annotated[
+    str | None,
+    typer.Option("--gpu-limit", metavar="N|none", help="GPUs that all its workloads may hold. none: no limit."),
+]
+PoolQuotaOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pool-quota",
+        metavar="POOL=QUOTA[/LIMIT]",
+        help="GPUs of one node pool: for non-preemptible and for all workloads. Repeatable; sets all. none: no limit.",
+    ),
+]
 PoolsOption = Annotated[
     str | None,
     typer.Option(
@@ -67,6 +94,23 @@ PoolsOption = Annotated[
         metavar="A,B",
         help="Node pools, in the order in which they are tried. Empty: all pools, by name.",
         autocompletion=node_pools,
+    ),
+]
+
+TypesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--node-types",
+        metavar="A,B",
+        help="Node types of which new workloads must name one. Empty: any, or none.",
+    ),
+]
+DepartmentOption = Annotated[
+    str | None,
+    typer.Option(
+        "--department",
+        help="Department that it stands in (name or id).",
+        autocompletion=department_names,
     ),
 ]
 
@@ -91,7 +135,8 @@ PrivilegedOption = Annotated[
 def add_project(root: typer.Typer) -> None:
     app = group("project")
     _add_reads(app)
-    _add_changes(app)
+    _add_lives(app)
+    _add_set(app)
     root.add_typer(app, name="project")
 
 
@@ -99,7 +144,7 @@ def _add_reads(app: typer.Typer) -> None:
     @command(
         app,
         "list",
-        examples="muster project list\nmuster project list --search vis",
+        examples="muster project list\nmuster project list --search vis\nmuster project list --department research",
         columns=PROJECT_COLUMNS,
         past=True,
     )
@@ -109,10 +154,19 @@ def _add_reads(app: typer.Typer) -> None:
         search: Annotated[
             str | None, typer.Option("--search", metavar="TEXT", help="Only with this text in the name.")
         ] = None,
+        department: Annotated[
+            str | None,
+            typer.Option(
+                "--department", help="Only those in this department (name or id).", autocompletion=department_names
+            ),
+        ] = None,
     ) -> None:
         """List the projects that you may see, and the GPUs, pods and CPU cores that are allocated to them."""
-        rows = rows_of(session.api.get("/org-unit/projects", [("search", search)] if search else []), "projects")
-        session.out.rows(rows, PROJECT_COLUMNS, empty="no such project" if search else "no projects that you may see")
+        wanted: list[tuple[str, str | int]] = [("search", search)] if search else []
+        if department is not None:
+            wanted.append(("departmentId", text_of(find_department(session.api, department), "id")))
+        rows = every(session.api, "/org-unit/projects", "projects", wanted)
+        session.out.rows(rows, PROJECT_COLUMNS, empty="no such project" if wanted else "no projects that you may see")
 
     @command(app, "describe", examples="muster project describe default", past=True)
     def describe(session: Session, project: ProjectArgument) -> None:
@@ -129,8 +183,12 @@ def _describe(session: Session, row: Row) -> None:
             ("Name", text_of(row, "name")),
             ("Id", text_of(row, "id")),
             ("Created", session.out.time(row.get("createdAt"))),
+            ("Department", text_of(row, "departmentName")),
             ("GPU quota", _quota(row)),
+            ("GPU limit", bound_of(row, "gpuLimit")),
+            ("By node pool", pool_quotas_of(row)),
             ("Node pools", plain_text(row.get("nodePools")) or "all"),
+            ("Node types", plain_text(row.get("nodeTypes")) or "any"),
             ("Pod security", plain_text(row.get("podSecurity")) or "as the cluster says"),
             ("Privileged", "yes" if row.get("privileged") else "no"),
             ("Workloads", phases),
@@ -142,25 +200,37 @@ def _describe(session: Session, row: Row) -> None:
     )
 
 
-def _add_changes(app: typer.Typer) -> None:
+def _add_lives(app: typer.Typer) -> None:
     @command(
         app,
         "create",
         output=False,
-        examples="muster project create vision --gpu-quota 16\nmuster project create nlp --node-pools a100,default",
+        examples="""
+        muster project create vision --gpu-quota 16
+        muster project create nlp --node-pools a100,default --department research
+        """,
     )
     def create(
         session: Session,
         name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new project.")],
         *,
         gpu_quota: QuotaOption = None,
+        gpu_limit: LimitOption = None,
+        pool_quota: PoolQuotaOption = None,
         node_pools: PoolsOption = None,
         pod_security: SecurityOption = None,
         privileged: PrivilegedOption = None,
+        node_types: TypesOption = None,
+        department: DepartmentOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Create a project."""
-        body: Row = {"name": name, **_settings(gpu_quota, node_pools, pod_security, privileged)}
+        settings = (
+            bounds_of(gpu_quota, gpu_limit, pool_quota)
+            | _settings(pod_security, privileged)
+            | lists_of(node_pools, node_types)
+        )
+        body: Row = {"name": name, **settings, **_department(session.api, department)}
         session.api.mutate("POST", "/org-unit/projects", body, idempotency_key=idempotency_key)
         session.out.talk(f"project {name} created; let people in: muster role grant USER researcher -p {quote(name)}")
 
@@ -180,15 +250,19 @@ def _add_changes(app: typer.Typer) -> None:
         session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
         session.out.talk(f"project {name} deleted")
 
+
+def _add_set(app: typer.Typer) -> None:
     @command(
         app,
         "set",
         output=False,
         examples="""
         muster project set vision --gpu-quota 32
+        muster project set vision --gpu-limit 64 --pool-quota h100=8/16 --pool-quota a100=none/32
         muster project set vision --gpu-quota none --node-pools a100,default
         muster project set vision --pod-security restricted
         muster project set vision --privileged on
+        muster project set vision --department research
         muster project set vision                             # from now on the default of this context
         """,
     )
@@ -197,30 +271,39 @@ def _add_changes(app: typer.Typer) -> None:
         project: ProjectArgument,
         *,
         gpu_quota: QuotaOption = None,
+        gpu_limit: LimitOption = None,
+        pool_quota: PoolQuotaOption = None,
         node_pools: PoolsOption = None,
         pod_security: SecurityOption = None,
         privileged: PrivilegedOption = None,
+        node_types: TypesOption = None,
+        department: DepartmentOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Change a project's settings. With no option, make it this context's default."""
+        """Change a project's settings, or its department. With no option, make it this context's default."""
         row = find_project(session.api, project)
-        if gpu_quota is None and node_pools is None and pod_security is None and privileged is None:
+        changes = (
+            bounds_of(gpu_quota, gpu_limit, pool_quota)
+            | _settings(pod_security, privileged)
+            | lists_of(node_pools, node_types)
+        )
+        changes |= _department(session.api, department)
+        if not changes:
             from muster.cli.context_commands import set_default
 
             set_default(session, project=text_of(row, "name"))
             return
-        changes = _settings(gpu_quota, node_pools, pod_security, privileged)
-        _change(session.api, f"/org-unit/projects/{text_of(row, 'id')}", changes, idempotency_key)
+        change_settings(session.api, f"/org-unit/projects/{text_of(row, 'id')}", _SETTINGS, changes, idempotency_key)
         session.out.talk(f"project {text_of(row, 'name')} changed")
 
 
-def _change(api: "Api", path: str, changes: Row, idempotency_key: str | None) -> None:
+def change_settings(api: "Api", path: str, names: Sequence[str], changes: Row, idempotency_key: str | None) -> None:
     """The API takes all settings together: what is not given stays as it is, also where somebody else changes it at
     the same time.
     """
     for tries_left in reversed(range(CHANGE_TRIES)):
         now = api.read(path)
-        settings = {key: now.body.get(key) for key in _SETTINGS} | changes
+        settings = {key: now.body[key] for key in names if key in now.body} | changes
         try:
             api.mutate("PUT", path, settings, idempotency_key=idempotency_key, if_match=now.version)
         except Problem as problem:
@@ -231,15 +314,44 @@ def _change(api: "Api", path: str, changes: Row, idempotency_key: str | None) ->
             return
 
 
-def _settings(
-    gpu_quota: str | None, node_pools: str | None, pod_security: SecurityLevel | None, privileged: str | None
-) -> Row:
-    settings: Row = {}
+def lists_of(node_pools: str | None, node_types: str | None) -> Row:
+    """The settings that are lists, of those that were given."""
+    given = {"nodePools": node_pools, "nodeTypes": node_types}
+    return {
+        name: [word.strip() for word in words.split(",") if word.strip()]
+        for name, words in given.items()
+        if words is not None
+    }
+
+
+def _department(api: "Api", given: str | None) -> Row:
+    return {} if given is None else {"departmentId": text_of(find_department(api, given), "id")}
+
+
+def bounds_of(gpu_quota: str | None, gpu_limit: str | None, pool_quotas: list[str] | None) -> Row:
+    """The bounds that were given. Raises Problem (usage)."""
+    bounds: Row = {}
     if gpu_quota is not None:
-        settings["gpuQuota"] = _devices(gpu_quota)
-    if node_pools is not None:
-        pools: list[Json] = [pool.strip() for pool in node_pools.split(",") if pool.strip()]
-        settings["nodePools"] = pools
+        bounds["gpuQuota"] = _devices("--gpu-quota", gpu_quota)
+    if gpu_limit is not None:
+        bounds["gpuLimit"] = _devices("--gpu-limit", gpu_limit)
+    if pool_quotas is not None:
+        bounds["nodePoolQuotas"] = [_pool_quota(given) for given in pool_quotas if given]
+    return bounds
+
+
+def _pool_quota(given: str) -> Row:
+    pool, separator, bounds = given.partition("=")
+    quota, slash, limit = bounds.partition("/")
+    if not (pool and separator and quota) or (slash and not limit):
+        todo = "give POOL=QUOTA or POOL=QUOTA/LIMIT, such as h100=8/16"
+        raise usage(f"--pool-quota: {given!r} is no quota of a node pool", todo=todo)
+    row: Row = {"nodePool": pool, "gpuQuota": _devices("--pool-quota", quota)}
+    return row | {"gpuLimit": _devices("--pool-quota", limit) if limit else None}
+
+
+def _settings(pod_security: SecurityLevel | None, privileged: str | None) -> Row:
+    settings: Row = {}
     if pod_security is not None:
         settings["podSecurity"] = None if pod_security is SecurityLevel.NONE else pod_security.value
     if privileged is not None:
@@ -247,10 +359,10 @@ def _settings(
     return settings
 
 
-def _devices(text: str) -> float | None:
+def _devices(flag: str, text: str) -> float | None:
     if text.lower() == "none":
         return None
     try:
         return parse_number(text)
     except ValueProblem as error:
-        raise usage(f"--gpu-quota: {error}", todo="give a number of devices, or none") from error
+        raise usage(f"{flag}: {error}", todo="give a number of devices, or none") from error

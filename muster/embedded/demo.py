@@ -82,7 +82,7 @@ def main(port: int, root: Path) -> None:
         )
         api = Api(port, token)
         try:
-            project_id = find(api, "/org-unit/projects", "projects", PROJECT)
+            project_id = find(api, f"/org-unit/projects?name={PROJECT}", "projects", PROJECT)
             cluster_id = find(api, "/clusters", "clusters", "demo")
             if project_id and cluster_id:
                 api.post("/workloads/trainings", training(chance, number, project_id, cluster_id))

@@ -79,7 +79,8 @@ def ensure(api: Api, path: str, listed_as: str, body: dict[str, Json]) -> None:
 
 def exists(api: Api, path: str, listed_as: str, body: dict[str, Json]) -> bool:
     """Whether the list shows a thing of that name; of this machine there is one cluster, also where it has another."""
-    listed = api.get(path).get(listed_as)
+    # Projects come in pages, and this one may be on none of the first.
+    listed = api.get(f"{path}?name={body['name']}" if listed_as == "projects" else path).get(listed_as)
     rows = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     local = body.get("kind") == "local"
     return any(row.get("name") == body["name"] or (local and row.get("kind") == "local") for row in rows)

@@ -32,6 +32,8 @@ class AssetRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Empty where its scope is no project."""
     cluster_id: Annotated[str, _Column(lambda asset: clean(asset.state.cluster_id))]
     """Empty where its scope is no cluster."""
+    department_id: Annotated[str, _Column(lambda asset: clean(asset.state.department_id))]
+    """Empty where its scope is no department."""
     workload_types: Annotated[tuple[str, ...], _Column(_types)]
     created_by: Annotated[str, _Column(lambda asset: clean(asset.state.created_by))]
     created_at: Annotated[datetime, _Column(lambda asset: asset.state.created_at)]

@@ -86,6 +86,12 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     project_name: ClassVar[Column[Any]] = Column(
         null=True, public=Public("projectName", "PROJECT", "Name of its project.", "always", 2, searched=True)
     )
+    department_id: ClassVar[Column[Any]] = Column(
+        null=True, public=Public("departmentId", "DEPARTMENT-ID", "UUID of the department of its project.", "csv")
+    )
+    department_name: ClassVar[Column[Any]] = Column(
+        null=True, public=Public("departmentName", "DEPARTMENT", "Name of the department of its project.")
+    )
     cluster_id: Annotated[
         str,
         _Column(lambda w: clean(w.state.cluster_id)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from events.aggregate import ASSET, Chain
@@ -47,7 +48,7 @@ from services.api.issues import MAX_ISSUES, Issue, fault, shown
 from services.api.made_from import CHOSEN, DATA_SOURCE_IDS, find_asset, unsuitable
 from services.api.moments import AS_OF, moment_headers, moment_of, reading
 from services.api.operations import Answer, Query
-from services.api.places import find_cluster, find_project
+from services.api.places import department_of, find_cluster, find_department, find_project, readable_departments
 from services.api.rules import check_name
 from services.runtime.log.floors import StaleLogError
 
@@ -64,6 +65,7 @@ LIST: Final = (
     Query(name="name", help="The whole name."),
     Query(name="scope", type="choice", options=SCOPES, help="Only of this scope."),
     Query(name="projectId", read=read_uuid, help="Only those that workloads of this project can use."),
+    Query(name="departmentId", read=read_uuid, help="Only those that workloads of this department can use."),
     Query(name="clusterId", read=read_uuid, help="Only those that workloads of this cluster can use."),
     Query(name="workloadType", type="choice", options=tuple(KINDS), help="Only those for this kind of workload."),
     Query(name="offset", type="integer", default=0, most=MAX_OFFSET, help="Rows to skip."),
@@ -71,7 +73,6 @@ LIST: Final = (
     AS_OF,
     MIN_SEQ,
 )
-_UNBUILT: Final = "departments are not built yet"
 
 
 class AssetPlace(Body, frozen=True, kw_only=True):
@@ -80,9 +81,11 @@ class AssetPlace(Body, frozen=True, kw_only=True):
     name: NonEmpty
     """Unique among the assets of its kind and scope; at most 253 characters. It cannot be changed."""
     scope: AssetScope
-    """Who can use it: every workload, those of one cluster, or those of one project. It cannot be changed."""
+    """Who can use it: every workload, or those of one cluster, department or project. It cannot be changed."""
     project_id: Uuid | None = None
     """Id of the project, where the scope is a project."""
+    department_id: Uuid | None = None
+    """Id of the department, where the scope is a department."""
     cluster_id: Uuid | None = None
     """Id of the cluster, where the scope is a cluster."""
 
@@ -117,6 +120,7 @@ async def listed(
     """
     require_reader(call)
     read, values = await reading(call), call.values
+    department, readable = await _department_asked_for(call), call.grants.readable_projects
     page = await read.queries.assets(
         AssetQuery(
             kind=kind,
@@ -124,6 +128,8 @@ async def listed(
             name=values["name"],
             scope=values["scope"],
             project_id=values["projectId"],
+            department_id=department,
+            departments=None if readable is None else readable_departments(call),
             cluster_id=values["clusterId"],
             workload_type=values["workloadType"],
             created_by=created_by,
@@ -141,6 +147,7 @@ async def listed(
                 scope=row["scope"],
                 project_id=row["project_id"],
                 cluster_id=row["cluster_id"],
+                department_id=row["department_id"],
                 created_by=subjects[row["created_by"]],
                 created_at=row["created_at"],
                 changed_at=row["changed_at"],
@@ -151,6 +158,17 @@ async def listed(
         for row in page.rows
     ]
     return found, page.next, page.seq, read.headers
+
+
+async def _department_asked_for(call: Look) -> str | None:
+    """The department whose workloads the assets are for; that of the project, where one is asked for."""
+    wanted: str | None = call.values["departmentId"]
+    project_id: str | None = call.values["projectId"]
+    if wanted is not None or project_id is None:
+        return wanted
+    moment = await moment_of(call)
+    found = await department_of(call, project_id, at=None if moment is None else moment.seq)
+    return "" if found is UNSET else found
 
 
 def require_reader(call: Look) -> None:
@@ -171,6 +189,7 @@ async def create(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
         scope=meta["scope"],
         project_id=place if meta["scope"] == "project" else None,
         cluster_id=place if meta["scope"] == "cluster" else None,
+        department_id=place if meta["scope"] == "department" else None,
         workload_type=meta.get("workloadType") or "",
         spec=spec,
     )
@@ -184,6 +203,7 @@ async def create(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
         scope=command.scope,
         project_id=command.project_id or "",
         cluster_id=command.cluster_id or "",
+        department_id=command.department_id or "",
         workload_type=command.workload_type,
         created_at=reply.at,
         spec=spec,
@@ -306,9 +326,11 @@ async def found_asset(call: Call, kind: AssetKind) -> Chain[Asset]:
 
 
 async def _place_lives(call: Look, asset: Asset) -> bool:
-    """Whether its project or cluster is still there."""
+    """Whether its project, department or cluster is still there."""
     if asset.project_id:
         return await find_project(call, asset.project_id) is not None
+    if asset.department_id:
+        return await find_department(call, asset.department_id) is not None
     return not asset.cluster_id or await find_cluster(call, asset.cluster_id) is not None
 
 
@@ -323,11 +345,13 @@ async def _checked(
     Args:
         before: the asset that is to be changed; None: one is to be made.
     """
-    unbuilt = [*_departments(data)]
-    sound, issues = without_faults(tree(body), data if not unbuilt else _without_departments(data))
+    sound, faults = without_faults(tree(body), data)
     meta: dict[str, Any] = sound.get("meta") or {}
     found = [*(_of_meta(meta) if before is None else _of_same(meta, before))]
-    place = meta if before is None else {"projectId": before.project_id or None, "clusterId": before.cluster_id or None}
+    place = meta
+    if before is not None:
+        own = {"projectId": before.project_id, "clusterId": before.cluster_id, "departmentId": before.department_id}
+        place = {name: id_ or None for name, id_ in own.items()}
     workload_type = (meta.get("workloadType") if before is None else before.workload_type) or ""
     spec: dict[str, Any] = sound.get("spec") or {}
     if is_data_source(kind):
@@ -337,10 +361,9 @@ async def _checked(
     if before is None:
         found += await _of_place(call, meta)
     found += await _of_assets(call, spec, workload_type, place)
-    faults = [*unbuilt, *issues]
     if told := [*faults, *apart_from(of_spec, faults), *untouched(found, sound, faults)]:
         raise bad_request(told[:MAX_ISSUES])
-    return data, place.get("projectId") or place.get("clusterId") or ""
+    return data, place.get("projectId") or place.get("clusterId") or place.get("departmentId") or ""
 
 
 async def place_issues(call: Call, meta: Mapping[str, Any], before: Asset | None = None) -> list[Issue]:
@@ -350,27 +373,10 @@ async def place_issues(call: Call, meta: Mapping[str, Any], before: Asset | None
     return [*_of_meta(meta), *await _of_place(call, meta)]
 
 
-def _departments(data: dict[str, Any]) -> Iterator[Issue]:
-    meta = data.get("meta")
-    if not isinstance(meta, dict):
-        return
-    given = cast("dict[str, Any]", meta)
-    if given.get("scope") == "department":
-        yield fault("meta.scope", f"{_UNBUILT}; give one of {', '.join(SCOPES)}", "options")
-    if given.get("departmentId") is not None:
-        yield fault("meta.departmentId", f"{_UNBUILT}; leave it out", "canAdd")
-
-
-def _without_departments(data: dict[str, Any]) -> dict[str, Any]:
-    """The same without what was told of already: as if it were for everybody."""
-    meta = {name: value for name, value in data["meta"].items() if name != "departmentId"}
-    return data | {"meta": meta | ({"scope": "tenant"} if meta.get("scope") == "department" else {})}
-
-
 def _of_meta(meta: Mapping[str, Any]) -> Iterator[Issue]:
     for issue in check_name(meta.get("name") or "", as_prefix=False):
         yield fault(f"meta.{issue.field}", issue.details, issue.rule)
-    for scope, field in (("project", "projectId"), ("cluster", "clusterId")):
+    for scope, field in (("project", "projectId"), ("cluster", "clusterId"), ("department", "departmentId")):
         given = meta.get(field) is not None
         if given != (meta.get("scope") == scope):
             rule = "canAdd" if given else "required"
@@ -384,6 +390,7 @@ def _of_same(meta: Mapping[str, Any], asset: Asset) -> Iterator[Issue]:
         "scope": asset.scope,
         "projectId": asset.project_id,
         "clusterId": asset.cluster_id,
+        "departmentId": asset.department_id,
         "workloadType": asset.workload_type,
     }
     for field, value in meta.items():
@@ -445,6 +452,9 @@ async def _of_place(call: Call, meta: Mapping[str, Any]) -> list[Issue]:
         issues.append(fault("meta.projectId", f"there is no project {shown(project_id)}"))
     if cluster_id and await find_cluster(call, cluster_id) is None:
         issues.append(fault("meta.clusterId", f"there is no cluster {shown(cluster_id)}"))
+    department_id = meta.get("departmentId") if call.grants.allows(Permission.READ, None) else None
+    if department_id and await find_department(call, department_id) is None:
+        issues.append(fault("meta.departmentId", f"there is no department {shown(department_id)}"))
     return issues
 
 
@@ -485,6 +495,7 @@ def _shown(asset: Asset, created_by: str) -> ShownAsset:
         scope=asset.scope,
         project_id=asset.project_id,
         cluster_id=asset.cluster_id,
+        department_id=asset.department_id,
         created_by=created_by,
         created_at=asset.created_at,
         changed_at=asset.changed_at,
@@ -501,6 +512,7 @@ def _meta(
     scope: AssetScope,
     project_id: str,
     cluster_id: str,
+    department_id: str,
     created_by: str,
     created_at: datetime,
     changed_at: datetime | None,
@@ -512,6 +524,7 @@ def _meta(
         "scope": scope,
         "project_id": project_id or None,
         "cluster_id": cluster_id or None,
+        "department_id": department_id or None,
         "created_by": created_by,
         "created_at": created_at,
         "changed_at": changed_at,

@@ -1,7 +1,10 @@
 """Clusters, their node pools and nodes: clusters from this api's fold of the log, nodes from the projections."""
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
+
+from msgspec.structs import asdict
 
 from events.agent_bounds import MAX_BYTES, MAX_CPU_MILLI, MAX_EXTENDED, MAX_GPUS, MAX_PIECES
 from events.aggregate import Chain
@@ -32,9 +35,16 @@ from services.api.errors import not_found
 from services.api.issues import Issue, shown
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, reading
 from services.api.operations import Answer, Query, changes, reads
-from services.api.paths import CLUSTER, CLUSTERS, NODE, NODE_POOLS, NODES
-from services.api.places import cluster_at, cluster_chain, clusters_at, directory_caught_up, directory_fresh
-from services.api.rules import check_extended, check_label_key, check_label_value, check_name
+from services.api.paths import CLUSTER, CLUSTERS, NODE, NODE_POOL, NODE_POOLS, NODES
+from services.api.places import (
+    cluster_at,
+    cluster_chain,
+    clusters_at,
+    directory_caught_up,
+    directory_fresh,
+    sent_with_name,
+)
+from services.api.rules import check_extended, check_label_key, check_label_value, check_name, free_name
 from services.api.shown_rows import node_answer
 
 MAX_SIMULATED_NODES: Final = 5000
@@ -54,7 +64,8 @@ CLUSTER_FILTER: Final = Query(name="clusterId", help="Only of this cluster.")
 NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
 NAME_WORDS: Final = "must be letters, digits, `.`, `_` and `-`, with a letter or digit at both ends"
 NodeName = Annotated[str, Limits(shortest=1, longest=253, pattern=NAME_PATTERN, words=NAME_WORDS)]
-PoolName = Annotated[str, Limits(shortest=1, longest=63, pattern=NAME_PATTERN, words=NAME_WORDS)]
+MAX_POOL_NAME: Final = 63
+PoolName = Annotated[str, Limits(shortest=1, longest=MAX_POOL_NAME, pattern=NAME_PATTERN, words=NAME_WORDS)]
 NodePrefix = Annotated[
     str,
     Limits(
@@ -142,15 +153,22 @@ class ClusterChange(Body, frozen=True, kw_only=True):
     """
 
 
-class NodePoolCreation(Body, frozen=True, kw_only=True):
-    cluster_id: str
-    """Id of the cluster."""
-    name: PoolName
-    """Name of the pool."""
+class NodePoolLabel(Body, frozen=True, kw_only=True):
+    """Which nodes are in a pool."""
+
     label_key: Annotated[str, Limits(shortest=1, longest=253)]
     """Key of the label that puts a node in this pool."""
     label_value: PoolWord
     """Value of that label on the nodes of this pool."""
+
+
+class NodePoolCreation(NodePoolLabel, frozen=True, kw_only=True):
+    """A node pool to be made."""
+
+    cluster_id: str
+    """Id of the cluster."""
+    name: PoolName
+    """Name of the pool, unique in its cluster."""
 
 
 @reads(
@@ -207,16 +225,20 @@ async def add_cluster(call: Call) -> Answer[answers.Created]:
     def taken(cluster: ClusterCreation) -> Iterator[Issue]:
         if not call.grants.allows(Permission.MANAGE_CLUSTERS, None):
             return
-        if call.api.directory.cluster_named(cluster.name) is not None:
-            yield Issue(field="name", details=name_taken(cluster.name).message)
+        if is_taken(cluster.name):
+            instead = free_name(cluster.name, is_taken)
+            yield Issue(field="name", details=name_taken(cluster.name, instead).message)
         elif cluster.kind == "local":
             others = (known for known in call.api.directory.clusters.values() if known.kind == "local")
             yield from (Issue(field="kind", details=local_taken(known.name).message) for known in others)
 
+    def is_taken(name: str) -> bool:
+        return call.api.directory.cluster_named(name) is not None
+
     given = call.fields(ClusterCreation, _issues_of_cluster, taken)
     nodes, _ = _simulated(given.simulated_nodes)
     command = AddCluster(name=given.name, kind=given.kind, simulated_nodes=nodes)
-    reply = await call.send(command, creation=True)
+    reply = await sent_with_name(call, command, given.name, is_taken, name_taken)
     await directory_caught_up(call, reply)
     return call.created(reply, given.name)
 
@@ -271,11 +293,35 @@ async def list_node_pools(call: Look) -> Answer[answers.NodePools]:
     return read_answer(answers.NodePools(node_pools=pools), call.api.directory.seq, {})
 
 
+@reads(
+    NODE_POOL,
+    tag="Clusters",
+    summary="Get a node pool",
+    query=(AS_OF, MIN_SEQ),
+    errors=(403, 404),
+    headers=MOMENT_HEADERS,
+)
+async def get_node_pool(call: Look) -> Answer[answers.NodePool]:
+    require_some_role(call)
+    cluster_id, name = _pool(call)
+    if (moment := await moment_of(call)) is not None:
+        was = (await _cluster_at(call, moment, cluster_id)).state
+        there = await call.queries.as_of(moment).nodes_by_pool()
+        seq, headers = moment.seq, moment_headers(moment)
+    else:
+        headers = await directory_fresh(call)
+        was, there = (await _cluster(call, cluster_id)).state, await if_answered(call.queries.nodes_by_pool())
+        seq = call.api.directory.seq
+    if name not in pool_names(was):
+        raise not_found(f"cluster {was.name} has no node pool {shown(name)}")
+    return read_answer(_pool_answer(was, name, there), seq, headers)
+
+
 @changes(
     "POST",
     NODE_POOLS,
     tag="Clusters",
-    summary="Create or change a node pool",
+    summary="Create a node pool",
     body=NodePoolCreation,
     example={
         "clusterId": "5e6f7a8b-0000-8000-8000-000000000000",
@@ -285,7 +331,7 @@ async def list_node_pools(call: Look) -> Answer[answers.NodePools]:
     },
     errors=(403, 404),
 )
-async def set_node_pool(call: Call) -> Answer[answers.HttpResponse]:
+async def create_node_pool(call: Call) -> Answer[answers.HttpResponse]:
     await directory_fresh(call)
 
     def unknown(pool: NodePoolCreation) -> Iterator[Issue]:
@@ -295,21 +341,46 @@ async def set_node_pool(call: Call) -> Answer[answers.HttpResponse]:
     given = call.fields(NodePoolCreation, _issues_of_pool, unknown)
     await _cluster(call, given.cluster_id)
     pool = NodePool(name=given.name, label_key=given.label_key, label_value=given.label_value)
-    reply = await call.send(SetNodePool(cluster_id=given.cluster_id, pool=pool), creation=True)
+    reply = await call.send(SetNodePool(cluster_id=given.cluster_id, pool=pool, new=True), creation=True)
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"node pool {given.name} is set")
 
 
 @changes(
-    "DELETE",
-    f"{NODE_POOLS}/{{clusterId:uuid}}/{{name}}",
+    "PUT",
+    NODE_POOL,
     tag="Clusters",
-    summary="Remove a node pool",
+    summary="Create a node pool, or change which nodes are in it",
+    body=NodePoolLabel,
+    example={"labelKey": "nvidia.com/gpu.product", "labelValue": "H100"},
+    errors=(403, 404),
+)
+async def set_node_pool(call: Call) -> Answer[answers.HttpResponse]:
+    cluster_id, name = _pool(call)
+    await directory_fresh(call)
+    await _cluster(call, cluster_id)
+
+    def wrong(label: NodePoolLabel) -> Iterator[Issue]:
+        if not re.fullmatch(NAME_PATTERN.removesuffix("$"), name) or len(name) > MAX_POOL_NAME:
+            yield Issue(field="name", details=f"{NAME_WORDS}, and has at most {MAX_POOL_NAME} characters")
+        yield from _issues_of_pool(NodePoolCreation(cluster_id=cluster_id, name=name, **asdict(label)))
+
+    given = call.fields(NodePoolLabel, wrong)
+    pool = NodePool(name=name, label_key=given.label_key, label_value=given.label_value)
+    reply = await call.send(SetNodePool(cluster_id=cluster_id, pool=pool))
+    await directory_caught_up(call, reply)
+    return call.accepted(reply, f"node pool {name} is set")
+
+
+@changes(
+    "DELETE",
+    NODE_POOL,
+    tag="Clusters",
+    summary="Remove a node pool that no department and no project names. Its nodes go back to the pool default",
     errors=(403, 404),
 )
 async def remove_node_pool(call: Call) -> Answer[answers.HttpResponse]:
-    name: str = call.request.path_params["name"]
-    cluster_id = str(call.request.path_params["clusterId"])
+    cluster_id, name = _pool(call)
     reply = await call.send(RemoveNodePool(cluster_id=cluster_id, name=name))
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"node pool {name} is removed")
@@ -352,6 +423,20 @@ async def uncordon_node(call: Call) -> Answer[answers.HttpResponse]:
     cluster_id, name = _node(call)
     reply = await call.send(UncordonNode(cluster_id=cluster_id, name=name))
     return call.accepted(reply, f"node {name} {'is no longer' if reply.changed else 'was not'} cordoned")
+
+
+async def pools_there_are(call: Look) -> set[str]:
+    """Of all clusters: departments and projects are for all of them."""
+    await directory_fresh(call)
+    pools = {DEFAULT_POOL}
+    for cluster in call.api.directory.clusters.values():
+        pools.update(pool_names(cluster))
+    return pools
+
+
+def _pool(call: Look) -> tuple[str, str]:
+    """Cluster id and name of the node pool in the path."""
+    return str(call.request.path_params["clusterId"]), call.request.path_params["name"]
 
 
 def _node(call: Look) -> tuple[str, str]:

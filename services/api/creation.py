@@ -8,13 +8,14 @@ from typing import Any, Final, cast
 
 from events.aggregate import ASSET, CLUSTER, WORKLOAD
 from events.asset import Asset, credential_keys
+from events.department import NEVER_CHANGED
 from events.ids import KEY_PATTERN, incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name, name_taken
 from events.workload.fields.creation import Creation
 from services.api.code import is_kept
 from services.api.context import Call
 from services.api.issues import Issue, shown
-from services.api.places import find_cluster, find_project
+from services.api.places import find_cluster, find_department, find_project
 from services.api.rules import check_placed, check_within
 from services.runtime.code.kept import Code
 
@@ -50,7 +51,11 @@ async def _of_project(call: Call, asked: Creation) -> list[Issue]:
     project = await find_project(call, project_id)
     if project is None:
         return [Issue(field="projectId", details=f"there is no project {shown(project_id)}")]
-    return [*check_within(asked, project)] if call.may_submit(project_id) else []
+    if not call.may_submit(project_id):
+        return []
+    # One that was deleted a moment ago asks for nothing: the project is moved out of it.
+    department = await find_department(call, project.department_id) or NEVER_CHANGED
+    return [*check_within(asked, project, department)]
 
 
 MOST_CREDENTIALS: Final = 100

@@ -33,9 +33,13 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
     "workload_deleted": 409,
     "others_refused": 409,
     "unknown_project": 400,
+    "unknown_department": 400,
     "unknown_cluster": 400,
     "set_by_cluster": 409,
     "project_not_empty": 409,
+    "department_not_empty": 409,
+    "default_department": 409,
+    "node_pool_in_use": 409,
     "too_many_accounts": 409,
     "too_many_subscriptions": 409,
     "too_many_webhooks": 409,
@@ -71,6 +75,7 @@ _FIELDS: Final = {
     "name_taken": "name",
     "url_taken": "spec.exposedUrls",
     "unknown_project": "projectId",
+    "unknown_department": "departmentId",
     "unknown_cluster": "clusterId",
 }
 """The request field at fault, where the refusal names none."""

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from events.aggregate import AGGREGATES, ASSET, CLUSTER, NODE, PROJECT
+from events.aggregate import AGGREGATES, ASSET, CLUSTER, DEPARTMENT, NODE, PROJECT
 from events.asset import CALLED, AssetChanged, AssetCreated, AssetDeleted
 from events.budgets import Budget, BudgetExhausted, BudgetRemoved, BudgetReopened, BudgetSet, BudgetWarned
 from events.cluster import (
@@ -25,9 +25,10 @@ from events.cluster import (
     OwnershipProtectionUnset,
 )
 from events.commit import Commit
+from events.department import DepartmentChanged, DepartmentCreated, DepartmentDeleted
 from events.ids import key_of_id
 from events.node import NodeChanged, NodeCordoned, NodeFacts, NodeRegistered, NodeRemoved, NodeUncordoned
-from events.project import ProjectChanged, ProjectCreated, ProjectDeleted
+from events.project import ProjectChanged, ProjectCreated, ProjectDeleted, ProjectMoved
 from services.api import answers
 from services.api.answers.diff import About
 from services.api.context import Look
@@ -36,6 +37,7 @@ MOST_SEARCHED: Final = 5_000
 """Commits that are looked at: about a second."""
 _ABOUT: Final[dict[str, About]] = {
     PROJECT.name: "project",
+    DEPARTMENT.name: "department",
     CLUSTER.name: "cluster",
     NODE.name: "node",
     ASSET.name: "asset",
@@ -49,7 +51,13 @@ def sentence(event: object) -> str | None:
             verb = "created" if isinstance(event, ProjectCreated) else "set"
             quota = "no quota" if event.gpu_quota_milli is None else f"a quota of {event.gpu_quota_milli / 1000:g} GPU"
             return f"{verb} with {quota}{_pools(event.node_pools)}"
-        case ProjectDeleted() | AssetDeleted():
+        case ProjectMoved():
+            return f"moved into the department {event.department_name}"
+        case DepartmentCreated() | DepartmentChanged():
+            verb = "created" if isinstance(event, DepartmentCreated) else "set"
+            types = f", node types {', '.join(event.node_types)}" if event.node_types else ""
+            return f"{verb}{_pools(event.node_pools)}{types}"
+        case ProjectDeleted() | AssetDeleted() | DepartmentDeleted():
             return "deleted"
         case AssetCreated():
             whom = "everybody" if event.scope == "tenant" else f"a {event.scope}"

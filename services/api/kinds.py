@@ -34,6 +34,7 @@ from services.api.merge import Json
 from services.api.moments import moment_headers, moment_of
 from services.api.not_yet import not_yet_in_force
 from services.api.operations import Answer, Query
+from services.api.places import department_of
 from services.api.token_user import with_token_user
 from services.runtime.log.chains import READ_SECONDS
 from services.runtime.log.floors import StaleLogError
@@ -140,7 +141,9 @@ async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
     if (code := code_of(asked.checked)) is not None and call.may_submit(command.project_id):
         await keep_for(call, code, workload_key(command.project_id, command.name))
     reply = await call.send(command, command_id=command_id, creation=True)
-    return _created(call, kind, command, reply), sequence_headers(reply.seq)
+    made = _created(call, kind, command, reply)
+    made.fields["department_id"] = await department_of(call, command.project_id)
+    return made, sequence_headers(reply.seq)
 
 
 def _created(call: Call, kind: Kind, command: CreateWorkload, reply: Accepted) -> Shown:
@@ -174,7 +177,8 @@ async def read(call: Look, kind: Kind) -> tuple[Shown, dict[str, str]]:
     if chain.state.kind != kind.name:
         where = KINDS[chain.state.kind].collection
         raise not_found(f"workload {call.id} is of kind {chain.state.kind}: ask for /workloads/{where}/{call.id}")
-    return await _shown(call, chain.state), sequence_headers(chain.version) | headers
+    shown = await _shown(call, chain.state, at=None if moment is None else moment.seq)
+    return shown, sequence_headers(chain.version) | headers
 
 
 async def shown_workload(call: Look, state: Workload) -> AnyWorkload:
@@ -183,7 +187,8 @@ async def shown_workload(call: Look, state: Workload) -> AnyWorkload:
     return AnyWorkload(**found.fields, **found.of_master, kubernetes_type=KINDS[state.kind].kubernetes_name)
 
 
-async def _shown(call: Look, state: Workload) -> Shown:
+async def _shown(call: Look, state: Workload, *, at: int | None = None) -> Shown:
+    """Args: at, sequence of the moment that is asked for; None: now."""
     creators = await call.api.actors.subjects_of((state.created_by,))
     assert state.created_at is not None, "a workload that was loaded was created"
     fields: dict[str, Any] = {
@@ -191,6 +196,7 @@ async def _shown(call: Look, state: Workload) -> Shown:
         "requested_name": state.requested_name,
         "workload_id": state.workload_id,
         "project_id": state.project_id,
+        "department_id": await department_of(call, state.project_id, at=at),
         "cluster_id": state.cluster_id,
         "created_by": creators[state.created_by],
         "created_at": state.created_at,

@@ -21,6 +21,7 @@ from services.api.context import Call, Look
 from services.api.explain import set_by
 from services.api.issues import Issue, fault, shown
 from services.api.merge import Json, Layer, Merged, alone, merged
+from services.api.places import may_read_department
 from services.api.policies_in_force import InForce, broken_rules, master_node, policies_in_force, within
 
 CHOSEN: Final[dict[Literal["environment", "compute"], str]] = {"environment": "environmentId", "compute": "computeId"}
@@ -89,6 +90,8 @@ class Made:
             data_sources=tuple(map(_used, self.sources)),
             tenant_policy=self.in_force.version("tenant"),
             project_policy=self.in_force.version("project"),
+            department_policy=(of_department := self.in_force.version("department")),
+            department_id=self.in_force.department_id if of_department else "",
             set_by=fields,
         )
 
@@ -111,7 +114,9 @@ async def made(call: Call, kind: Kind, data: Json, command_id: str) -> Made:
     if earlier is not None:
         then = earlier.made_from or MadeFrom()
         in_force = await policies_in_force(call, kind.name, data.get("projectId"), then=then)
-    gathering = _Gathering(call, kind, data, None if earlier is None else earlier.made_from)
+    gathering = _Gathering(
+        call, kind, data | {"departmentId": in_force.department_id}, None if earlier is None else earlier.made_from
+    )
     if names_assets:
         await gathering.gather(template_id, cast("Json", choice) if isinstance(choice, dict) else {})
     used = gathering.used
@@ -247,6 +252,8 @@ def may_read_asset(call: Look, asset: Asset) -> bool:
         return call.grants.allows(Permission.MANAGE_ASSETS, asset.project_id or None)
     if asset.project_id:
         return call.may_read(asset.project_id)
+    if asset.department_id:
+        return may_read_department(call, asset.department_id)
     return call.grants.readable_projects != frozenset()
 
 
@@ -260,7 +267,7 @@ def unsuitable(
     """Why a workload of this type, project and cluster cannot be made from an asset; empty where it can.
 
     Args:
-        asked: with `projectId` and `clusterId`; what is missing there fits.
+        asked: with `projectId`, `departmentId` and `clusterId`; what is missing there fits.
     """
     called = kind if kind == "data source" else CALLED[kind]
     if asset is None:
@@ -271,6 +278,12 @@ def unsuitable(
     if asset.project_id and project_id is not None and asset.project_id != project_id:
         return (
             f"{called} {name} is of another project ({asset.project_id}); choose one of this project or of the tenant"
+        )
+    department_id = asked.get("departmentId") or asset.department_id
+    if asset.department_id and asset.department_id != department_id:
+        return (
+            f"{called} {name} is of another department ({asset.department_id}); choose one of this department or of "
+            "the tenant"
         )
     if asset.cluster_id and cluster_id is not None and asset.cluster_id != cluster_id:
         return (

@@ -6,7 +6,7 @@ is declared, or a name) is merged item by item: an item goes before the one belo
 others follow at the end. Such an item may say `exclude`; the kind's defaults then drop it. A volume, whose key is its
 path, is also excluded by its name. Every other list is a value.
 
-Policies are the lowest layers: that of the tenant, then that of the project.
+Policies are the lowest layers: that of the tenant, then that of the department, then that of the project.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,14 +1,14 @@
 """Projects, and who has which role where."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 from events.aggregate import TENANT, Chain
 from events.authorize import Permission
-from events.cluster import DEFAULT_POOL, pool_names
 from events.commands import UserCommand
+from events.department import DEFAULT_DEPARTMENT, DEFAULT_DEPARTMENT_ID, Department
 from events.fields.declare import Body, Limits
-from events.fields.values import NonEmpty
+from events.fields.values import NonEmpty, Uuid
 from events.ids import TENANT_KEY, key_of_id
 from events.project import (
     ChangeProject,
@@ -20,23 +20,40 @@ from events.project import (
     RevokeProjectRole,
     name_taken,
 )
-from events.quantities import cores_to_milli
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from projections.queries import ProjectUse
 from services.api import answers
 from services.api.check import check
-from services.api.clusters import PoolName
+from services.api.clusters import pools_there_are
 from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, version_header
+from services.api.departments import (
+    PAGE,
+    SEARCH,
+    NodeTypes,
+    Pools,
+    is_named,
+    page_of,
+    setting_issues,
+    use_answer,
+)
 from services.api.errors import bad_request, not_found
-from services.api.issues import Issue, PolicyRule, shown
+from services.api.event_filters import read_uuid
+from services.api.issues import Issue, PolicyRule, fault, shown
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import PROJECT, PROJECTS, RULES, V1
-from services.api.places import directory_caught_up, directory_fresh, project_at, project_chain, projects_at
-from services.api.rules import check_name, listed_pools
+from services.api.places import (
+    directory_caught_up,
+    directory_fresh,
+    find_department,
+    project_at,
+    project_chain,
+    projects_at,
+    sent_with_name,
+)
+from services.api.quotas import GpuQuota, PoolQuotas, devices, milli, quota_issues, stored, told
+from services.api.rules import check_name, free_name
 
-MAX_GPU_QUOTA: Final = 10_000_000
-"""Devices: more than there are, and in thousandths still far inside 64 bits."""
 TENANT_ROLES: Final = ("administrator", "researcher", "viewer")
 PROJECT_ROLES: Final = ("project-admin", "researcher", "viewer")
 RULE: Final = (
@@ -53,9 +70,6 @@ _A_RULE: Final = {
     "scopeId": "7d1c2b3a-0000-8000-8000-000000000000",
 }
 
-GpuQuota = Annotated[float, Limits(least=0, most=MAX_GPU_QUOTA)]
-Pools = Annotated[tuple[PoolName, ...], Limits(longest=100)]
-
 
 class ProjectCreation(Body, frozen=True, kw_only=True):
     name: NonEmpty
@@ -68,6 +82,16 @@ class ProjectCreation(Body, frozen=True, kw_only=True):
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
     privileged: bool = False
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's network."""
+    gpu_limit: GpuQuota | None = None
+    """GPUs that all its workloads may hold. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+    node_pool_quotas: PoolQuotas = ()
+    """Bounds in single node pools, beside those."""
+    node_types: NodeTypes = ()
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: Uuid | None = None
+    """Id of the department that it stands in. Null: the default one."""
 
 
 class ProjectSettings(Body, frozen=True, kw_only=True):
@@ -81,6 +105,16 @@ class ProjectSettings(Body, frozen=True, kw_only=True):
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
     privileged: bool = False
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's network."""
+    gpu_limit: GpuQuota | None = None
+    """GPUs that all its workloads may hold. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+    node_pool_quotas: PoolQuotas = ()
+    """Bounds in single node pools, beside those."""
+    node_types: NodeTypes = ()
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: Uuid | None = None
+    """Id of the department to move it into. Null: it stays where it is."""
 
 
 class AccessRule(Body, frozen=True, kw_only=True):
@@ -98,24 +132,41 @@ class AccessRule(Body, frozen=True, kw_only=True):
     PROJECTS,
     tag="Organisation",
     summary="List the projects that you may read, and what they use",
-    query=(Query(name="search", help="Part of a name, in any case."), AS_OF, MIN_SEQ),
+    query=(
+        SEARCH,
+        Query(name="name", help="The whole name."),
+        Query(name="departmentId", read=read_uuid, help="Only those in this department."),
+        *PAGE,
+        AS_OF,
+        MIN_SEQ,
+    ),
     headers=MOMENT_HEADERS,
 )
 async def list_projects(call: Look) -> Answer[answers.Projects]:
-    wanted: str = (call.values["search"] or "").casefold()
+    department: str | None = call.values["departmentId"]
     if (moment := await moment_of(call)) is not None:
-        held = await call.queries.as_of(moment).project_use()
-        were = [
-            _project_answer(p, held.projects) for p in await projects_at(call, moment) if wanted in p.name.casefold()
-        ]
-        return read_answer(answers.Projects(projects=were), moment.seq, moment_headers(moment))
-    headers = await directory_fresh(call)
-    readable = call.grants.readable_projects
-    every = call.api.directory.projects.values()
-    projects = [p for p in every if (readable is None or p.project_id in readable) and wanted in p.name.casefold()]
-    uses = await _uses(call, frozenset(p.project_id for p in projects))
-    told = [_project_answer(p, uses) for p in sorted(projects, key=lambda project: project.name)]
-    return read_answer(answers.Projects(projects=told), call.api.directory.seq, headers)
+        every = await projects_at(call, moment)
+        seq, headers = moment.seq, moment_headers(moment)
+    else:
+        headers = await directory_fresh(call)
+        every, seq = _listed(call, department), call.api.directory.seq
+    wanted = [p for p in every if department in (None, p.department_id) and is_named(call, p.name)]
+    page, following = page_of(call, sorted(wanted, key=lambda project: project.name))
+    ids = frozenset(p.project_id for p in page)
+    uses = await _uses(call, ids) if moment is None else (await call.queries.as_of(moment).project_use(ids)).projects
+    shown_page = [_project_answer(p, uses) for p in page]
+    return read_answer(answers.Projects(projects=shown_page, next=following), seq, headers)
+
+
+def _listed(call: Look, department: str | None) -> list[Project]:
+    """Those that the caller may read, of one department where one is asked for."""
+    directory, readable = call.api.directory, call.grants.readable_projects
+    if department is not None:
+        ids = directory.projects_in(department)
+    else:
+        ids = directory.projects if readable is None else readable
+    known = (directory.project(id_) for id_ in ids if readable is None or id_ in readable)
+    return [project for project in known if project is not None]
 
 
 @reads(
@@ -153,26 +204,38 @@ async def get_project(call: Look) -> Answer[answers.Project]:
 )
 async def create_project(call: Call) -> Answer[answers.Created]:
     allowed = call.grants.allows(Permission.MANAGE_PROJECTS, None)
-    pools = await _pools_there_are(call)
+    pools = await pools_there_are(call)
 
     def wrong(project: ProjectCreation) -> Iterator[Issue]:
         yield from check_name(project.name, as_prefix=False)
-        yield from _pool_issues(project.node_pools, pools if allowed else None)
+        yield from setting_issues(project.node_pools, project.node_types, pools if allowed else None)
+        yield from quota_issues(project, pools if allowed else None)
         yield from _security_issues(project)
+        yield from _department_issues(project.department_id, department if allowed else DEFAULT_DEPARTMENT)
 
     def taken(project: ProjectCreation) -> Iterator[Issue]:
-        if allowed and call.api.directory.project_named(project.name) is not None:
-            yield Issue(field="name", details=name_taken(project.name).message)
+        if allowed and is_taken(project.name):
+            instead = free_name(project.name, is_taken)
+            yield Issue(field="name", details=name_taken(project.name, instead).message)
 
+    def is_taken(name: str) -> bool:
+        return call.api.directory.project_named(name) is not None
+
+    department = await _department(call, call.json_object().get("departmentId"))
     given = call.fields(ProjectCreation, wrong, taken)
     command = CreateProject(
         name=given.name,
-        gpu_quota_milli=_milli(given.gpu_quota),
+        gpu_quota_milli=milli(given.gpu_quota),
         node_pools=given.node_pools,
         pod_security=given.pod_security,
         privileged=given.privileged,
+        node_types=given.node_types,
+        gpu_limit_milli=milli(given.gpu_limit),
+        pool_quotas=stored(given.node_pool_quotas),
+        department_id=DEFAULT_DEPARTMENT_ID if department is None else department.department_id,
+        department_name=DEFAULT_DEPARTMENT if department is None else department.name,
     )
-    reply = await call.send(command, creation=True)
+    reply = await sent_with_name(call, command, given.name, is_taken, name_taken)
     await directory_caught_up(call, reply)
     return call.created(reply, given.name)
 
@@ -181,7 +244,7 @@ async def create_project(call: Call) -> Answer[answers.Created]:
     "PUT",
     PROJECT,
     tag="Organisation",
-    summary="Set the GPU quota, node pools and Pod Security of a project, and whether it is privileged",
+    summary="Set the settings of a project, or move it into another department",
     body=ProjectSettings,
     example={"gpuQuota": 16, "nodePools": ["h100", "default"], "podSecurity": "restricted"},
     errors=(403, 404),
@@ -189,20 +252,29 @@ async def create_project(call: Call) -> Answer[answers.Created]:
 async def set_project(call: Call) -> Answer[answers.HttpResponse]:
     project = (await _readable(call)).state
     # A pool that was removed meanwhile must not stand in the way of what else is changed.
-    pools = {*await _pools_there_are(call), *project.node_pools}
-    known = pools if call.grants.allows(Permission.MANAGE_PROJECTS, None) else None
+    own = (each.node_pool for each in project.pool_quotas)
+    pools = {*await pools_there_are(call), *project.node_pools, *own}
+    allowed = call.grants.allows(Permission.MANAGE_PROJECTS, None)
 
     def wrong(settings: ProjectSettings) -> Iterator[Issue]:
-        yield from _pool_issues(settings.node_pools, known)
+        yield from setting_issues(settings.node_pools, settings.node_types, pools if allowed else None)
+        yield from quota_issues(settings, pools if allowed else None)
         yield from _security_issues(settings)
+        yield from _department_issues(settings.department_id, department if allowed else DEFAULT_DEPARTMENT)
 
+    department = await _department(call, call.json_object().get("departmentId"))
     given = call.fields(ProjectSettings, wrong)
     command = ChangeProject(
         project_id=call.id,
-        gpu_quota_milli=_milli(given.gpu_quota),
+        gpu_quota_milli=milli(given.gpu_quota),
         node_pools=given.node_pools,
         pod_security=given.pod_security,
         privileged=given.privileged,
+        node_types=given.node_types,
+        gpu_limit_milli=milli(given.gpu_limit),
+        pool_quotas=stored(given.node_pool_quotas),
+        department_id=None if department is None else department.department_id,
+        department_name="" if department is None else department.name,
     )
     reply = await call.send(command)
     await directory_caught_up(call, reply)
@@ -342,29 +414,21 @@ async def _rules(
     ]
 
 
-def _pool_issues(pools: tuple[str, ...], known: Collection[str] | None) -> Iterator[Issue]:
-    """What is wrong with a list of node pools; where it is not `known` which there are, only that in itself."""
-    for index, pool in enumerate(pools):
-        if pool in pools[:index]:
-            yield Issue(field=f"nodePools[{index}]", details=f"{shown(pool)} is given twice; leave one out")
-        elif known is not None and pool not in known:
-            details = f"no cluster has a node pool {shown(pool)}; there are {listed_pools(sorted(known))}"
-            yield Issue(field=f"nodePools[{index}]", details=details, rule="options")
-
-
 def _security_issues(settings: ProjectCreation | ProjectSettings) -> Iterator[Issue]:
     if settings.privileged and settings.pod_security == "restricted":
         details = "contradicts podSecurity restricted, which forbids all of it; leave one of them out"
         yield Issue(field="privileged", details=details, involves=frozenset({"podSecurity"}))
 
 
-async def _pools_there_are(call: Look) -> set[str]:
-    """Of all clusters: a project is for all of them."""
-    await directory_fresh(call)
-    pools = {DEFAULT_POOL}
-    for cluster in call.api.directory.clusters.values():
-        pools.update(pool_names(cluster))
-    return pools
+async def _department(call: Look, given: Any) -> Department | None:
+    """The department that a body names; None where it names none, or there is none."""
+    return await find_department(call, given.lower()) if isinstance(given, str) else None
+
+
+def _department_issues(given: str | None, found: object | None) -> Iterator[Issue]:
+    """Args: found, what has this id; whoever may not do this learns nothing of departments, and the gate refuses."""
+    if given is not None and found is None:
+        yield fault("departmentId", f"there is no department {shown(given)}")
 
 
 async def _readable(call: Look) -> Chain[Project]:
@@ -381,29 +445,18 @@ async def _uses(call: Look, ids: frozenset[str]) -> dict[str, ProjectUse] | None
 
 
 def _project_answer(project: Project, uses: dict[str, ProjectUse] | None) -> answers.Project:
-    quota = project.gpu_quota_milli
     return answers.Project(
         id=project.project_id,
         name=project.name,
         created_at=project.created_at,
-        gpu_quota=None if quota is None else quota / 1000,
+        gpu_quota=devices(project.gpu_quota_milli),
+        gpu_limit=devices(project.gpu_limit_milli),
+        node_pool_quotas=told(project.pool_quotas),
         node_pools=list(project.node_pools),
         pod_security=project.pod_security,
         privileged=project.privileged,
-        use=None if uses is None else _use_answer(uses.get(project.project_id, ProjectUse(project_id=""))),
+        node_types=list(project.node_types),
+        department_id=project.department_id,
+        department_name=project.department_name,
+        use=None if uses is None else use_answer(uses.get(project.project_id, ProjectUse(project_id=""))),
     )
-
-
-def _use_answer(use: ProjectUse) -> answers.ProjectUse:
-    return answers.ProjectUse(
-        workloads=use.phases,
-        pods=use.pods,
-        gpu_allocated=use.gpu_milli / 1000,
-        gpu_allocated_non_preemptible=use.non_preemptible_gpu_milli / 1000,
-        cpu_allocated_cores=use.cpu_milli / 1000,
-        cpu_memory_allocated_bytes=use.memory_bytes,
-    )
-
-
-def _milli(devices: float | None) -> int | None:
-    return None if devices is None else cores_to_milli(devices)

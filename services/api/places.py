@@ -1,21 +1,29 @@
-"""Projects and clusters as the api knows them: its own fold of the log, and the log itself where the fold lags."""
+"""Departments, projects and clusters as the api knows them: its own fold of the log, and the log itself where the fold
+lags.
+"""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from events.aggregate import CLUSTER, PROJECT, Aggregate, Chain
+from msgspec import UNSET, UnsetType
+
+from events.aggregate import CLUSTER, DEPARTMENT, PROJECT, Aggregate, Chain
 from events.authorize import Permission
 from events.cluster import Cluster, ClusterAdded, ClusterRemoved
+from events.commands import UserCommand
+from events.department import DEFAULT_DEPARTMENT_ID, NEVER_CHANGED, Department, shown_as
 from events.envelope import Accepted
 from events.ids import key_of_id
 from events.project import Project
+from events.refusal import Refusal
 from projections.queries import Moment
 from services.api.context import MAX_WAIT_SECONDS, Call, Look
-from services.api.errors import not_found
+from services.api.errors import ApiError, not_found, refused
+from services.api.rules import free_name
 from services.runtime.identity.directory import KINDS
 
 CHAINS_AT_ONCE: Final = 32
@@ -30,6 +38,35 @@ async def find_project(call: Look, project_id: str) -> Project | None:
         return known
     chain = await project_chain(call, project_id)
     return None if chain is None else chain.state
+
+
+async def find_department(call: Look, department_id: str) -> Department | None:
+    known = call.api.directory.departments.get(department_id)
+    key = key_of_id(department_id)
+    if known is not None or key is None:
+        return known
+    return shown_as((await call.api.store.load(DEPARTMENT, key)).state, department_id)
+
+
+def may_read_department(call: Look, department_id: str) -> bool:
+    """Whoever may read one of its projects may."""
+    readable = call.grants.readable_projects
+    return readable is None or not readable.isdisjoint(call.api.directory.projects_in(department_id))
+
+
+async def department_of(call: Look, project_id: str, *, at: int | None = None) -> str | UnsetType:
+    """Id of the department in which a project stands, or stood at a sequence; unset where there was no such project."""
+    key = key_of_id(project_id)
+    known = call.api.directory.project(project_id) if at is None else None
+    if known is None and key is not None:
+        known = (await call.api.store.load(PROJECT, key, at)).state
+    return UNSET if known is None or not known.project_id else known.department_id
+
+
+def readable_departments(call: Look) -> frozenset[str]:
+    """Ids of those in which the caller may read a project, of a caller who may not read everything."""
+    known = (call.api.directory.project(id_) for id_ in call.grants.readable_projects or ())
+    return frozenset(project.department_id for project in known if project is not None)
 
 
 async def project_chain(call: Look, project_id: str) -> Chain[Project] | None:
@@ -85,6 +122,23 @@ async def projects_at(call: Look, moment: Moment) -> list[Project]:
     return sorted((state for state in found if state.exists), key=lambda project: project.name)
 
 
+async def departments_at(call: Look, moment: Moment) -> list[Department]:
+    """Those that there were at a moment, by name."""
+    ids = {DEFAULT_DEPARTMENT_ID, *await call.queries.as_of(moment).department_ids()}
+    states = [chain.state for chain in await _chains_at(call, DEPARTMENT, ids, moment)]
+    there = [*(state for state in states if state.exists)]
+    if all(state.department_id != DEFAULT_DEPARTMENT_ID for state in there):
+        there.append(NEVER_CHANGED)
+    return sorted(there, key=lambda department: department.name)
+
+
+async def department_at(call: Look, moment: Moment) -> Chain[Department] | None:
+    """The department that the path names as it stood; None where there was none."""
+    chain = next(iter(await _chains_at(call, DEPARTMENT, [call.id], moment)), Chain(state=DEPARTMENT.initial))
+    found = shown_as(chain.state, call.id)
+    return None if found is None else Chain(state=found, version=chain.version)
+
+
 async def cluster_at(call: Look, moment: Moment, cluster_id: str) -> Chain[Cluster] | None:
     """One cluster as it stood; None where there was none."""
     chains = await _chains_at(call, CLUSTER, [cluster_id], moment)
@@ -137,6 +191,22 @@ async def removal_of(call: Look, cluster_id: str) -> Removal | None:
                         by = (await call.api.actors.subjects_of((actor,)))[actor]
                         return Removal(name=name, at=commit.record.occurred_at, by=by)
     return None
+
+
+async def sent_with_name(
+    call: Call, command: UserCommand, name: str, is_taken: Callable[[str], bool], refusal: Callable[[str, str], Refusal]
+) -> Accepted:
+    """Have something of this name made. Raises ApiError; where the name is taken, it proposes one that is free.
+
+    Args:
+        refusal: of a name that is taken, and the proposed one.
+    """
+    try:
+        return await call.send(command, creation=True)
+    except ApiError as error:
+        if error.details != "name_taken":
+            raise
+        raise refused(refusal(name, free_name(name, is_taken)), creation=True) from None
 
 
 async def directory_caught_up(call: Look, reply: Accepted) -> None:

@@ -24,10 +24,11 @@ from events.workload.state import Workload
 from services.api.context import Look
 from services.api.issues import Issue, fault
 from services.api.merge import Layer, Merged, merged
+from services.api.places import find_project
 from services.api.policy_rules import FieldRules, Subject, broken, compiled, layer_of
 
 KEPT_COMPILED: Final = 500
-"""Pairs of policies whose rules are kept ready: each is as large as its policies."""
+"""Of those that hold together: their rules are kept ready, as large as the policies."""
 _compiled: OrderedDict[tuple[str, ...], tuple[tuple[Policy, ...], Mapping[str, FieldRules]]] = OrderedDict()
 
 
@@ -38,6 +39,8 @@ class InForce:
     workload_type: str
     chains: Mapping[PolicyScope, Chain[Policy]]
     """Those that there are, the tenant's first."""
+    department_id: str = ""
+    """Of the department in which the project stands; empty where nobody knows the project."""
     rules: Mapping[str, FieldRules]
     """By path of the field; none where a request is repeated: what was accepted stays so."""
     ever: bool
@@ -81,10 +84,17 @@ async def policies_in_force(
     place = (workload_type, project_id)
     if then is None and (kept := call.policies.get(place)) is not None:
         return kept
-    places: dict[PolicyScope, str] = {"tenant": "", "project": project_id}
-    versions: dict[PolicyScope, int | None] = {"tenant": None, "project": None}
+    department_id = await _department_of(call, project_id) if then is None else then.department_id
+    places: dict[PolicyScope, str] = {"tenant": "", "department": department_id, "project": project_id}
+    versions: dict[PolicyScope, int | None] = {"tenant": None, "department": None, "project": None}
     if then is not None:
-        versions = {"tenant": then.tenant_policy, "project": then.project_policy}
+        versions = {
+            "tenant": then.tenant_policy,
+            "department": then.department_policy,
+            "project": then.project_policy,
+        }
+    if not department_id:
+        versions["department"] = 0
 
     async def load(scope: PolicyScope) -> Chain[Policy]:
         key, at = policy_key(workload_type, places[scope]), versions[scope]
@@ -96,12 +106,18 @@ async def policies_in_force(
     in_force = InForce(
         workload_type=workload_type,
         chains=chains,
+        department_id=department_id,
         rules=rules_of(workload_type, [chain.state for chain in chains.values()]) if then is None else {},
         ever=any(chain.version for chain in found.values()),
     )
     if then is None:
         call.policies[place] = in_force
     return in_force
+
+
+async def _department_of(call: Look, project_id: str) -> str:
+    project = await find_project(call, project_id)
+    return "" if project is None else project.department_id
 
 
 def rules_of(workload_type: str, policies: Collection[Policy]) -> Mapping[str, FieldRules]:

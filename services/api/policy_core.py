@@ -1,8 +1,9 @@
 """What the operations on the policies of every kind of workload share: reading one, setting one, deleting one."""
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from events.aggregate import POLICY, Chain
 from events.asset_specs import spec_node
@@ -15,11 +16,11 @@ from services.api.check import apart_from, fits, untouched, without_faults
 from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, sequence_headers
 from services.api.errors import bad_request, not_found
 from services.api.event_filters import read_uuid
-from services.api.issues import MAX_ISSUES, BadValueError, Issue, fault, none_of, shown
+from services.api.issues import MAX_ISSUES, Issue, fault, shown
 from services.api.merge import Json, Merged, merged
 from services.api.moments import AS_OF, moment_headers, moment_of
 from services.api.operations import Answer, Query
-from services.api.places import find_project
+from services.api.places import find_department, find_project, may_read_department
 from services.api.policies_in_force import rules_of
 from services.api.policy_rules import OBJECT_RULES, SOURCE_OF, Subject, broken, layer_of, number_of
 from services.runtime.log.floors import StaleLogError
@@ -29,22 +30,14 @@ _RULES: Final = (
 )  # fmt: skip
 
 
-def _read_scope(text: str) -> str:
-    if text == "department":
-        raise BadValueError(f"departments are not built yet; give one of {', '.join(POLICY_SCOPES)}", "options")
-    if text not in POLICY_SCOPES:
-        raise BadValueError(none_of(text, POLICY_SCOPES), "options")
-    return text
-
-
 WHICH: Final = (
     Query(
         name="scope",
         type="choice",
         options=POLICY_SCOPES,
-        read=_read_scope,
-        help="tenant: the one that holds everywhere. project: that of one project. Must be given.",
+        help="tenant: the one that holds everywhere. department, project: that of one. Must be given.",
     ),
+    Query(name="departmentId", read=read_uuid, help="Id of the department, where the scope is department."),
     Query(name="projectId", read=read_uuid, help="Id of the project, where the scope is project."),
 )
 READ: Final = (*WHICH, AS_OF, MIN_SEQ)
@@ -63,48 +56,69 @@ class ShownPolicy:
         return {"meta": self.meta, "defaults": self.defaults, "rules": self.rules}
 
 
-def which(call: Look) -> str:
-    """The id of the project; empty for the tenant. Raises 400."""
-    scope, project_id = call.values["scope"], call.values["projectId"]
+class PolicyPlace(NamedTuple):
+    """For what a policy is; without ids it holds everywhere."""
+
+    project_id: str = ""
+    department_id: str = ""
+
+    @property
+    def key(self) -> str:
+        """As `policy_key` takes it."""
+        return self.project_id or self.department_id
+
+    @property
+    def ids(self) -> dict[str, str | None]:
+        """As commands and answers take them."""
+        return {"project_id": self.project_id or None, "department_id": self.department_id or None}
+
+
+def which(call: Look) -> PolicyPlace:
+    """The policy that the query names. Raises 400."""
+    scope = call.values["scope"]
     issues: list[Issue] = []
     if scope is None:
         issues.append(fault("scope", f"is required: one of {', '.join(POLICY_SCOPES)}", "required"))
-    elif (scope == "project") != (project_id is not None):
-        rule = "required" if project_id is None else "canAdd"
-        issues.append(fault("projectId", "is given where scope is project, and only there", rule, "scope"))
+    else:
+        for place, field in (("department", "departmentId"), ("project", "projectId")):
+            if (scope == place) != (call.values[field] is not None):
+                rule = "required" if scope == place else "canAdd"
+                issues.append(fault(field, f"is given where scope is {place}, and only there", rule, "scope"))
     if issues:
         raise bad_request([*call.faults, *issues])
-    return project_id or ""
+    return PolicyPlace(project_id=call.values["projectId"] or "", department_id=call.values["departmentId"] or "")
 
 
 async def read(call: Look, workload_type: str) -> tuple[ShownPolicy, dict[str, str]]:
     """(a policy as it is, or was at a moment, headers). Raises 400 and 404."""
-    project_id = which(call)
-    _require_reader(call, project_id)
+    place = which(call)
+    _require_reader(call, place)
     moment = await moment_of(call)
     if moment is not None:
         headers = moment_headers(moment)
-        chain = await call.api.store.load(POLICY, policy_key(workload_type, project_id), moment.seq)
+        chain = await call.api.store.load(POLICY, policy_key(workload_type, place.key), moment.seq)
         found = chain if moment.seq and chain.state.exists else None
     else:
-        chain, headers = await _newest(call, workload_type, project_id)
-        found = chain if chain.state.exists and await _place_lives(call, project_id) else None
+        chain, headers = await _newest(call, workload_type, place)
+        found = chain if chain.state.exists and await _place_lives(call, place) else None
     if found is None:
-        raise _no_policy(workload_type, project_id)
+        raise _no_policy(workload_type, place)
     return await _shown(call, found.state), sequence_headers(found.version) | headers
 
 
-def _require_reader(call: Look, project_id: str) -> None:
+def _require_reader(call: Look, place: PolicyPlace) -> None:
     """The policy of the tenant is everybody's who may read anything. Raises 403 and 404."""
-    if not project_id:
+    if not place.key:
         require_reader(call)
-    elif not call.may_read(project_id):
+    elif place.project_id and not call.may_read(place.project_id):
         raise not_found("there is no such project")
+    elif place.department_id and not may_read_department(call, place.department_id):
+        raise not_found("there is no such department")
 
 
-async def _newest(call: Look, workload_type: str, project_id: str) -> tuple[Chain[Policy], dict[str, str]]:
+async def _newest(call: Look, workload_type: str, place: PolicyPlace) -> tuple[Chain[Policy], dict[str, str]]:
     """With all up to `min_seq`, where it was asked for."""
-    key, wanted = policy_key(workload_type, project_id), call.min_seq
+    key, wanted = policy_key(workload_type, place.key), call.min_seq
     if wanted:
         try:
             return await call.api.store.load(POLICY, key, min_seq=wanted, seconds=MAX_WAIT_SECONDS), {}
@@ -113,27 +127,33 @@ async def _newest(call: Look, workload_type: str, project_id: str) -> tuple[Chai
     return await call.api.store.load(POLICY, key), {}
 
 
-async def _place_lives(call: Look, project_id: str) -> bool:
-    return not project_id or await find_project(call, project_id) is not None
+async def _place_lives(call: Look, place: PolicyPlace) -> bool:
+    if place.department_id:
+        return await find_department(call, place.department_id) is not None
+    return not place.project_id or await find_project(call, place.project_id) is not None
 
 
-def _no_policy(workload_type: str, project_id: str) -> Any:
-    where = f"in project {project_id}" if project_id else "that holds everywhere"
+def _no_policy(workload_type: str, place: PolicyPlace) -> Any:
+    where = "that holds everywhere"
+    if place.key:
+        where = f"in {'project' if place.project_id else 'department'} {place.key}"
     return not_found(f"there is no policy for {workload_type} {where}")
 
 
 async def set_policy(call: Call, workload_type: str) -> tuple[ShownPolicy, dict[str, str]]:
     """(the policy as it is set, headers). Raises ApiError."""
-    project_id = which(call)
+    place = which(call)
     data = call.json_object()
-    issues = await wrong_with(call, workload_type, project_id, data)
-    if project_id and call.may_read(project_id) and not await _place_lives(call, project_id):
-        issues = [fault("projectId", f"there is no project {shown(project_id)}"), *issues]
+    issues = await wrong_with(call, workload_type, place, data)
+    # Whoever may not read there learns nothing of it: the gate refuses.
+    if place.key and call.may_read(place.project_id) and not await _place_lives(call, place):
+        field, called = ("projectId", "project") if place.project_id else ("departmentId", "department")
+        issues = [fault(field, f"there is no {called} {shown(place.key)}"), *issues]
     if issues:
         raise bad_request(issues[:MAX_ISSUES])
     command = SetPolicy(
         workload_type=workload_type,
-        project_id=project_id or None,
+        **place.ids,
         defaults=data.get("defaults") or {},
         rules=data.get("rules") or {},
     )
@@ -143,8 +163,7 @@ async def set_policy(call: Call, workload_type: str) -> tuple[ShownPolicy, dict[
 
 
 async def delete(call: Call, workload_type: str) -> Answer[answers.HttpResponse]:
-    project_id = which(call)
-    reply = await call.send(DeletePolicy(workload_type=workload_type, project_id=project_id or None))
+    reply = await call.send(DeletePolicy(workload_type=workload_type, **which(call).ids))
     return call.accepted(reply, f"the policy for {workload_type} is deleted; workloads stay as they are")
 
 
@@ -155,6 +174,7 @@ async def _shown(call: Look, policy: Policy) -> ShownPolicy:
         workload_type=policy.workload_type,
         scope=policy.scope,
         project_id=policy.project_id or None,
+        department_id=policy.department_id or None,
         set_by=subjects[policy.set_by],
         set_at=policy.set_at,
     )
@@ -164,7 +184,7 @@ async def _shown(call: Look, policy: Policy) -> ShownPolicy:
 # -- what is wrong with one ------------------------------------------------------------------------------------------
 
 
-async def wrong_with(call: Look, workload_type: str, project_id: str, data: Json) -> list[Issue]:
+async def wrong_with(call: Look, workload_type: str, place: PolicyPlace, data: Json) -> list[Issue]:
     """Everything that is wrong with what a policy is to be, MAX_ISSUES at most."""
     sound, faults = without_faults(tree(POLICIES[workload_type]), data)
     node = spec_node(workload_type)
@@ -177,7 +197,7 @@ async def wrong_with(call: Look, workload_type: str, project_id: str, data: Json
     found += rule_issues(node, rules, defaults, "rules")
     forbidden: list[Issue] = []
     if not (faults or found):
-        forbidden += await _forbidden_defaults(call, workload_type, project_id, defaults, rules)
+        forbidden += await _forbidden_defaults(call, workload_type, place, defaults, rules)
     return [*faults, *apart_from(found, faults), *untouched(forbidden, sound, faults)][:MAX_ISSUES]
 
 
@@ -269,15 +289,28 @@ def _item_issues(field: Node, rules: Json, default: Any, path: str) -> Iterator[
             yield fault(f"{path}.lockedItems[{index}]", details)
 
 
+async def wider_policies(call: Look, policy: Policy) -> list[Policy]:
+    """Those that hold beside one in all of its place now, the widest first."""
+    places = [""] if policy.scope != "tenant" else []
+    if policy.project_id and (project := await find_project(call, policy.project_id)) is not None:
+        places.append(project.department_id)
+    keys = (policy_key(policy.workload_type, place) for place in places)
+    chains = await asyncio.gather(*(call.api.store.load(POLICY, key) for key in keys))
+    return [chain.state for chain in chains if chain.state.exists]
+
+
 async def _forbidden_defaults(
-    call: Look, workload_type: str, project_id: str, defaults: Json, rules: Json
+    call: Look, workload_type: str, place: PolicyPlace, defaults: Json, rules: Json
 ) -> list[Issue]:
-    """What of the defaults this policy's own rules forbid, or those that the tenant has now."""
-    own = Policy(workload_type=workload_type, project_id=project_id, defaults=defaults, rules=rules)
-    policies = [own]
-    if project_id:
-        tenant = (await call.api.store.load(POLICY, policy_key(workload_type, ""))).state
-        policies = [tenant, own] if tenant.exists else [own]
+    """What of the defaults this policy's own rules forbid, or those of the wider ones that there are now."""
+    own = Policy(
+        workload_type=workload_type,
+        project_id=place.project_id,
+        department_id=place.department_id,
+        defaults=defaults,
+        rules=rules,
+    )
+    policies = [*await wider_policies(call, own), own]
     node = spec_node(workload_type)
     layers = [layer_of(policy) for policy in policies]
     whole = merged(node, layers)

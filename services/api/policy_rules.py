@@ -20,7 +20,11 @@ from events.workload.made_from import SOURCES, Source
 from services.api.issues import Issue, PolicyRule, fault, shown
 from services.api.merge import Json, Layer, Merged, Place
 
-SOURCE_OF: Final[dict[PolicyScope, Source]] = {"tenant": "tenant policy", "project": "project policy"}
+SOURCE_OF: Final[dict[PolicyScope, Source]] = {
+    "tenant": "tenant policy",
+    "department": "department policy",
+    "project": "project policy",
+}
 _RANK: Final[dict[Source, int]] = {source: rank for rank, source in enumerate(reversed(SOURCES))}
 """The lowest layer first."""
 OBJECT_RULES: Final = frozenset({"locked", "blocked"})
@@ -57,7 +61,7 @@ class Options(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class FieldRules:
-    """All rules of one field, of both policies."""
+    """All rules of one field, of all policies."""
 
     path: str
     """In the spec."""

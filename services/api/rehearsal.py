@@ -11,7 +11,7 @@ from msgspec import UNSET
 from events.aggregate import POLICY, Chain
 from events.asset_specs import spec_node
 from events.authorize import Permission
-from events.policy import Policy, PolicyScope, policy_key
+from events.policy import POLICY_SCOPES, Policy, PolicyScope, policy_key
 from events.workload.kinds import KINDS
 from events.workload.kinds.distributed import shown_master
 from events.workload.kinds.kind import Kind
@@ -27,9 +27,9 @@ from services.api.issues import Issue
 from services.api.kinds import load_workload
 from services.api.merge import Json, Layer, Merged, merged
 from services.api.operations import Answer, Query
-from services.api.places import CHAINS_AT_ONCE
+from services.api.places import CHAINS_AT_ONCE, find_project
 from services.api.policies_in_force import InForce, broken_rules, master_node, rules_of, within
-from services.api.policy_core import which, wrong_with
+from services.api.policy_core import PolicyPlace, which, wider_policies, wrong_with
 
 MOST_REHEARSED: Final = 500
 """Workloads: a second or two."""
@@ -41,7 +41,7 @@ LIMIT: Final = Query(
     most=MOST_REHEARSED,
     help="How many of the newest workloads to look at, 1 to 500.",
 )
-_OF_POLICIES: Final = frozenset({"default", "tenant policy", "project policy"})
+_OF_POLICIES: Final = frozenset({"default", "tenant policy", "department policy", "project policy"})
 """Sources whose fields are made anew."""
 _OF_TOKENS: Final = frozenset({"security.runAsUid", "security.runAsGid", "security.supplementalGroups"})
 _GAP: Final = "submissions that were refused are not in the log, and are not looked at"
@@ -50,21 +50,22 @@ _LATER: Final = "workloads are looked at with the changes that were made to them
 
 async def rehearse(call: Call, workload_type: str) -> Answer[Rehearsal]:
     """Raises ApiError."""
-    project_id = which(call)
+    place = which(call)
     if call.faults:
         raise bad_request(call.faults)
-    call.require(Permission.MANAGE_POLICIES, project_id or None)
+    call.require(Permission.MANAGE_POLICIES, place.project_id or None)
     data = call.json_object()
-    if issues := await wrong_with(call, workload_type, project_id, data):
+    if issues := await wrong_with(call, workload_type, place, data):
         raise bad_request(issues)
     policy = Policy(
         policy_id="rehearsed",
         workload_type=workload_type,
-        project_id=project_id,
+        project_id=place.project_id,
+        department_id=place.department_id,
         defaults=data.get("defaults") or {},
         rules=data.get("rules") or {},
     )
-    ids, more = await _newest(call, workload_type, project_id)
+    ids, more = await _newest(call, workload_type, place)
     states = [state for state in await _states(call, ids) if state is not None]
     others = await _others(call, policy, {state.project_id for state in states})
     found = [_rehearsed(state, _in_force(policy, others[state.project_id])) for state in states]
@@ -82,11 +83,12 @@ async def rehearse(call: Call, workload_type: str) -> Answer[Rehearsal]:
     )
 
 
-async def _newest(call: Call, workload_type: str, project_id: str) -> tuple[list[str], bool]:
+async def _newest(call: Call, workload_type: str, place: PolicyPlace) -> tuple[list[str], bool]:
     """(ids of the newest workloads of this kind, the newest first; whether there are more)."""
     limit: int = call.values["limit"]
     filters = [Filter(field="type", op="==", value=workload_type)]
-    filters += [Filter(field="projectId", op="==", value=project_id)] if project_id else []
+    for field, value in (("projectId", place.project_id), ("departmentId", place.department_id)):
+        filters += [Filter(field=field, op="==", value=value)] if value else []
     rows: list[Any] = []
     more = False
     for deleted in (False, True):
@@ -113,25 +115,33 @@ async def _states(call: Call, ids: list[str]) -> list[Workload | None]:
     return list(await asyncio.gather(*map(load, ids)))
 
 
-async def _others(call: Call, policy: Policy, projects: set[str]) -> dict[str, Policy | None]:
-    """By project, the policy that holds beside this one now."""
+async def _others(call: Call, policy: Policy, projects: set[str]) -> dict[str, list[Policy]]:
+    """By project, the policies that hold beside this one now."""
     turns = asyncio.Semaphore(CHAINS_AT_ONCE)
+    wider = await wider_policies(call, policy)
+    known: dict[str, asyncio.Task[Policy]] = {}
 
-    async def load(place: str) -> Policy | None:
+    async def load(place: str) -> Policy:
         async with turns:
-            found = (await call.api.store.load(POLICY, policy_key(policy.workload_type, place))).state
-        return found if found.exists else None
+            return (await call.api.store.load(POLICY, policy_key(policy.workload_type, place))).state
 
-    if policy.project_id:
-        tenant = await load("")
-        return dict.fromkeys(projects, tenant)
+    async def narrower(project_id: str) -> list[Policy]:
+        places = [] if policy.project_id else [project_id]
+        project = await find_project(call, project_id) if policy.scope == "tenant" else None
+        places += [] if project is None else [project.department_id]
+        for place in places:
+            if place not in known:
+                known[place] = asyncio.ensure_future(load(place))
+        return [found for place in places if (found := await known[place]).exists]
+
     order = sorted(projects)
-    return dict(zip(order, await asyncio.gather(*map(load, order)), strict=True))
+    found = await asyncio.gather(*map(narrower, order))
+    return {project_id: [*wider, *policies] for project_id, policies in zip(order, found, strict=True)}
 
 
-def _in_force(policy: Policy, other: Policy | None) -> InForce:
-    """Both of them, the tenant's first."""
-    policies = sorted((one for one in (policy, other) if one is not None), key=lambda one: bool(one.project_id))
+def _in_force(policy: Policy, others: list[Policy]) -> InForce:
+    """All of them, the widest first."""
+    policies = sorted([policy, *others], key=lambda one: POLICY_SCOPES.index(one.scope))
     chains: dict[PolicyScope, Chain[Policy]] = {one.scope: Chain(state=one) for one in policies}
     rules = rules_of(policy.workload_type, policies)
     return InForce(workload_type=policy.workload_type, chains=chains, rules=rules, ever=True)

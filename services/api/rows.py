@@ -58,7 +58,7 @@ class LoggedRows:
             msgspec.structs.asdict(entry.row)
             | _totals(entry.row, now or self._now() or datetime.now(UTC))
             | {
-                "project_name": await self._project_name(state.project_id),
+                **await self._of_project(state.project_id),
                 "cluster_name": await self._cluster_name(state.cluster_id),
             }
         )
@@ -98,12 +98,18 @@ class LoggedRows:
         while len(self._entries) > KEPT_ENTRIES:
             self._entries.popitem(last=False)
 
-    async def _project_name(self, project_id: str) -> str | None:
+    async def _of_project(self, project_id: str) -> dict[str, str | None]:
+        """Names of its project and department."""
         known, key = self._directory.project(project_id), key_of_id(project_id)
-        if known is not None or key is None:
-            return None if known is None else known.name
-        # Whatever was made on one chain has one name, also where another one has it now.
-        return (await self._store.load(PROJECT, key)).state.name or None
+        if known is None and key is not None:
+            # Whatever was made on one chain has one name, also where another one has it now.
+            known = (await self._store.load(PROJECT, key)).state
+        there = known is not None and bool(known.name)
+        return {
+            "project_name": known.name if known is not None and there else None,
+            "department_id": known.department_id if known is not None and there else None,
+            "department_name": known.department_name if known is not None and there else None,
+        }
 
     async def _cluster_name(self, cluster_id: str) -> str | None:
         known, key = self._directory.cluster(cluster_id), key_of_id(cluster_id)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from events.agent_bounds import MAX_PIECES
 from events.cluster import Cluster, ClusterKind, pool_names
+from events.department import NEVER_CHANGED, Department
 from events.labels import LABEL_KEY, LABEL_VALUE
 from events.project import Project
 from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes, parse_quantity
@@ -52,6 +53,8 @@ MAX_NAME_CHARACTERS: Final = 253
 """What Kubernetes takes for a name; the contract sets no limit, an index of names needs one."""
 SUFFIX_CHARACTERS: Final = 7
 """What useGivenNameAsPrefix adds: a hyphen and six more."""
+MAX_PROPOSALS: Final = 1_000
+"""Names that are tried before one is proposed."""
 MAX_CATEGORY_CHARACTERS: Final = 253
 """As a name: it is filtered and sorted by."""
 MAX_BACKOFF_LIMIT: Final = 100
@@ -104,6 +107,12 @@ def check_name(name: str, *, as_prefix: bool) -> Iterator[Issue]:
         yield fault("name", f"has {len(name)} characters; at most {longest} are possible here", "max")
     if not name.isprintable() or name != name.strip():
         yield fault("name", f"{shown(name)} has control characters, or spaces at an end; leave them out")
+
+
+def free_name(name: str, is_taken: Callable[[str], bool]) -> str:
+    """Another name that says whose sister it is, and that is free."""
+    tried = (f"{name}-{number}" for number in range(2, MAX_PROPOSALS))
+    return next((other for other in tried if not is_taken(other)), f"{name}-{MAX_PROPOSALS}")
 
 
 def check_given(spec: Mapping[str, Any], path: str = "spec") -> Iterator[Issue]:
@@ -292,16 +301,33 @@ def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
         yield from _of_master(_set_by_framework(distributed.master, framework, cluster.kind))
 
 
-def check_within(creation: Creation, project: Project) -> Iterator[Issue]:
-    """What its project does not let a creation have."""
+def check_within(creation: Creation, project: Project, department: Department = NEVER_CHANGED) -> Iterator[Issue]:
+    """What its project does not let a creation have, and its department does not."""
     spec, distributed = creation.order()
     yield from _within(spec, project)
+    for place, types in (
+        (f"project {project.name}", project.node_types),
+        (f"department {department.name}", department.node_types),
+    ):
+        yield from _allowed_node_type(spec, place, types)
     if (
         isinstance(creation, DistributedCreation)
         and creation.master_spec is not None
         and isinstance(distributed, Distributed)
     ):
         yield from _of_master(_within(distributed.master, project) if distributed.master else ())
+
+
+def _allowed_node_type(spec: TrainingSpec, place: str, types: Sequence[str]) -> Iterator[Issue]:
+    """S040: mandatory where an administrator set which there may be."""
+    if not types or spec.node_type in types:
+        return
+    if spec.node_type is None:
+        details = f"is required in {place}: one of {listed_pools(types)}"
+        yield fault("spec.nodeType", details, "required", "projectId")
+    else:
+        details = f"{shown(spec.node_type)} is not possible in {place}; possible are {listed_pools(types)}"
+        yield fault("spec.nodeType", details, "options", "projectId")
 
 
 def _within(spec: TrainingSpec, project: Project) -> Iterator[Issue]:
@@ -334,7 +360,7 @@ def check_cluster(spec: TrainingSpec, cluster: Cluster) -> Iterator[Issue]:
 
 
 def listed_pools(pools: Sequence[str]) -> str:
-    """Names of node pools, for a sentence."""
+    """Names of node pools, or node types, for a sentence."""
     more = len(pools) - MAX_SHOWN_POOLS
     return ", ".join(pools[:MAX_SHOWN_POOLS]) + (f" and {more} more" if more > 0 else "")
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from events.actors import mentioned, with_names
 from events.aggregate import Chain
+from events.asset_specs import spec_node
 from events.fields.declare import Body, Limits
 from events.fields.values import Items
 from events.webhooks import fits
@@ -19,6 +20,7 @@ from events.workload.fields.creation import AnyCreation
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.kinds import KINDS
+from events.workload.kinds.kind import Kind
 from events.workload.pod_sets import PodSet
 from events.workload.spec import MAX_AUTO_DELETION_SECONDS, NO_SPEC, WorkloadSpec, preemptibility_of
 from events.workload.state import Workload
@@ -45,13 +47,16 @@ from services.api.answers import (
 )
 from services.api.answers import Workload as WorkloadAnswer
 from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, rfc3339, sequence_headers
-from services.api.errors import bad_request
+from services.api.errors import bad_request, not_found
+from services.api.event_filters import read_uuid
 from services.api.issues import BadValueError, Issue, none_of, shown
 from services.api.kinds import EXPLAIN, act, load_workload, newest_workload, shown_workload, workload_at
+from services.api.merge import merged
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_as_of, parse_moment, reading
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import WORKLOAD, WORKLOAD_TYPES, WORKLOADS
-from services.api.policies_in_force import forbidden_changes
+from services.api.places import find_project
+from services.api.policies_in_force import forbidden_changes, policies_in_force
 from services.api.rules import check_marks
 from services.api.shown_rows import history_record, people_in, pod_answer
 from services.runtime.identity.actors import ActorNames
@@ -443,16 +448,30 @@ def _measured(kind: MetricType, point: UsagePoint) -> float | None:
             return point.gpu_memory_bytes
 
 
-@reads(WORKLOAD_TYPES, tag="Workloads", summary="List the kinds of workloads, each with its default priority")
-async def list_workload_types(_: Look) -> Answer[WorkloadTypes]:
-    kinds = [
-        WorkloadKind(
-            name=kind.name,
-            kubernetes_type=kind.kubernetes_name,
-            path=f"{WORKLOADS}/{kind.collection}",
-            priority_class=kind.priority,
-            preemptibility=preemptibility_of(kind.priority),
-        )
-        for kind in KINDS.values()
-    ]
-    return Answer(WorkloadTypes(workload_types=kinds))
+@reads(
+    WORKLOAD_TYPES,
+    tag="Workloads",
+    summary="List the kinds of workloads, each with its default priority, also as the policies of a project have it",
+    query=(Query(name="projectId", read=read_uuid, help="As policies have it for workloads of this project."),),
+    errors=(404,),
+)
+async def list_workload_types(call: Look) -> Answer[WorkloadTypes]:
+    project_id: str | None = call.values["projectId"]
+    if project_id is not None and (not call.may_read(project_id) or await find_project(call, project_id) is None):
+        raise not_found("there is no such project")
+    kinds = await asyncio.gather(*(_kind_in(call, kind, project_id) for kind in KINDS.values()))
+    return Answer(WorkloadTypes(workload_types=list(kinds)))
+
+
+async def _kind_in(call: Look, kind: Kind, project_id: str | None) -> WorkloadKind:
+    """Of the defaults that policies set, those of the narrower one count, and null stands for the kind's own."""
+    in_force = await policies_in_force(call, kind.name, project_id)
+    said = merged(spec_node(kind.name), in_force.layers).spec
+    priority: PriorityClass = said.get("priorityClass") or kind.priority
+    return WorkloadKind(
+        name=kind.name,
+        kubernetes_type=kind.kubernetes_name,
+        path=f"{WORKLOADS}/{kind.collection}",
+        priority_class=priority,
+        preemptibility=said.get("preemptibility") or preemptibility_of(priority),
+    )

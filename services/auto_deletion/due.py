@@ -1,4 +1,4 @@
-"""Which due deletions are sent now. Pure.
+"""Which due deletions, and moves of projects that lost their department, are sent now. Pure.
 
 The table of due rows lags a little behind the log, so a row that was sent just now still stands there: it is not sent
 again for a while. Sent twice it would do nothing (the decider looks at the generation), but it would cost.
@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from events.commit import service_actor
 from events.envelope import AdmittedCommand
 from events.ids import derived_command_id
+from events.project import MoveLostProject
 from events.workload.commands import DeleteWorkload
 
 SERVICE: Final = "auto_deletion"
@@ -28,9 +29,19 @@ class Due(NamedTuple):
     """
 
 
-def plan(
-    due: Sequence[Due], sent: Mapping[Due, datetime], now: datetime, *, most: int
-) -> tuple[list[Due], dict[Due, datetime]]:
+class Lost(NamedTuple):
+    """A project that stands in a department that was deleted at the moment when it came in."""
+
+    project_id: str
+    department_id: str
+
+
+Work = Due | Lost
+
+
+def plan[W: Work](
+    due: Sequence[W], sent: Mapping[W, datetime], now: datetime, *, most: int
+) -> tuple[list[W], dict[W, datetime]]:
     """What to send now, at most so many, and what counts as sent afterwards (what is long past is forgotten)."""
     # A clock that was put back must not hold anything back until it has caught up.
     recent = {row: at for row, at in sent.items() if timedelta() <= now - at < RESEND_AFTER}
@@ -38,8 +49,14 @@ def plan(
     return to_send, recent | dict.fromkeys(to_send, now)
 
 
-def command(row: Due) -> AdmittedCommand:
+def command(row: Work) -> AdmittedCommand:
     """The same row is the same command, however often and by however many instances it is sent."""
+    if isinstance(row, Lost):
+        return AdmittedCommand(
+            command_id=derived_command_id(SERVICE, row.project_id, row.department_id),
+            actor=service_actor(SERVICE),
+            command=MoveLostProject(project_id=row.project_id, department_id=row.department_id),
+        )
     left_over = row.generation is None
     return AdmittedCommand(
         command_id=derived_command_id(SERVICE, row.workload_id, "project" if left_over else str(row.generation)),

@@ -1,6 +1,6 @@
 """Looks at the due rows a few times a second and asks `commands` to delete what is due, and what stands in a project
-that was deleted. Beside it, budgets are measured (budgets.py), and how busy GPUs were (hours.py), in the same way: from
-the tables, by commands.
+that was deleted; a project that came into a department while that was deleted is moved. Beside it, budgets are measured
+(budgets.py), and how busy GPUs were (hours.py), in the same way: from the tables, by commands.
 
 It has no timers and keeps nothing: the due times stand in the log, the table of them is a projection, and the decider
 does nothing where the generation has moved on. So several instances are harmless, and an outage only delays.
@@ -19,7 +19,7 @@ from prometheus_client import Counter
 from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
 from projections.postgres import CUT_OFF, Pool, create_pool
 from services.auto_deletion.budgets import BudgetRows, Budgets, last_seq_of
-from services.auto_deletion.due import SERVICE, Due, command, plan
+from services.auto_deletion.due import SERVICE, Due, Lost, Work, command, plan
 from services.auto_deletion.hours import Hours, SampleRows
 from services.runtime.nats.bus import CommandClient, GateAwayError
 from services.runtime.nats.connection import connect
@@ -53,7 +53,7 @@ class DueRows:
         self._pool = pool
         self._schema = ""
 
-    async def read(self, now: datetime, limit: int) -> list[Due]:
+    async def read(self, now: datetime, limit: int) -> list[Work]:
         if not self._schema:
             self._schema = await self._pool.fetchval("SELECT schema_name FROM muster.current_projection") or ""
             if not self._schema:
@@ -61,10 +61,13 @@ class DueRows:
         try:
             # One row at least, so that a swap of schemas is seen also while nothing is due.
             rows = await self._pool.fetch(
-                "SELECT c.schema_name, d.workload_id, d.generation FROM muster.current_projection c LEFT JOIN LATERAL "  # noqa: S608
-                f'((SELECT workload_id, generation FROM "{self._schema}".due WHERE due_at <= $1 '
+                "SELECT c.schema_name, d.id, d.generation, d.lost FROM muster.current_projection c LEFT JOIN LATERAL "  # noqa: S608
+                f'((SELECT workload_id AS id, generation, NULL AS lost FROM "{self._schema}".due WHERE due_at <= $1 '
                 "ORDER BY due_at LIMIT $2) UNION ALL "
-                f'(SELECT w.id, NULL FROM "{self._schema}".projects p JOIN "{self._schema}".workloads w '
+                f'(SELECT p.id, NULL, p.department_id FROM "{self._schema}".departments g '
+                f'JOIN "{self._schema}".projects p ON p.department_id = g.id AND p.deleted_at IS NULL '
+                "WHERE g.deleted_at IS NOT NULL LIMIT $2) UNION ALL "
+                f'(SELECT w.id, NULL, NULL FROM "{self._schema}".projects p JOIN "{self._schema}".workloads w '
                 "ON w.project_id = p.id AND w.deleted_at IS NULL AND w.desired_phase <> 'Deleted' "
                 "WHERE p.deleted_at IS NOT NULL LIMIT $2)) d ON true",
                 now,
@@ -76,7 +79,11 @@ class DueRows:
         if not rows or rows[0]["schema_name"] != self._schema:
             self._schema = ""
             return []
-        return [Due(row["workload_id"], row["generation"]) for row in rows if row["workload_id"] is not None]
+        return [
+            Due(row["id"], row["generation"]) if row["lost"] is None else Lost(row["id"], row["lost"])
+            for row in rows
+            if row["id"] is not None
+        ]
 
 
 class AutoDeletion:
@@ -85,7 +92,7 @@ class AutoDeletion:
     def __init__(self, rows: DueRows, send: Send) -> None:
         self._rows = rows
         self._send = send
-        self._sent: dict[Due, datetime] = {}
+        self._sent: dict[Work, datetime] = {}
 
     async def tick(self, now: datetime) -> int:
         """Ask for what is due; how many that were. Raises what asyncpg raises, and GateAwayError where nobody decides
@@ -97,7 +104,7 @@ class AutoDeletion:
         slots = asyncio.Semaphore(IN_FLIGHT)
         away: GateAwayError | None = None
 
-        async def send(row: Due) -> None:
+        async def send(row: Work) -> None:
             nonlocal away
             async with slots:
                 if away is None:
@@ -114,18 +121,18 @@ class AutoDeletion:
             raise away
         return len(to_send)
 
-    async def _send_one(self, row: Due) -> None:
+    async def _send_one(self, row: Work) -> None:
         match await self._send(command(row)):
             case Accepted() as reply:
                 _SENT.labels("accepted").inc()
-                log.info("auto_deleted", workload_id=row.workload_id, generation=row.generation, changed=reply.changed)
+                log.info("auto_deleted", changed=reply.changed, **row._asdict())
             case Refused() as reply:
                 # Deleted or replaced meanwhile: the projection will drop the row.
                 _SENT.labels("refused").inc()
-                log.info("auto_deletion_refused", workload_id=row.workload_id, code=reply.refusal.code)
+                log.info("auto_deletion_refused", code=reply.refusal.code, **row._asdict())
             case OutcomeUnknown():
                 _SENT.labels("unknown").inc()
-                log.warning("auto_deletion_unknown", workload_id=row.workload_id)
+                log.warning("auto_deletion_unknown", **row._asdict())
 
     async def run(self, health: Health, stop: asyncio.Event) -> None:
         """Tick until `stop`."""

@@ -17,18 +17,19 @@ from nats.aio.msg import Msg
 from prometheus_client import Counter
 
 from events import subscriptions, webhooks
-from events.aggregate import AGGREGATES, CLUSTER, PRICES, PROJECT, WORKLOAD, Aggregate, Chain, Draft
+from events.aggregate import AGGREGATES, CLUSTER, DEPARTMENT, PRICES, PROJECT, WORKLOAD, Aggregate, Chain, Draft
 from events.asset import ChangeAsset, CreateAsset
 from events.budgets import SetBudget, exhausted_refusal
-from events.cluster import AddCluster, local_taken
+from events.cluster import AddCluster, RemoveNodePool, local_taken
 from events.codec import UNDECODABLE
 from events.commands import named_workload, target
 from events.commit import Commit, service_actor
+from events.department import DeleteDepartment, Department, shown_as
 from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
 from events.ids import key_of_id, project_key
 from events.policy import SetPolicy
 from events.prices import PRICES_KEY
-from events.project import DeleteProject, Project
+from events.project import ChangeProject, CreateProject, DeleteProject, MoveLostProject, Project
 from events.refusal import Refusal
 from events.subjects import aggregate_subject
 from events.void import VoidMessage
@@ -56,6 +57,10 @@ ten commits of other writers in between."""
 PAUSE_SECONDS: Final = 0.002
 """Twice the time of an append: the first pause after a conflict, doubled each time up to the longest."""
 LONGEST_PAUSE_SECONDS: Final = 0.1
+DIRECTORY_SECONDS: Final = 2.0
+"""Its lag is milliseconds; after this the outcome is unknown."""
+MOST_NAMED: Final = 5
+"""Projects in one sentence."""
 SYSTEM_PREFIX: Final = "cmd.system."
 LIMIT_REACHED: Final = (
     "the log has nearly reached its limit; an operator must set MUSTER_LOG_MAX_BYTES higher and run the migration"
@@ -227,6 +232,14 @@ class Commands:
             return await self._other_local(command.name)
         if isinstance(command, DeleteProject):
             return await self._not_empty(command.project_id)
+        if isinstance(command, CreateProject | ChangeProject):
+            return None if command.department_id is None else await self._department_missing(command.department_id)
+        if isinstance(command, RemoveNodePool):
+            return await self._pool_in_use(command)
+        if isinstance(command, DeleteDepartment):
+            return await self._not_vacant(command.department_id)
+        if isinstance(command, MoveLostProject):
+            return await self._not_lost(command)
         if isinstance(command, subscriptions.CreateSubscription):
             full = len(self._directory.subscriptions) >= subscriptions.MAX_IN_ALL
             return subscriptions.too_many_in_all() if full else None
@@ -252,6 +265,9 @@ class Commands:
         else:
             project_id = command.project_id or ""
         if isinstance(command, CreateAsset | SetPolicy):
+            department_id = command.department_id
+            if department_id is not None and (refusal := await self._department_missing(department_id)):
+                return refusal
             cluster_id = command.cluster_id if isinstance(command, CreateAsset) else None
             if refusal := await self._place_missing(command.project_id, cluster_id):
                 return refusal
@@ -265,6 +281,63 @@ class Commands:
         if cluster_id is not None and not await self._cluster_exists(cluster_id):
             return Refusal(code="unknown_cluster", field="clusterId", message=f"there is no cluster {cluster_id!r}")
         return None
+
+    async def _department_missing(self, department_id: str) -> Refusal | None:
+        if await self._department(department_id) is not None:
+            return None
+        message = f"there is no department {department_id!r}"
+        return Refusal(code="unknown_department", field="departmentId", message=message)
+
+    async def _department(self, department_id: str) -> Department | None:
+        """From the log's leader: into one that was deleted a moment ago, nothing moves."""
+        key = key_of_id(department_id)
+        return None if key is None else shown_as((await self._store.load(DEPARTMENT, key)).state, department_id)
+
+    async def _not_vacant(self, department_id: str) -> Refusal | None:
+        """Why a department cannot be deleted. A project that is decided in this moment elsewhere is not seen: it is
+        moved into the default department by auto_deletion.
+        """
+        newest = await self._store.last_seq(aggregates=(PROJECT.name,))
+        if not await self._directory.reached(newest, timeout_seconds=DIRECTORY_SECONDS):
+            raise TimeoutError("the projects of a department are not known up to now")
+        projects = [self._directory.projects[id_].name for id_ in self._directory.projects_in(department_id)]
+        if not projects:
+            return None
+        stand = "1 project stands" if len(projects) == 1 else f"{len(projects)} projects stand"
+        named = ", ".join(sorted(projects)[:MOST_NAMED]) + (", …" if len(projects) > MOST_NAMED else "")
+        message = f"{stand} in the department ({named}); move them into another one first, or delete them"
+        return Refusal(code="department_not_empty", message=message)
+
+    async def _pool_in_use(self, command: RemoveNodePool) -> Refusal | None:
+        """Why a node pool cannot be removed: somebody tries it, by its name, and no other cluster has one of this name.
+        Who names it in this moment elsewhere is not seen; pools that no cluster has are passed over in such an order.
+        """
+        newest = await self._store.last_seq(aggregates=(PROJECT.name, DEPARTMENT.name))
+        if not await self._directory.reached(newest, timeout_seconds=DIRECTORY_SECONDS):
+            raise TimeoutError("who names a node pool is not known up to now")
+        clusters = [*self._directory.clusters.values()]
+        if any(command.name in each.node_pools for each in clusters if each.cluster_id != command.cluster_id):
+            return None
+        users = [
+            f"department {each.name}"
+            for each in self._directory.departments.values()
+            if command.name in each.node_pools
+        ]
+        users += [
+            f"project {each.name}" for each in self._directory.projects.values() if command.name in each.node_pools
+        ]
+        if not users:
+            return None
+        named = ", ".join(sorted(users)[:MOST_NAMED]) + (", …" if len(users) > MOST_NAMED else "")
+        message = (
+            f"{named} {'names' if len(users) == 1 else 'name'} the node pool {command.name!r}; take it out there first"
+        )
+        return Refusal(code="node_pool_in_use", message=message)
+
+    async def _not_lost(self, command: MoveLostProject) -> Refusal | None:
+        if await self._department(command.department_id) is None:
+            return None
+        return Refusal(code="not_permitted", message=f"department {command.department_id} was not deleted")
 
     async def _creation_obstacle(self, command: CreateWorkload, admitted: AdmittedCommand) -> Refusal | None:
         if refusal := await self.misplaced(command):

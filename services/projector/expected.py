@@ -19,7 +19,18 @@ Key = tuple[Any, ...]
 Row = dict[str, Any]
 
 CHECKSUM_MODULUS: Final = 1_000_003
-COMPARED: Final = ("clusters", "projects", "prices", "assets", "nodes", "reservations", "workloads", "pods", "due")
+COMPARED: Final = (
+    "clusters",
+    "departments",
+    "projects",
+    "prices",
+    "assets",
+    "nodes",
+    "reservations",
+    "workloads",
+    "pods",
+    "due",
+)
 """Tables of which every row is compared in every column."""
 
 

@@ -121,7 +121,12 @@ async def newest(connection: Connection, name: str) -> dict[str, int]:
     schema = schema_of(name)
     return {
         kind: int(await connection.fetchval(f'SELECT max(version) FROM "{schema}"."{table}"') or 0)  # noqa: S608
-        for kind, table in (("cluster", "clusters"), ("project", "projects"), ("prices", "prices"))
+        for kind, table in (
+            ("cluster", "clusters"),
+            ("department", "departments"),
+            ("project", "projects"),
+            ("prices", "prices"),
+        )
     }
 
 

@@ -40,7 +40,18 @@ _ARRAYS: Final[dict[str, tuple[int, ...]]] = {
 }
 """Places of the columns that are arrays, by table."""
 
-WRITE_ORDER: Final = ("clusters", "projects", "prices", "assets", "nodes", "reservations", "workloads", "pods", "due")
+WRITE_ORDER: Final = (
+    "clusters",
+    "departments",
+    "projects",
+    "prices",
+    "assets",
+    "nodes",
+    "reservations",
+    "workloads",
+    "pods",
+    "due",
+)
 """Always the same, so that two writers wait for each other rather than deadlock."""
 
 RETIRED: Final = 0

@@ -195,7 +195,8 @@ SERVICES: Final[dict[str, Service]] = {
     "commands": Service(
         rights=log_follower(
             "commands",
-            *append("workload", "node", "cluster", "project", "tenant", "void", "prices", "hours", "asset", "policy"),
+            *append("workload", "node", "cluster", "project", "department", "tenant", "void"),
+            *append("prices", "hours", "asset", "policy"),
             *answer("api", "auto_deletion", "autoscaler", "cluster_sync", "scheduler", "setup", "webhooks"),
             ALL_KEYS,
             call("STREAM.MSG.GET", KEYS_STREAM),

@@ -2,24 +2,28 @@
 
 It is kept up to date commit by commit, at a cost that does not grow with what waits: what a commit touched is settled
 into queues and columns before the next snapshot. Workloads that have ended, without pods and reservations, are
-forgotten. What follows from the commits alone (`workloads`, `nodes`, `clusters`, `projects`) is all that a stored
-snapshot holds; the rest is an index over it.
+forgotten. What follows from the commits alone (`workloads`, `nodes`, `clusters`, `projects`, `departments`) is all that
+a stored snapshot holds; the rest is an index over it.
 """
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, override
 
-from events.aggregate import CLUSTER, LOG, NODE, PROJECT, WORKLOAD, Chain
+from events.aggregate import CLUSTER, DEPARTMENT, LOG, NODE, PROJECT, WORKLOAD, Chain
 from events.cluster import DEFAULT_POOL, Cluster
 from events.commit import Commit
+from events.department import Department
 from events.ids import key_of_id
 from events.installation import LOG_KEY
 from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, WaitingReason
+from events.project import Project
+from events.quotas import PoolQuota
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
 from events.workload.pod import LIVE_POD_PHASES, PodRef, pod_id
@@ -38,6 +42,8 @@ from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Order
 from services.scheduler.queue import WaitingQueue
 from services.scheduler.snapshot import (
+    Bound,
+    BoundKey,
     ClusterView,
     GangPart,
     NotSchedulable,
@@ -51,7 +57,7 @@ from services.scheduler.snapshot import (
     Waiting,
 )
 
-FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, LOG)
+FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
@@ -62,8 +68,6 @@ class _Indexed:
     """What one workload put into the indexes, to be taken out again."""
 
     entries: list[tuple[WaitingQueue, Pending]] = field(default_factory=list[tuple[WaitingQueue, Pending]])
-    project_id: str = ""
-    quota_milli: int = 0
 
 
 class SchedulingState(LogFold):
@@ -73,7 +77,7 @@ class SchedulingState(LogFold):
         super().__init__(FOLDED, forgets=True)
         self._orders = orders
         self.workloads, self.nodes = self.of(WORKLOAD), self.of(NODE)
-        self.clusters, self.projects = self.of(CLUSTER), self.of(PROJECT)
+        self.clusters, self.projects, self.departments = self.of(CLUSTER), self.of(PROJECT), self.of(DEPARTMENT)
         self.freed = 0
         """Rises whenever something may fit that did not before."""
         self._columns = Columns()
@@ -82,7 +86,10 @@ class SchedulingState(LogFold):
         """By extended resource: queues whose pods want it."""
         self._indexed: dict[str, _Indexed] = {}
         self._not_schedulable: dict[str, NotSchedulable] = {}
-        self._quota_used: Counter[str] = Counter()
+        self._held_in: Counter[BoundKey] = Counter()
+        """GPU shares that runs hold, by project id, node pool, and whether they are non-preemptible."""
+        self._counted: dict[str, tuple[BoundKey, int]] = {}
+        """By id of a reservation: where it is counted above, and with how much."""
         self._held: dict[str, dict[str, str]] = {}
         """By workload key: node key by reservation id."""
         self._stale: dict[str, str] = {}
@@ -112,7 +119,7 @@ class SchedulingState(LogFold):
             case "cluster":
                 self._cluster_changed(before.state, after.state)
             case _:
-                self.freed += 1  # a project; or the log was restored, before all else here
+                self.freed += 1  # a project or department; or the log was restored, before all else here
 
     def _cluster_changed(self, before: Cluster, after: Cluster) -> None:
         self.freed += 1
@@ -163,6 +170,7 @@ class SchedulingState(LogFold):
 
     def _settle_node(self, key: str) -> None:
         before, after = self._settled_nodes.get(key, NODE.initial), self.nodes[key].state
+        self._count_held(before, after)
         for id_ in before.reservations.keys() - after.reservations.keys():
             reservation = before.reservations[id_]
             held = self._held.get(reservation.workload_key, {})
@@ -193,6 +201,30 @@ class SchedulingState(LogFold):
         self._columns.set(key, after, reachable=cluster is not None and cluster.exists and cluster.connected)
         self._settled_nodes[key] = after
 
+    def _count_held(self, before: Node, after: Node) -> None:
+        """Count what runs hold on a node, by project and pool; all of it anew where the node is in another pool now."""
+        moved = before.facts.pool != after.facts.pool
+        gone = before.reservations.keys() if moved else before.reservations.keys() - after.reservations.keys()
+        come = after.reservations.keys() if moved else after.reservations.keys() - before.reservations.keys()
+        for id_ in gone:
+            self._uncount_held(id_)
+        for id_ in come - self._stale.keys():
+            reservation = after.reservations[id_]
+            milli = sum(share.milli for share in reservation.devices)
+            chain = self.workloads.get(reservation.workload_key)
+            if milli and chain is not None:
+                key = (chain.state.project_id, after.facts.pool, not chain.state.preemptible)
+                self._counted[id_] = key, milli
+                self._held_in[key] += milli
+
+    def _uncount_held(self, id_: str) -> None:
+        counted = self._counted.pop(id_, None)
+        if counted is not None:
+            key, milli = counted
+            self._held_in[key] -= milli
+            if not self._held_in[key]:
+                del self._held_in[key]
+
     def _settle_workload(self, key: str, now: datetime) -> None:
         chain = self.workloads.get(key)
         before = self._settled_workloads.pop(key, WORKLOAD.initial)
@@ -205,11 +237,9 @@ class SchedulingState(LogFold):
             return
         self._settled_workloads[key] = state
         if key in self._indexed and not state.pods.waiting and _stands_alike(before, state):
-            self._count_quota(self._indexed[key], state)
             return
         self._take_out(key)
         indexed = self._indexed[key] = _Indexed()
-        self._count_quota(indexed, state)
         if schedulable(state):
             self._put_in_queue(key, state, indexed, now, idle=not state.pods.live)
 
@@ -226,20 +256,14 @@ class SchedulingState(LogFold):
         for id_ in suspects - alive:
             if id_ in held and id_ not in self._stale and not _is_alive(id_, after):
                 self._stale[id_] = held[id_]
+                self._uncount_held(id_)
                 self.freed += 1
-
-    def _count_quota(self, indexed: _Indexed, state: Workload) -> None:
-        milli = 0 if state.preemptible else state.pods.gpu_milli
-        indexed.project_id = state.project_id
-        self._quota_used[state.project_id] += milli - indexed.quota_milli
-        indexed.quota_milli = milli
 
     def _take_out(self, key: str) -> None:
         self._not_schedulable.pop(key, None)
         indexed = self._indexed.pop(key, None)
         if indexed is None:
             return
-        self._quota_used[indexed.project_id] -= indexed.quota_milli
         for queue, entry in indexed.entries:
             queue.remove(entry)
             if not queue.entries:
@@ -293,12 +317,14 @@ class SchedulingState(LogFold):
         """What the planner is to look at now; later changes of the fold do not reach it."""
         self.settle(now)
         queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in self._queues.values())
-        projects = {queue.pod_class.project_id for queue in queues}
+        ids = {queue.pod_class.project_id for queue in queues}
+        projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
         return Snapshot(
             now=now,
             nodes=self._columns.frozen(extended=self._extended_asked),
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
-            projects={id_: view for id_ in projects if (view := self._project_view(id_)) is not None},
+            projects=projects,
+            held_milli=self._held_under({bound for view in projects.values() for bound in view.bounds}),
             queues=queues,
             not_schedulable=tuple(self._not_schedulable.values()),
             releases=tuple(
@@ -363,13 +389,46 @@ class SchedulingState(LogFold):
         chain = None if key is None else self.projects.get(key)
         if chain is None:
             return None
+        department = self._department(chain.state.department_id)
         return ProjectView(
             name=chain.state.name,
             exists=chain.state.exists and chain.state.project_id == project_id,
-            pools=chain.state.node_pools,
-            quota_milli=chain.state.gpu_quota_milli,
-            used_milli=self._quota_used[project_id],
+            pools=chain.state.node_pools or (() if department is None else department.node_pools),
+            bounds=(
+                *_bounds("project", project_id, chain.state),
+                *(() if department is None else _bounds("department", department.department_id, department)),
+            ),
         )
+
+    def _department(self, department_id: str) -> Department | None:
+        chain = self.departments.get(key_of_id(department_id) or "")
+        return chain.state if chain is not None and chain.state.department_id == department_id else None
+
+    def _held_under(self, bounds: AbstractSet[Bound]) -> dict[BoundKey, int]:
+        """What is held under each of these bounds, by its key."""
+        held: dict[BoundKey, int] = {bound.key: 0 for bound in bounds}
+        if not held:
+            return held
+        departments = {project_id: self._department_of(project_id) for project_id, _, _ in self._held_in}
+        for (project_id, pool, firm), milli in self._held_in.items():
+            for holder in (project_id, departments[project_id]):
+                for place in ("", pool):
+                    for counted in {False, firm}:
+                        if (key := (holder, place, counted)) in held:
+                            held[key] += milli
+        return held
+
+    def _department_of(self, project_id: str) -> str:
+        chain = self.projects.get(key_of_id(project_id) or "")
+        return "" if chain is None else chain.state.department_id
+
+
+def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:
+    everywhere = PoolQuota(node_pool="", gpu_quota_milli=of.gpu_quota_milli, gpu_limit_milli=of.gpu_limit_milli)
+    for each in (everywhere, *of.pool_quotas):
+        for firm, milli in ((True, each.gpu_quota_milli), (False, each.gpu_limit_milli)):
+            if milli is not None:
+                yield Bound(holder=f"{noun} {of.name}", id=id_, pool=each.node_pool, firm=firm, milli=milli)
 
 
 def _classes(

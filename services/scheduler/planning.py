@@ -12,6 +12,8 @@ from services.scheduler.policy.rules import Filter, Order, Score
 from services.scheduler.room import Room
 from services.scheduler.snapshot import (
     Binding,
+    Bound,
+    BoundKey,
     Pending,
     Plan,
     PodClass,
@@ -43,11 +45,13 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall:
-    """Why a pod was not placed: the quota, where nodes would have had room; else the nodes."""
+    """Why a pod was not placed: a bound on its project or department, where nodes had room; else the nodes."""
 
     quota_need_milli: int = 0
     """The least GPU that such a node would have given it; 0 where no node has room."""
     quota_used_milli: int = 0
+    bound: Bound | None = None
+    """That left too little there."""
     waiting: Waiting | None = None
     """Of a gang: why, as it was when some of its pods had been placed."""
 
@@ -81,7 +85,7 @@ class Planning:
         self.policy = policy
         self.max_pods = max_pods
         self.room = Room(snapshot.nodes)
-        self.quota_used: dict[str, int] = {}
+        self.quota_used: dict[BoundKey, int] = {}
         """GPU thousandths that non-preemptible pods hold, with those placed so far; by project id."""
         self.placed = Placed()
         self.releases: tuple[Release, ...] = ()
@@ -157,7 +161,7 @@ class Planning:
 
 
 def pools_to_try(snapshot: Snapshot, pod_class: PodClass) -> tuple[str, ...]:
-    """The workload's pools, else its project's, else all; only those that the cluster has."""
+    """The workload's pools, else its project's or department's, else all; only those that the cluster has."""
     cluster = snapshot.clusters.get(pod_class.cluster_id)
     if cluster is None:
         return ()

@@ -23,6 +23,8 @@ EXPRESSIONS_PER_POD: Final = 20
 
 type Integers = NDArray[np.int64]
 type Booleans = NDArray[np.bool_]
+type BoundKey = tuple[str, str, bool]
+"""Id of a project or department, node pool (empty: all), and whether only non-preemptible pods count."""
 type OrderKey = tuple[tuple[float, ...], str, int]
 """What the policy's orders say of a workload, then its key and the number of the pod set: the least goes first."""
 
@@ -154,15 +156,31 @@ class ClusterView:
     """Every pool, in the order in which they are tried where nobody says otherwise."""
 
 
+class Bound(NamedTuple):
+    """What pods of a project, or of all projects of a department, may hold of GPUs together."""
+
+    holder: str
+    """Such as `project vision`."""
+    id: str
+    """Of the project or department."""
+    pool: str
+    """Where; empty: everywhere."""
+    firm: bool
+    """Whether only non-preemptible pods count."""
+    milli: int
+
+    @property
+    def key(self) -> BoundKey:
+        """Under which it is counted what they hold."""
+        return self.id, self.pool, self.firm
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     name: str
     exists: bool
     pools: tuple[str, ...]
-    quota_milli: int | None
-    """Bound of what is non-preemptible; None: none."""
-    used_milli: int
-    """GPU shares that non-preemptible pods hold."""
+    bounds: tuple[Bound, ...]
 
 
 class Cordon(NamedTuple):
@@ -231,6 +249,8 @@ class Snapshot:
     nodes: NodeTable
     clusters: dict[str, ClusterView]
     projects: dict[str, ProjectView]
+    held_milli: dict[BoundKey, int]
+    """What is held under each bound, by its key."""
     queues: tuple[Queue, ...]
     not_schedulable: tuple[NotSchedulable, ...]
     releases: tuple[Release, ...]

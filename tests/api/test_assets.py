@@ -107,7 +107,8 @@ def test_a_taken_name_is_refused_with_one_that_is_free(admin: httpx.Client, serv
 @pytest.mark.parametrize(
     ("meta", "spec", "fields"),
     [
-        ({"scope": "department"}, {}, {"meta.scope"}),
+        ({"scope": "department"}, {}, {"meta.departmentId"}),
+        ({"scope": "department", "departmentId": NEVER}, {}, {"meta.departmentId"}),
         ({"departmentId": NEVER}, {}, {"meta.departmentId"}),
         ({"scope": "project"}, {}, {"meta.projectId"}),
         ({"scope": "project", "projectId": NEVER}, {}, {"meta.projectId"}),
@@ -123,7 +124,7 @@ def test_a_taken_name_is_refused_with_one_that_is_free(admin: httpx.Client, serv
         ({}, {"workloadTypes": ["Nonsense"]}, {"spec.workloadTypes[0]"}),
         ({}, {"overrideUidGidInWorkspace": True}, {"spec.overrideUidGidInWorkspace"}),
         ({}, {"security": {"runAsUid": 5, "uidGidSource": "fromTheImage"}}, {"spec.security.runAsUid"}),
-        ({"scope": "department"}, {"image": "a b"}, {"meta.scope", "spec.image"}),
+        ({"scope": "department"}, {"image": "a b"}, {"meta.departmentId", "spec.image"}),
     ],
 )
 def test_all_that_is_wrong_with_an_environment_is_told_at_once(

@@ -110,9 +110,12 @@ def test_a_project_s_node_pools_are_those_that_some_cluster_has(served: Served) 
         assert admin.post(f"{V1}/node-pools", json=made).status_code == 202
         made = admin.post(PROJECTS, json={"name": name, "nodePools": [pool, "default"]})
         assert made.status_code == 202, made.text
+        used = admin.delete(f"{V1}/node-pools/{served.cluster}/{pool}")
+        assert (used.status_code, used.json()["details"]) == (409, "node_pool_in_use")
+        assert f"project {name}" in used.json()["message"]
+        gone = admin.put(f"{PROJECTS}/{made.json()['id']}", json={"gpuQuota": 3, "nodePools": ["default"]})
+        assert gone.status_code == 202
         assert admin.delete(f"{V1}/node-pools/{served.cluster}/{pool}").status_code == 202
-        kept = admin.put(f"{PROJECTS}/{made.json()['id']}", json={"gpuQuota": 3, "nodePools": [pool]})
-        assert kept.status_code == 202, "what the project has already may stay while something else is changed"
 
 
 @pytest.mark.parametrize("name", ["nosuch", "default"])

@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from events.department import DEFAULT_DEPARTMENT_ID
 from tests.support.api import Served, report_node
 
 ROLES: Final = ("viewer", "researcher", "project-admin", "administrator")
@@ -111,11 +112,18 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "change_cluster": ADMINISTRATORS_DO,
     "remove_cluster": ADMINISTRATORS_DO,
     "list_node_pools": EVERYBODY,
+    "get_node_pool": EVERYBODY,
+    "create_node_pool": ADMINISTRATORS_DO,
     "set_node_pool": ADMINISTRATORS_DO,
     "remove_node_pool": ADMINISTRATORS_DO,
     "list_nodes": EVERYBODY,
     "cordon_node": ADMINISTRATORS_DO,
     "uncordon_node": ((403, 403, 403, 202), (403, 403, 403, 202)),
+    "list_departments": EVERYBODY,
+    "create_department": ADMINISTRATORS_DO,
+    "get_department": EVERYBODY,
+    "set_department": ADMINISTRATORS_DO,
+    "delete_department": ADMINISTRATORS_DO,
     "list_projects": EVERYBODY,
     "list_usage": EVERYBODY,
     "list_use_hours": EVERYBODY,
@@ -314,6 +322,10 @@ def aimed(
         path = path.replace("{workloadId}", workload(served, admin, path, project))
     if name == "delete_project":  # the others need theirs
         project = admin.post("/api/v1/org-unit/projects", json={"name": f"gone-{fresh}"}).json()["id"]
+    department = DEFAULT_DEPARTMENT_ID
+    if name == "delete_department":  # in the other one projects stand
+        department = admin.post("/api/v1/org-unit/departments", json={"name": f"d-{fresh}"}).json()["id"]
+    path = path.replace("{departmentId}", department)
     account = {"name": f"a-{fresh}", "projectId": project, "roleName": "viewer"}
     if "service-accounts/" in path:
         assert admin.post("/api/v1/service-accounts", json=account).status_code == 202
@@ -344,7 +356,10 @@ def aimed(
         "undo_act": {"sequence": changed_at(admin, path) if name == "undo_act" else 1},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
         "change_cluster": {"ownershipProtection": True},
-        "set_node_pool": {"clusterId": served.cluster, "name": "fast", "labelKey": "gpu", "labelValue": "h100"},
+        "create_node_pool": {"clusterId": served.cluster, "name": "fast", "labelKey": "gpu", "labelValue": "h100"},
+        "set_node_pool": {"labelKey": "gpu", "labelValue": "h100"},
+        "create_department": {"name": f"d-{fresh}"},
+        "set_department": {},
         "create_project": {"name": f"p-{fresh}"},
         "set_project": {"gpuQuota": None},
         "set_price": price,

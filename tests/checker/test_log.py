@@ -122,6 +122,19 @@ def _asset(*events: tuple[str, Mapping[str, object]]) -> Story:
     return story
 
 
+DEPARTMENT_MADE: tuple[str, dict[str, object]] = (
+    "DepartmentCreated",
+    {"department_id": "g1", "name": "research", "at": BEGIN.isoformat()},
+)
+
+
+def _department(*events: tuple[str, Mapping[str, object]]) -> Story:
+    story = Story()
+    for event in (DEPARTMENT_MADE, *events):
+        story.commit("ev.department.research", event)
+    return story
+
+
 POLICY_SET: tuple[str, dict[str, object]] = (
     "PolicySet",
     {"policy_id": "y1", "workload_type": "Training", "defaults": {}, "rules": {}, "at": BEGIN.isoformat()},
@@ -213,6 +226,23 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
     ),
     "a pool that was not there is removed": ("cluster", lambda: _cluster(("NodePoolRemoved", {"name": "fast"}))),
     "something after a project was deleted": ("project", lambda: _project(GONE, ("ProjectChanged", {}))),
+    "a department that is there is made again": ("department", lambda: _department(DEPARTMENT_MADE)),
+    "something after a department was deleted": (
+        "department",
+        lambda: _department(("DepartmentDeleted", {}), ("DepartmentChanged", {})),
+    ),
+    "the default department is deleted": (
+        "department",
+        lambda: _department(
+            ("DepartmentDeleted", {}),
+            ("DepartmentCreated", DEPARTMENT_MADE[1] | {"name": "default"}),
+            ("DepartmentDeleted", {}),
+        ),
+    ),
+    "a project in the default department is moved there": (
+        "project",
+        lambda: _project(("ProjectMoved", {"department_id": "g0", "department_name": "default"})),
+    ),
     "an asset that is there is made again": ("asset", lambda: _asset(ASSET_MADE)),
     "something after an asset was deleted": ("asset", lambda: _asset(("AssetDeleted", {}), ("AssetDeleted", {}))),
     "an asset changed into what it was": ("asset", lambda: _asset(("AssetChanged", {"spec": {}}))),

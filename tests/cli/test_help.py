@@ -247,8 +247,10 @@ def test_no_command_takes_a_flag_of_the_connection_for_something_else() -> None:
 def test_every_table_offers_its_columns() -> None:
     without = {path for path in FLAGS if "--columns" in FLAGS[path] and not FLAGS[path]["--columns"][1]}
     assert without == {
-        "doctor", "version", "project describe", "cluster describe", "node describe", "service-account describe",
-        "context list", "context show", "log verify", "diff", "backup", "restore", "user erase", "explain-field",
+        "doctor", "version", "department describe", "project describe", "cluster describe", "node describe",
+        "service-account describe",
+        "context list", "context show", "log verify", "diff", "backup", "restore", "user erase",
+        "explain-field",
     }, "what is shown as pairs, or has no columns of its own"  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def test_a_decider_a_line_and_an_operation_are_all_that_a_new_command_takes(serv
         "OpenAPI lists lift_quota",
         "admin: 202 lifted",
         "admin again: 202 there was none",
-        "alice: 403 you have no role here that lets you create or change projects",
+        "alice: 403 you have no role here that lets you create, change or delete departments and projects",
         "quota: None",
         "audit: admitted, admitted, refused",
     ]

@@ -11,17 +11,18 @@ from msgspec import inspect
 from events.aggregate import AGGREGATES
 
 KNOWN: Final = {
-    "asset": (1, "974f0df0aae9"),
+    "asset": (2, "a91177d7087e"),
     "cluster": (5, "93d632af2fab"),
+    "department": (1, "01f63da0a60e"),
     "hours": (1, "3e43f81ae15d"),
     "log": (1, "a5444f9f85d0"),
     "node": (5, "ac25318640a9"),
-    "policy": (1, "239abeb8c71b"),
+    "policy": (2, "1866bdd06ed9"),
     "prices": (1, "8fcf2c5d2bd8"),
-    "project": (8, "537c416ac374"),
+    "project": (9, "819307d1e923"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (10, "668ba9e0e753"),
+    "workload": (11, "117cf407d3db"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 

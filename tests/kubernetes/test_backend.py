@@ -392,6 +392,20 @@ async def test_the_clusters_own_word_on_ownership_protection_is_reported(opened:
     assert (await cluster.backend.settings()).ownership_protection is True
 
 
+async def test_ownership_protection_is_also_read_from_the_namespace_of_run_ai_s_settings(opened: Opened) -> None:
+    """S084: a ConfigMap of whatever name in the namespace runai-public."""
+    cluster = await opened()
+    await admin(cluster, "POST", "/api/v1/namespaces", {"metadata": {"name": "runai-public"}})
+    assert (await cluster.backend.settings()).ownership_protection is None
+    maps = "/api/v1/namespaces/runai-public/configmaps"
+    for word, expected in (("false", False), ("true", True)):
+        body = {"metadata": {"name": "runai-public"}, "data": {"workloadOwnershipProtection": word}}
+        await admin(cluster, "POST", maps, body)
+        assert (await cluster.backend.settings()).ownership_protection is expected
+        await admin(cluster, "DELETE", f"{maps}/runai-public")
+    await admin(cluster, "DELETE", "/api/v1/namespaces/runai-public")
+
+
 async def test_an_image_that_cannot_be_pulled_is_told_in_words_while_the_pod_waits(opened: Opened) -> None:
     cluster = await opened()
     waiting = {"simulation.muster.dev/waiting-reason": "ImagePullBackOff"}

@@ -41,7 +41,7 @@ class Training1(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     project_id: str
     """UUID of its project."""
     department_id: str | None = None
-    """Never given: there are no departments."""
+    """UUID of the department in which its project stands. Missing where nobody knows it."""
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
@@ -125,7 +125,7 @@ class DistributedTraining(Model, frozen=True, kw_only=True, rename="camel", omit
     project_id: str
     """UUID of its project."""
     department_id: str | None = None
-    """Never given: there are no departments."""
+    """UUID of the department in which its project stands. Missing where nobody knows it."""
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
@@ -183,7 +183,7 @@ class Workspace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     project_id: str
     """UUID of its project."""
     department_id: str | None = None
-    """Never given: there are no departments."""
+    """UUID of the department in which its project stands. Missing where nobody knows it."""
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
@@ -237,7 +237,7 @@ class Inference(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     project_id: str
     """UUID of its project."""
     department_id: str | None = None
-    """Never given: there are no departments."""
+    """UUID of the department in which its project stands. Missing where nobody knows it."""
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
@@ -765,6 +765,8 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Framework of a distributed training."""
     project_name: str | None
     """Name of its project."""
+    department_name: str | None
+    """Name of the department of its project."""
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
@@ -844,7 +846,7 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     project_id: str
     """UUID of its project."""
     department_id: str | None = None
-    """Never given: there are no departments."""
+    """UUID of the department in which its project stands. Missing where nobody knows it."""
     cluster_id: str
     """Cluster that runs it."""
     created_by: str
@@ -998,10 +1000,38 @@ class NodePools(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
 class NodePoolCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NodePoolCreation."""
 
+    label_key: str
+    """Key of the label that puts a node in this pool."""
+    label_value: str
+    """Value of that label on the nodes of this pool."""
     cluster_id: str
     """Id of the cluster."""
     name: str
+    """Name of the pool, unique in its cluster."""
+
+
+class NodePool(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A part of a cluster's nodes."""
+
+    cluster_id: str
+    """Its cluster."""
+    cluster_name: str
+    """Name of its cluster."""
+    name: str
     """Name of the pool."""
+    label_key: str | None
+    """Key of the label that puts a node in this pool. Null for `default`, which holds the nodes that are in no
+    other pool.
+    """
+    label_value: str | None
+    """Value of that label on the nodes of this pool."""
+    nodes: int | None
+    """Number of nodes in the pool now. Null while the lists cannot be read."""
+
+
+class NodePoolLabel(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodePoolLabel."""
+
     label_key: str
     """Key of the label that puts a node in this pool."""
     label_value: str
@@ -1015,11 +1045,85 @@ class Nodes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """By cluster and name."""
 
 
+class Departments(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A page of the departments of the projects that the caller may read."""
+
+    departments: list[Department]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
+class DepartmentCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: DepartmentCreation."""
+
+    node_pools: list[str] | None = None
+    """Order in which node pools are tried if neither a workload nor its project names one. Empty: all, by name."""
+    node_types: list[str] | None = None
+    """Node types of which new workloads of its projects must name one. Empty: they may name any, or none."""
+    gpu_quota: float | None = None
+    """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
+    gpu_limit: float | None = None
+    """GPUs that all workloads of its projects may hold together. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+    node_pool_quotas: list[PoolQuotaFields] | None = None
+    """Bounds in single node pools, beside those."""
+    name: str
+    """Unique in the tenant. It cannot be changed."""
+
+
+class Department(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A department, its settings, and what its projects use."""
+
+    id: str
+    """Id of the department."""
+    name: str
+    """Name of the department, unique in the tenant."""
+    created_at: datetime | None
+    """When it was created. Null for the default department while its settings were never changed."""
+    is_default: bool
+    """Whether it is the department of projects that name none. It cannot be deleted."""
+    node_pools: list[str]
+    """Order in which node pools are tried if neither a workload nor its project names one. Empty: all, by name."""
+    node_types: list[str]
+    """Node types of which new workloads of its projects must name one. Empty: they may name any, or none."""
+    gpu_quota: float | None
+    """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
+    gpu_limit: float | None
+    """GPUs that all workloads of its projects may hold together. Null: no limit."""
+    node_pool_quotas: list[NodePoolQuota]
+    """Bounds in single node pools, beside those."""
+    projects: int
+    """Number of its projects that the caller may read."""
+    use: ProjectUse | None
+    """What those use now. Null while the lists cannot be read."""
+
+
+class DepartmentSettings(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: DepartmentSettings."""
+
+    node_pools: list[str] | None = None
+    """Order in which node pools are tried if neither a workload nor its project names one. Empty: all, by name."""
+    node_types: list[str] | None = None
+    """Node types of which new workloads of its projects must name one. Empty: they may name any, or none."""
+    gpu_quota: float | None = None
+    """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
+    gpu_limit: float | None = None
+    """GPUs that all workloads of its projects may hold together. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+    node_pool_quotas: list[PoolQuotaFields] | None = None
+    """Bounds in single node pools, beside those."""
+
+
 class Projects(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The projects that the caller may read."""
+    """A page of the projects that the caller may read."""
 
     projects: list[Project]
     """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
 
 
 class ProjectCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1037,6 +1141,16 @@ class ProjectCreation(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
     network.
     """
+    gpu_limit: float | None = None
+    """GPUs that all its workloads may hold. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+    node_pool_quotas: list[PoolQuotaFields] | None = None
+    """Bounds in single node pools, beside those."""
+    node_types: list[str] | None = None
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: str | None = None
+    """Id of the department that it stands in. Null: the default one."""
 
 
 class Project(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1058,6 +1172,16 @@ class Project(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
     network.
     """
+    gpu_limit: float | None
+    """GPUs that all its workloads may hold. Null: no limit."""
+    node_pool_quotas: list[NodePoolQuota]
+    """Bounds in single node pools, beside those."""
+    node_types: list[str]
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: str
+    """Id of the department that it stands in."""
+    department_name: str
+    """Name of that department."""
     use: ProjectUse | None
     """What it uses now. Null while the lists cannot be read."""
 
@@ -1075,6 +1199,16 @@ class ProjectSettings(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's
     network.
     """
+    gpu_limit: float | None = None
+    """GPUs that all its workloads may hold. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+    node_pool_quotas: list[PoolQuotaFields] | None = None
+    """Bounds in single node pools, beside those."""
+    node_types: list[str] | None = None
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: str | None = None
+    """Id of the department to move it into. Null: it stays where it is."""
 
 
 class AccessRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1741,7 +1875,9 @@ class EvaluatedField(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     default: JsonValue
     """What it would be if neither a template, assets nor the request set it."""
     set_by: str
-    """Who sets it: `request`, `default`, `tenant policy`, `project policy`, or a template or asset and its name."""
+    """Who sets it: `request`, `default`, `tenant policy`, `department policy`, `project policy`, or a template or
+    asset and its name.
+    """
     locked: bool
     """Whether a policy lets nobody change it."""
     required: bool
@@ -2075,9 +2211,11 @@ class AssetPlace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     name: str
     """Unique among the assets of its kind and scope; at most 253 characters. It cannot be changed."""
     scope: AssetPlaceScope
-    """Who can use it: every workload, those of one cluster, or those of one project. It cannot be changed."""
+    """Who can use it: every workload, or those of one cluster, department or project. It cannot be changed."""
     project_id: str | None = None
     """Id of the project, where the scope is a project."""
+    department_id: str | None = None
+    """Id of the department, where the scope is a department."""
     cluster_id: str | None = None
     """Id of the cluster, where the scope is a cluster."""
 
@@ -2125,11 +2263,13 @@ class AssetMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     name: str
     """Unique among the assets of its kind and scope."""
     scope: AssetPlaceScope
-    """Who can use it: every workload, those of one cluster, or those of one project."""
+    """Who can use it: every workload, or those of one cluster, department or project."""
     project_id: str | None
     """Id of the project, where the scope is a project."""
     cluster_id: str | None
     """Id of the cluster, where the scope is a cluster."""
+    department_id: str | None
+    """Id of the department, where the scope is a department."""
     created_by: str
     """Subject of who created it."""
     created_at: datetime
@@ -2161,9 +2301,11 @@ class TemplatePlace(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     name: str
     """Unique among the assets of its kind and scope; at most 253 characters. It cannot be changed."""
     scope: AssetPlaceScope
-    """Who can use it: every workload, those of one cluster, or those of one project. It cannot be changed."""
+    """Who can use it: every workload, or those of one cluster, department or project. It cannot be changed."""
     project_id: str | None = None
     """Id of the project, where the scope is a project."""
+    department_id: str | None = None
+    """Id of the department, where the scope is a department."""
     cluster_id: str | None = None
     """Id of the cluster, where the scope is a cluster."""
     workload_type: WorkloadType
@@ -2291,11 +2433,13 @@ class TemplateMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     name: str
     """Unique among the assets of its kind and scope."""
     scope: AssetPlaceScope
-    """Who can use it: every workload, those of one cluster, or those of one project."""
+    """Who can use it: every workload, or those of one cluster, department or project."""
     project_id: str | None
     """Id of the project, where the scope is a project."""
     cluster_id: str | None
     """Id of the cluster, where the scope is a cluster."""
+    department_id: str | None
+    """Id of the department, where the scope is a department."""
     created_by: str
     """Subject of who created it."""
     created_at: datetime
@@ -2413,10 +2557,12 @@ class PolicyMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
 
     workload_type: str
     """Kind of workload, such as Training."""
-    scope: AccessRuleScopeType
-    """Everywhere, or in one project."""
+    scope: PolicyMetaScope
+    """Everywhere, in one department, or in one project."""
     project_id: str | None
     """Id of the project, where the scope is a project."""
+    department_id: str | None
+    """Id of the department, where the scope is a department."""
     set_by: str
     """Subject of who set it."""
     set_at: datetime
@@ -3172,6 +3318,10 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """UUID of its project."""
     project_name: str | None
     """Name of its project."""
+    department_id: str | None
+    """UUID of the department of its project."""
+    department_name: str | None
+    """Name of the department of its project."""
     cluster_id: str
     """UUID of the cluster that runs it."""
     cluster_name: str | None
@@ -3934,9 +4084,9 @@ class WorkloadKind(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     path: str
     """Where one is submitted."""
     priority_class: str
-    """Priority of one that names none."""
+    """Priority of one that names none; of a project, where one is asked for, as its policies have it."""
     preemptibility: TrainingSpecPreemptibility
-    """Whether the scheduler may preempt one that names neither a priority nor this."""
+    """Whether the scheduler may preempt one that names neither a priority nor this. Likewise."""
 
 
 class Connection(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4012,25 +4162,6 @@ class RefusedReport(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """The value that the agent reported."""
 
 
-class NodePool(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A part of a cluster's nodes."""
-
-    cluster_id: str
-    """Its cluster."""
-    cluster_name: str
-    """Name of its cluster."""
-    name: str
-    """Name of the pool."""
-    label_key: str | None
-    """Key of the label that puts a node in this pool. Null for `default`, which holds the nodes that are in no
-    other pool.
-    """
-    label_value: str | None
-    """Value of that label on the nodes of this pool."""
-    nodes: int | None
-    """Number of nodes in the pool now. Null while the lists cannot be read."""
-
-
 class Node(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A node: what it has, and what is reserved."""
 
@@ -4068,6 +4199,30 @@ class Node(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True)
     """Its taints in the cluster."""
     version: int
     """Rises with every change."""
+
+
+class PoolQuotaFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PoolQuotaFields."""
+
+    node_pool: str
+    """Name of the node pool."""
+    gpu_quota: float | None = None
+    """GPUs of this pool that non-preemptible workloads may hold. Null: no limit."""
+    gpu_limit: float | None = None
+    """GPUs of this pool that all workloads may hold. Null: no limit."""
+    over_quota_weight: float | None = None
+    """Not built yet: only null. Share of what is free beyond the quotas."""
+
+
+class NodePoolQuota(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Bounds in one node pool."""
+
+    node_pool: str
+    """Name of the node pool."""
+    gpu_quota: float | None
+    """GPUs of this pool that non-preemptible workloads may hold. Null: no limit."""
+    gpu_limit: float | None
+    """GPUs of this pool that all workloads may hold. Null: no limit."""
 
 
 class ProjectUse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4769,7 +4924,9 @@ class ProjectCreatedPublicEvent(Model, frozen=True, kw_only=True, rename="camel"
 
 
 class ProjectChangedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Its quota or another setting was changed."""
+    """Its quota or another setting was changed, also in single node pools, or it was moved into another
+    department.
+    """
 
     type: Literal["muster.ProjectChanged.v1"]
     specversion: str
@@ -6531,12 +6688,22 @@ class ProjectCreated(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The loosest Pod Security Standard of its pods on Kubernetes. Null: the setting of the cluster."""
     privileged: bool
     """Whether its workloads may have what Pod Security `baseline` forbids."""
+    gpu_limit_milli: int | None
+    """Limit on all workloads, in thousandths of a GPU. Null: no limit."""
+    node_types: list[str]
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: str
+    """UUID of the department that it stands in."""
+    department_name: str
+    """Name of that department."""
     at: str | None
     """When it was created."""
 
 
 class ProjectChanged(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Its quota or another setting was changed."""
+    """Its quota or another setting was changed, also in single node pools, or it was moved into another
+    department.
+    """
 
     actor: PublicActor
     """Who caused it."""
@@ -6552,6 +6719,14 @@ class ProjectChanged(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """The loosest Pod Security Standard of its pods on Kubernetes. Null: the setting of the cluster."""
     privileged: bool
     """Whether its workloads may have what Pod Security `baseline` forbids."""
+    gpu_limit_milli: int | None
+    """Limit on all workloads, in thousandths of a GPU. Null: no limit."""
+    node_types: list[str]
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: str
+    """UUID of the department that it stands in."""
+    department_name: str
+    """Name of that department."""
 
 
 class ProjectDeleted(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7016,6 +7191,10 @@ class MadeFromData(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Sequence of the commit that set the policy of the tenant, as it was then; 0: there was none. Likewise below."""
     project_policy: int | None = None
     """Of the policy of the project."""
+    department_policy: int | None = None
+    """Of the policy of the department in which the project stood."""
+    department_id: str | None = None
+    """UUID of that department, where it had a policy."""
     set_by: dict[str, list[str]] | None = None
     """Fields of the spec by who set them, such as `image` or `labels[0]`, where the value does not say it: one
     that differs from its default is taken to be set by the request, and every other to be a default.
@@ -7295,7 +7474,7 @@ if TYPE_CHECKING:
     type AccessRuleScopeType = Literal["project", "tenant"]
     type ActUndoneDataAct = Literal["WorkloadChanged", "WorkloadResumed", "WorkloadSuspended"]
     type ActorKind = Literal["service", "user"]
-    type AssetPlaceScope = Literal["cluster", "project", "tenant"]
+    type AssetPlaceScope = Literal["cluster", "department", "project", "tenant"]
     type AuditEntryOutcome = Literal["admitted", "refused", "unreadable"]
     type AutoscalingMetric = Literal["concurrency", "latency", "throughput"]
     type BudgetReopenedReason = Literal["changed", "measured_again", "new_period"]
@@ -7310,12 +7489,14 @@ if TYPE_CHECKING:
         "AddCluster",
         "ChangeAsset",
         "ChangeCredential",
+        "ChangeDepartment",
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
         "CordonNode",
         "CreateAsset",
         "CreateCredential",
+        "CreateDepartment",
         "CreateProject",
         "CreateServiceAccount",
         "CreateSubscription",
@@ -7323,6 +7504,7 @@ if TYPE_CHECKING:
         "CreateWorkload",
         "DeleteAsset",
         "DeleteCredential",
+        "DeleteDepartment",
         "DeletePolicy",
         "DeleteProject",
         "DeleteServiceAccount",
@@ -7332,6 +7514,7 @@ if TYPE_CHECKING:
         "DisableWebhook",
         "GrantProjectRole",
         "GrantTenantRole",
+        "MoveLostProject",
         "NoteBudgetUse",
         "NoteHours",
         "NoteServiceAccountUse",
@@ -7363,7 +7546,7 @@ if TYPE_CHECKING:
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
     type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
-    type HappeningAbout = Literal["asset", "cluster", "node", "project", "workload"]
+    type HappeningAbout = Literal["asset", "cluster", "department", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
     type HostPathSourceMountPropagation = Literal["HostToContainer", "None"]
@@ -7398,6 +7581,8 @@ if TYPE_CHECKING:
         "insufficient_memory",
         "insufficient_pods",
         "insufficient_resources",
+        "limit_too_small",
+        "limit_used",
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",
@@ -7410,6 +7595,7 @@ if TYPE_CHECKING:
     ]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
+    type PolicyMetaScope = Literal["department", "project", "tenant"]
     type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]
     type ProjectCreationPodSecurity = Literal["baseline", "restricted"]
@@ -7583,6 +7769,7 @@ else:
     PhaseReason = str
     PodAffinityType = str
     PodEndedOutcome = str
+    PolicyMetaScope = str
     PortServiceType = str
     Priority = str
     ProjectCreationPodSecurity = str

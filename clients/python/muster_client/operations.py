@@ -394,8 +394,9 @@ def list_environments(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -409,6 +410,7 @@ def list_environments(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -424,6 +426,7 @@ def list_environments(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -502,8 +505,9 @@ def list_compute_resources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -517,6 +521,7 @@ def list_compute_resources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -532,6 +537,7 @@ def list_compute_resources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -614,8 +620,9 @@ def list_templates(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -629,6 +636,7 @@ def list_templates(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -644,6 +652,7 @@ def list_templates(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -722,8 +731,9 @@ def list_pvc_data_sources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -737,6 +747,7 @@ def list_pvc_data_sources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -752,6 +763,7 @@ def list_pvc_data_sources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -832,8 +844,9 @@ def list_git_data_sources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -847,6 +860,7 @@ def list_git_data_sources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -862,6 +876,7 @@ def list_git_data_sources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -942,8 +957,9 @@ def list_nfs_data_sources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -957,6 +973,7 @@ def list_nfs_data_sources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -972,6 +989,7 @@ def list_nfs_data_sources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -1052,8 +1070,9 @@ def list_host_path_data_sources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -1067,6 +1086,7 @@ def list_host_path_data_sources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -1082,6 +1102,7 @@ def list_host_path_data_sources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -1162,8 +1183,9 @@ def list_config_map_data_sources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -1177,6 +1199,7 @@ def list_config_map_data_sources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -1192,6 +1215,7 @@ def list_config_map_data_sources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -1276,8 +1300,9 @@ def list_secret_data_sources(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -1291,6 +1316,7 @@ def list_secret_data_sources(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -1306,6 +1332,7 @@ def list_secret_data_sources(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -1386,8 +1413,9 @@ def list_credentials(
     *,
     search: str | None = None,
     name: str | None = None,
-    scope: Literal["cluster", "project", "tenant"] | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
     project_id: str | None = None,
+    department_id: str | None = None,
     cluster_id: str | None = None,
     workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
     offset: int | None = None,
@@ -1401,6 +1429,7 @@ def list_credentials(
         name: The whole name.
         scope: Only of this scope.
         project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
         cluster_id: Only those that workloads of this cluster can use.
         workload_type: Only those for this kind of workload.
         offset: Rows to skip. Default: 0.
@@ -1416,6 +1445,7 @@ def list_credentials(
             ("name", name),
             ("scope", scope),
             ("projectId", project_id),
+            ("departmentId", department_id),
             ("clusterId", cluster_id),
             ("workloadType", workload_type),
             ("offset", offset),
@@ -1491,12 +1521,17 @@ def delete_credential(
 
 
 def get_training_policy(
-    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+    *,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
+    project_id: str | None = None,
+    as_of: str | None = None,
 ) -> Request[models.TrainingPolicy]:
-    """Get the policy for trainings, everywhere or in one project, or as of a moment.
+    """Get the policy for trainings, for one scope, or as of a moment.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
@@ -1504,22 +1539,24 @@ def get_training_policy(
         "GET",
         "/api/v1/policies/trainings",
         models.TrainingPolicy,
-        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("as_of", as_of)],
     )
 
 
 def set_training_policy(
     body: models.TrainingPolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.TrainingPolicy]:
-    """Set the policy for trainings, everywhere or in one project. Workloads stay as they are.
+    """Set the policy for trainings, for one scope. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -1528,7 +1565,7 @@ def set_training_policy(
         "PUT",
         "/api/v1/policies/trainings",
         models.TrainingPolicy,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         body=body,
         keyed=True,
@@ -1537,15 +1574,17 @@ def set_training_policy(
 
 def delete_training_policy(
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.HttpResponse]:
-    """Delete the policy for trainings, everywhere or in one project. Workloads stay as they are.
+    """Delete the policy for trainings, for one scope. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -1554,19 +1593,24 @@ def delete_training_policy(
         "DELETE",
         "/api/v1/policies/trainings",
         models.HttpResponse,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
     )
 
 
 def get_distributed_policy(
-    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+    *,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
+    project_id: str | None = None,
+    as_of: str | None = None,
 ) -> Request[models.DistributedPolicy]:
-    """Get the policy for distributed trainings, everywhere or in one project, or as of a moment.
+    """Get the policy for distributed trainings, for one scope, or as of a moment.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
@@ -1574,22 +1618,24 @@ def get_distributed_policy(
         "GET",
         "/api/v1/policies/distributed",
         models.DistributedPolicy,
-        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("as_of", as_of)],
     )
 
 
 def set_distributed_policy(
     body: models.DistributedPolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.DistributedPolicy]:
-    """Set the policy for distributed trainings, everywhere or in one project. Workloads stay as they are.
+    """Set the policy for distributed trainings, for one scope. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -1598,7 +1644,7 @@ def set_distributed_policy(
         "PUT",
         "/api/v1/policies/distributed",
         models.DistributedPolicy,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         body=body,
         keyed=True,
@@ -1607,15 +1653,17 @@ def set_distributed_policy(
 
 def delete_distributed_policy(
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.HttpResponse]:
-    """Delete the policy for distributed trainings, everywhere or in one project. Workloads stay as they are.
+    """Delete the policy for distributed trainings, for one scope. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -1624,19 +1672,24 @@ def delete_distributed_policy(
         "DELETE",
         "/api/v1/policies/distributed",
         models.HttpResponse,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
     )
 
 
 def get_workspace_policy(
-    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+    *,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
+    project_id: str | None = None,
+    as_of: str | None = None,
 ) -> Request[models.WorkspacePolicy]:
-    """Get the policy for workspaces, everywhere or in one project, or as of a moment.
+    """Get the policy for workspaces, for one scope, or as of a moment.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
@@ -1644,22 +1697,24 @@ def get_workspace_policy(
         "GET",
         "/api/v1/policies/workspaces",
         models.WorkspacePolicy,
-        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("as_of", as_of)],
     )
 
 
 def set_workspace_policy(
     body: models.WorkspacePolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.WorkspacePolicy]:
-    """Set the policy for workspaces, everywhere or in one project. Workloads stay as they are.
+    """Set the policy for workspaces, for one scope. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -1668,7 +1723,7 @@ def set_workspace_policy(
         "PUT",
         "/api/v1/policies/workspaces",
         models.WorkspacePolicy,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         body=body,
         keyed=True,
@@ -1677,15 +1732,17 @@ def set_workspace_policy(
 
 def delete_workspace_policy(
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
 ) -> Request[models.HttpResponse]:
-    """Delete the policy for workspaces, everywhere or in one project. Workloads stay as they are.
+    """Delete the policy for workspaces, for one scope. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -1694,19 +1751,24 @@ def delete_workspace_policy(
         "DELETE",
         "/api/v1/policies/workspaces",
         models.HttpResponse,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
     )
 
 
 def get_inference_policy(
-    *, scope: Literal["project", "tenant"] | None = None, project_id: str | None = None, as_of: str | None = None
+    *,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
+    project_id: str | None = None,
+    as_of: str | None = None,
 ) -> Request[models.InferencePolicy]:
     """Get the policy for inferences, everywhere or in one project, or as of a moment.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
@@ -1714,14 +1776,15 @@ def get_inference_policy(
         "GET",
         "/api/v1/policies/inferences",
         models.InferencePolicy,
-        query=[("scope", scope), ("projectId", project_id), ("as_of", as_of)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("as_of", as_of)],
     )
 
 
 def set_inference_policy(
     body: models.InferencePolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
@@ -1729,7 +1792,8 @@ def set_inference_policy(
     """Set the policy for inferences, everywhere or in one project. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -1738,7 +1802,7 @@ def set_inference_policy(
         "PUT",
         "/api/v1/policies/inferences",
         models.InferencePolicy,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         body=body,
         keyed=True,
@@ -1747,7 +1811,8 @@ def set_inference_policy(
 
 def delete_inference_policy(
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     idempotency_key: str | None = None,
     if_match: str | None = None,
@@ -1755,7 +1820,8 @@ def delete_inference_policy(
     """Delete the policy for inferences, everywhere or in one project. Workloads stay as they are.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
@@ -1764,7 +1830,7 @@ def delete_inference_policy(
         "DELETE",
         "/api/v1/policies/inferences",
         models.HttpResponse,
-        query=[("scope", scope), ("projectId", project_id)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
     )
@@ -1773,14 +1839,16 @@ def delete_inference_policy(
 def rehearse_training_policy(
     body: models.TrainingPolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     limit: int | None = None,
 ) -> Request[models.Rehearsal]:
     """Say what a policy for trainings would have made of past submissions. Nothing is stored.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
     """
@@ -1788,7 +1856,7 @@ def rehearse_training_policy(
         "POST",
         "/api/v1/policies/trainings:rehearse",
         models.Rehearsal,
-        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("limit", limit)],
         body=body,
     )
 
@@ -1796,14 +1864,16 @@ def rehearse_training_policy(
 def rehearse_distributed_policy(
     body: models.DistributedPolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     limit: int | None = None,
 ) -> Request[models.Rehearsal]:
     """Say what a policy for distributed trainings would have made of past submissions. Nothing is stored.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
     """
@@ -1811,7 +1881,7 @@ def rehearse_distributed_policy(
         "POST",
         "/api/v1/policies/distributed:rehearse",
         models.Rehearsal,
-        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("limit", limit)],
         body=body,
     )
 
@@ -1819,14 +1889,16 @@ def rehearse_distributed_policy(
 def rehearse_workspace_policy(
     body: models.WorkspacePolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     limit: int | None = None,
 ) -> Request[models.Rehearsal]:
     """Say what a policy for workspaces would have made of past submissions. Nothing is stored.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
     """
@@ -1834,7 +1906,7 @@ def rehearse_workspace_policy(
         "POST",
         "/api/v1/policies/workspaces:rehearse",
         models.Rehearsal,
-        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("limit", limit)],
         body=body,
     )
 
@@ -1842,14 +1914,16 @@ def rehearse_workspace_policy(
 def rehearse_inference_policy(
     body: models.InferencePolicySetting,
     *,
-    scope: Literal["project", "tenant"] | None = None,
+    scope: Literal["department", "project", "tenant"] | None = None,
+    department_id: str | None = None,
     project_id: str | None = None,
     limit: int | None = None,
 ) -> Request[models.Rehearsal]:
     """Say what a policy for inferences would have made of past submissions. Nothing is stored.
 
     Args:
-        scope: tenant: the one that holds everywhere. project: that of one project. Must be given.
+        scope: tenant: the one that holds everywhere. department, project: that of one. Must be given.
+        department_id: Id of the department, where the scope is department.
         project_id: Id of the project, where the scope is project.
         limit: How many of the newest workloads to look at, 1 to 500. Default: 100.
     """
@@ -1857,7 +1931,7 @@ def rehearse_inference_policy(
         "POST",
         "/api/v1/policies/inferences:rehearse",
         models.Rehearsal,
-        query=[("scope", scope), ("projectId", project_id), ("limit", limit)],
+        query=[("scope", scope), ("departmentId", department_id), ("projectId", project_id), ("limit", limit)],
         body=body,
     )
 
@@ -2159,9 +2233,13 @@ def workload_metrics(
     )
 
 
-def list_workload_types() -> Request[models.WorkloadTypes]:
-    """List the kinds of workloads, each with its default priority."""
-    return Request("GET", "/api/v1/workload-types", models.WorkloadTypes)
+def list_workload_types(*, project_id: str | None = None) -> Request[models.WorkloadTypes]:
+    """List the kinds of workloads, each with its default priority, also as the policies of a project have it.
+
+    Args:
+        project_id: As policies have it for workloads of this project.
+    """
+    return Request("GET", "/api/v1/workload-types", models.WorkloadTypes, query=[("projectId", project_id)])
 
 
 def workload_connections(workload_id: str) -> Request[models.Connections]:
@@ -2340,10 +2418,10 @@ def list_node_pools(*, cluster_id: str | None = None, as_of: str | None = None) 
     return Request("GET", "/api/v1/node-pools", models.NodePools, query=[("clusterId", cluster_id), ("as_of", as_of)])
 
 
-def set_node_pool(
+def create_node_pool(
     body: models.NodePoolCreation, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Create or change a node pool.
+    """Create a node pool.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -2359,10 +2437,43 @@ def set_node_pool(
     )
 
 
+def get_node_pool(cluster_id: str, name: str, *, as_of: str | None = None) -> Request[models.NodePool]:
+    """Get a node pool.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request("GET", path("/api/v1/node-pools/{}/{}", cluster_id, name), models.NodePool, query=[("as_of", as_of)])
+
+
+def set_node_pool(
+    cluster_id: str,
+    name: str,
+    body: models.NodePoolLabel,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Create a node pool, or change which nodes are in it.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/node-pools/{}/{}", cluster_id, name),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
 def remove_node_pool(
     cluster_id: str, name: str, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Remove a node pool.
+    """Remove a node pool that no department and no project names. Its nodes go back to the pool default.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -2423,14 +2534,134 @@ def uncordon_node(
     )
 
 
-def list_projects(*, search: str | None = None, as_of: str | None = None) -> Request[models.Projects]:
+def list_departments(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.Departments]:
+    """List the departments of the projects that you may read, and what those use.
+
+    Args:
+        search: Part of a name, in any case.
+        name: The whole name.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows. Default: 500.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/org-unit/departments",
+        models.Departments,
+        query=[("search", search), ("name", name), ("offset", offset), ("limit", limit), ("as_of", as_of)],
+    )
+
+
+def create_department(
+    body: models.DepartmentCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.Created]:
+    """Create a department.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/org-unit/departments",
+        models.Created,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_department(department_id: str, *, as_of: str | None = None) -> Request[models.Department]:
+    """Get a department.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET", path("/api/v1/org-unit/departments/{}", department_id), models.Department, query=[("as_of", as_of)]
+    )
+
+
+def set_department(
+    department_id: str,
+    body: models.DepartmentSettings,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Set the node pools, node types, quotas and limits of a department.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/org-unit/departments/{}", department_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_department(
+    department_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a department in which no project stands. Its history stays.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/org-unit/departments/{}", department_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def list_projects(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    department_id: str | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.Projects]:
     """List the projects that you may read, and what they use.
 
     Args:
         search: Part of a name, in any case.
+        name: The whole name.
+        department_id: Only those in this department.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows. Default: 500.
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
     """
-    return Request("GET", "/api/v1/org-unit/projects", models.Projects, query=[("search", search), ("as_of", as_of)])
+    return Request(
+        "GET",
+        "/api/v1/org-unit/projects",
+        models.Projects,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("departmentId", department_id),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
 
 
 def create_project(
@@ -2464,7 +2695,7 @@ def get_project(project_id: str, *, as_of: str | None = None) -> Request[models.
 def set_project(
     project_id: str, body: models.ProjectSettings, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Set the GPU quota, node pools and Pod Security of a project, and whether it is privileged.
+    """Set the settings of a project, or move it into another department.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -3191,12 +3422,14 @@ def list_audit(
         "AddCluster",
         "ChangeAsset",
         "ChangeCredential",
+        "ChangeDepartment",
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
         "CordonNode",
         "CreateAsset",
         "CreateCredential",
+        "CreateDepartment",
         "CreateProject",
         "CreateServiceAccount",
         "CreateSubscription",
@@ -3204,6 +3437,7 @@ def list_audit(
         "CreateWorkload",
         "DeleteAsset",
         "DeleteCredential",
+        "DeleteDepartment",
         "DeletePolicy",
         "DeleteProject",
         "DeleteServiceAccount",
@@ -3213,6 +3447,7 @@ def list_audit(
         "DisableWebhook",
         "GrantProjectRole",
         "GrantTenantRole",
+        "MoveLostProject",
         "NoteBudgetUse",
         "NoteHours",
         "NoteServiceAccountUse",

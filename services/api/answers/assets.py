@@ -19,11 +19,13 @@ class AssetMeta(Form, frozen=True, kw_only=True):
     name: str
     """Unique among the assets of its kind and scope."""
     scope: AssetScope
-    """Who can use it: every workload, those of one cluster, or those of one project."""
+    """Who can use it: every workload, or those of one cluster, department or project."""
     project_id: Uuid | None
     """Id of the project, where the scope is a project."""
     cluster_id: Uuid | None
     """Id of the cluster, where the scope is a cluster."""
+    department_id: Uuid | None
+    """Id of the department, where the scope is a department."""
     created_by: str
     """Subject of who created it."""
     created_at: Moment

@@ -111,7 +111,7 @@ class NodeDiff(Form, frozen=True, kw_only=True):
     """At the later moment. Null if it was gone."""
 
 
-About = Literal["workload", "project", "cluster", "node", "asset"]
+About = Literal["workload", "project", "department", "cluster", "node", "asset"]
 """What something happened to."""
 
 

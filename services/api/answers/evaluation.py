@@ -22,7 +22,8 @@ class EvaluatedField(Form, frozen=True, kw_only=True):
     default: Value
     """What it would be if neither a template, assets nor the request set it."""
     set_by: str
-    """Who sets it: `request`, `default`, `tenant policy`, `project policy`, or a template or asset and its name."""
+    """Who sets it: `request`, `default`, `tenant policy`, `department policy`, `project policy`, or a template or asset
+    and its name."""
     locked: bool
     """Whether a policy lets nobody change it."""
     required: bool

@@ -1,4 +1,4 @@
-"""Projects, and who has which role where. Pure."""
+"""Departments, projects, and who has which role where. Pure."""
 
 from datetime import date
 from typing import Literal
@@ -26,6 +26,53 @@ class ProjectUse(Form, frozen=True, kw_only=True):
     """Memory reserved now."""
 
 
+class NodePoolQuota(Form, frozen=True, kw_only=True):
+    """Bounds in one node pool."""
+
+    node_pool: str
+    """Name of the node pool."""
+    gpu_quota: float | None
+    """GPUs of this pool that non-preemptible workloads may hold. Null: no limit."""
+    gpu_limit: float | None
+    """GPUs of this pool that all workloads may hold. Null: no limit."""
+
+
+class Department(Form, frozen=True, kw_only=True):
+    """A department, its settings, and what its projects use."""
+
+    id: Uuid
+    """Id of the department."""
+    name: str
+    """Name of the department, unique in the tenant."""
+    created_at: Moment | None
+    """When it was created. Null for the default department while its settings were never changed."""
+    is_default: bool
+    """Whether it is the department of projects that name none. It cannot be deleted."""
+    node_pools: list[str]
+    """Order in which node pools are tried if neither a workload nor its project names one. Empty: all, by name."""
+    node_types: list[str]
+    """Node types of which new workloads of its projects must name one. Empty: they may name any, or none."""
+    gpu_quota: float | None
+    """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
+    gpu_limit: float | None
+    """GPUs that all workloads of its projects may hold together. Null: no limit."""
+    node_pool_quotas: list[NodePoolQuota]
+    """Bounds in single node pools, beside those."""
+    projects: int
+    """Number of its projects that the caller may read."""
+    use: ProjectUse | None
+    """What those use now. Null while the lists cannot be read."""
+
+
+class Departments(Form, frozen=True, kw_only=True):
+    """A page of the departments of the projects that the caller may read."""
+
+    departments: list[Department]
+    """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
+
+
 class Project(Form, frozen=True, kw_only=True):
     """A project, its settings and its use."""
 
@@ -43,15 +90,27 @@ class Project(Form, frozen=True, kw_only=True):
     """Minimum Pod Security Standard for its pods on Kubernetes. Null: the cluster decides."""
     privileged: bool
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's network."""
+    gpu_limit: float | None
+    """GPUs that all its workloads may hold. Null: no limit."""
+    node_pool_quotas: list[NodePoolQuota]
+    """Bounds in single node pools, beside those."""
+    node_types: list[str]
+    """Node types of which new workloads must name one. Empty: they may name any, or none."""
+    department_id: Uuid
+    """Id of the department that it stands in."""
+    department_name: str
+    """Name of that department."""
     use: ProjectUse | None
     """What it uses now. Null while the lists cannot be read."""
 
 
 class Projects(Form, frozen=True, kw_only=True):
-    """The projects that the caller may read."""
+    """A page of the projects that the caller may read."""
 
     projects: list[Project]
     """By name."""
+    next: int | None
+    """The offset of the next page; null on the last one."""
 
 
 class AccessRuleHeld(Form, frozen=True, kw_only=True):

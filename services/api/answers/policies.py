@@ -15,9 +15,11 @@ class PolicyMeta(Form, frozen=True, kw_only=True):
     workload_type: str
     """Kind of workload, such as Training."""
     scope: PolicyScope
-    """Everywhere, or in one project."""
+    """Everywhere, in one department, or in one project."""
     project_id: Uuid | None
     """Id of the project, where the scope is a project."""
+    department_id: Uuid | None
+    """Id of the department, where the scope is a department."""
     set_by: str
     """Subject of who set it."""
     set_at: Moment

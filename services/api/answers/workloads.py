@@ -44,7 +44,7 @@ class Training1(Form, frozen=True, kw_only=True):
     project_id: str
     """UUID of its project."""
     department_id: Name | UnsetType = UNSET
-    """Never given: there are no departments."""
+    """UUID of the department in which its project stands. Missing where nobody knows it."""
     cluster_id: Uuid
     """Cluster that runs it."""
     created_by: str
@@ -174,9 +174,9 @@ class WorkloadKind(Form, frozen=True, kw_only=True):
     path: str
     """Where one is submitted."""
     priority_class: str
-    """Priority of one that names none."""
+    """Priority of one that names none; of a project, where one is asked for, as its policies have it."""
     preemptibility: Literal["preemptible", "non-preemptible"]
-    """Whether the scheduler may preempt one that names neither a priority nor this."""
+    """Whether the scheduler may preempt one that names neither a priority nor this. Likewise."""
 
 
 class WorkloadTypes(Form, frozen=True, kw_only=True):

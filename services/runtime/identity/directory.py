@@ -1,4 +1,4 @@
-"""Who may do what where, which clusters and projects there are, and prices: a live fold of the log.
+"""Who may do what where, which clusters, departments and projects there are, and prices: a live fold of the log.
 
 It follows the log, so it lags by milliseconds. Where that would matter (before a refusal, before somebody touches what
 another one owns) ask the log's leader instead: `EventReader.load`.
@@ -6,14 +6,15 @@ another one owns) ask the log's leader instead: `EventReader.load`.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple, override
 
 from events.actors import STRANGER
-from events.aggregate import CLUSTER, PRICES, PROJECT, TENANT, VOID, Chain
+from events.aggregate import CLUSTER, DEPARTMENT, PRICES, PROJECT, TENANT, VOID, Chain
 from events.authorize import Grants
 from events.cluster import Cluster
 from events.commit import Commit
+from events.department import DEFAULT_DEPARTMENT, DEFAULT_DEPARTMENT_ID, NEVER_CHANGED, Department
 from events.ids import TENANT_KEY
 from events.prices import PRICES_KEY, Prices
 from events.project import Project
@@ -25,7 +26,7 @@ from services.runtime.log.folding import follow_into
 from services.runtime.log.log_fold import LogFold
 from services.runtime.log.store import EventReader, OnStanding, UnreadableMessageError
 
-FOLDED: Final = (TENANT, PROJECT, CLUSTER, PRICES, VOID)
+FOLDED: Final = (TENANT, PROJECT, DEPARTMENT, CLUSTER, PRICES, VOID)
 """With the voids, so that whoever keeps a directory knows at once which messages say nothing."""
 KINDS: Final = tuple(aggregate.name for aggregate in FOLDED)
 START_SECONDS: Final = 30.0
@@ -49,6 +50,7 @@ class Directory(LogFold):
     Attributes:
         seq: sequence of the newest commit in it; only commits of KINDS count.
         projects: those that were not deleted, by id.
+        departments: those that were not deleted, by id; the default one also where the log says nothing of it.
         clusters: those that were not removed, by id.
         subscriptions: those of all projects, by id, each with its project's id.
         webhooks: those of all projects, by id.
@@ -62,6 +64,7 @@ class Directory(LogFold):
         self._on_standing = on_standing
         self.projects: dict[str, Project] = {}
         self.clusters: dict[str, Cluster] = {}
+        self.departments: dict[str, Department] = {DEFAULT_DEPARTMENT_ID: NEVER_CHANGED}
         self.subscriptions: dict[str, tuple[Subscription, str]] = {}
         self.webhooks: dict[str, KnownWebhook] = {}
         self._subscribers: dict[str, str] = {}
@@ -69,6 +72,9 @@ class Directory(LogFold):
         self._store = store
         self._grants: dict[str, Grants] = {}
         self._project_names: dict[str, str] = {}
+        self._department_names: dict[str, str] = {DEFAULT_DEPARTMENT: DEFAULT_DEPARTMENT_ID}
+        self._projects_in: dict[str, dict[str, None]] = {}
+        """By department id: ids of its projects."""
         self._accounts: dict[str, tuple[ServiceAccount, str]] = {}
         """By the hash of their token."""
         self._cluster_names: dict[str, str] = {}
@@ -157,6 +163,13 @@ class Directory(LogFold):
     def project_named(self, name: str) -> Project | None:
         return self.projects.get(self._project_names.get(name, ""))
 
+    def department_named(self, name: str) -> Department | None:
+        return self.departments.get(self._department_names.get(name, ""))
+
+    def projects_in(self, department_id: str) -> Collection[str]:
+        """Ids of the projects that stand in a department."""
+        return self._projects_in.get(department_id, {}).keys()
+
     def cluster_named(self, name: str) -> Cluster | None:
         return self.clusters.get(self._cluster_names.get(name, ""))
 
@@ -208,6 +221,9 @@ class Directory(LogFold):
         if commit.aggregate == CLUSTER.name:
             self._take_cluster(before.state, after.state)
             return
+        if commit.aggregate == DEPARTMENT.name:
+            self._take_department(before.state, after.state)
+            return
         # Roles changed, or might have; they are put together again when somebody asks.
         self._grants.clear()
         if commit.aggregate == PROJECT.name:
@@ -223,7 +239,12 @@ class Directory(LogFold):
         for subscription in before.subscriptions.values():
             self.subscriptions.pop(subscription.id, None)
             self._subscribers.pop(subscription.public_key, None)
+        if (there := self._projects_in.get(before.department_id)) is not None:
+            there.pop(before.project_id, None)
+            if not there:
+                del self._projects_in[before.department_id]
         if after.exists:
+            self._projects_in.setdefault(after.department_id, {})[after.project_id] = None
             self.projects[after.project_id] = after
             self._project_names[after.name] = after.project_id
             for account in after.accounts.values():
@@ -231,6 +252,13 @@ class Directory(LogFold):
             for subscription in after.subscriptions.values():
                 self.subscriptions[subscription.id] = (subscription, after.project_id)
                 self._subscribers[subscription.public_key] = subscription.id
+
+    def _take_department(self, before: Department, after: Department) -> None:
+        self.departments.pop(before.department_id, None)
+        self._department_names.pop(before.name, None)
+        if after.exists:
+            self.departments[after.department_id] = after
+            self._department_names[after.name] = after.department_id
 
     def _take_webhooks(self, before: Project, after: Project, seq: int) -> None:
         known = {id_: self.webhooks.pop(id_).since for id_ in before.webhooks if id_ in self.webhooks}

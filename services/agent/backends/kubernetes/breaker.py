@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from services.agent.backends.interface import BackendError
-from services.agent.backends.kubernetes.act.objects import ConfigMap, Node, Pod
+from services.agent.backends.kubernetes.act.objects import ConfigMap, ConfigMaps, Node, Pod
 from services.agent.backends.kubernetes.client import ApiError, KubeClient
 from services.agent.backends.kubernetes.read.informer import ListResult
 
@@ -30,6 +30,12 @@ ACCEPT_MISSING: Final = "acceptMissingUntil"
 PROTECTION: Final = ("workloadOwnershipProtection", "enableWorkloadOwnershipProtection")
 """Keys there: whether only owners act on their workloads (S084); `true` or `false`."""
 
+PUBLIC_NAMESPACE: Final = "runai-public"
+"""Where Run:ai's users have the same keys, in a ConfigMap of whatever name."""
+MOST_PUBLIC_MAPS: Final = 20
+"""That are looked at there."""
+
+_FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 
 log = structlog.get_logger(__name__)
@@ -53,9 +59,23 @@ class Breaker:
             data: Mapping[str, str] = {}
         else:
             data = msgspec.json.decode(answer, type=ConfigMap).data
-        words = [data[key].strip().lower() for key in PROTECTION if key in data]
+        maps = [data, *await self._public_maps()]
+        words = [each[key].strip().lower() for each in maps for key in PROTECTION if key in each]
         self.ownership_protection = "true" in words if words else None
         self._accept_until = _moment(data.get(ACCEPT_MISSING, ""))
+
+    async def _public_maps(self) -> list[Mapping[str, str]]:
+        """What ConfigMaps of that namespace say; nothing where there is none, or the agent may not read there. Raises
+        ApiError.
+        """
+        path = f"/api/v1/namespaces/{PUBLIC_NAMESPACE}/configmaps?limit={MOST_PUBLIC_MAPS}"
+        try:
+            answer = await self._client.read(path)
+        except ApiError as error:
+            if error.status in {_FORBIDDEN, _NOT_FOUND}:
+                return []
+            raise
+        return [each.data for each in msgspec.json.decode(answer, type=ConfigMaps).items]
 
     async def check(
         self,

@@ -13,10 +13,11 @@ from events.workload.spec import WHOLE_GPU_MILLI
 from services.scheduler.candidates import refused_by
 from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try, wanted_pools
 from services.scheduler.policy import together
+from services.scheduler.policy.phases import quota
 from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.words import gpus, listed, nodes, wish
 from services.scheduler.room import View
-from services.scheduler.snapshot import Booleans, ClusterView, Pending, PodClass, Snapshot, Waiting
+from services.scheduler.snapshot import Booleans, Bound, ClusterView, Pending, PodClass, Waiting
 
 
 class _Room(NamedTuple):
@@ -60,7 +61,7 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
             message=f"cluster {cluster.name} has no node pool {listed(wanted_pools(snapshot, pod_class))}; "
             f"it has {listed(cluster.pools)}",
         )
-    if waiting := _quota_too_small(snapshot, pod_class):
+    if waiting := _bound_too_small(planning, pod_class, pools):
         return waiting
     if not cluster.connected:
         return Waiting(
@@ -80,8 +81,8 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
     view = every.at(~barred)
     if waiting := _by_nodes(view, filters, f"{where} (with the labels that it needs)" if barred.any() else where):
         return waiting
-    if shortfall.quota_need_milli:
-        return _quota_used(snapshot, pod_class, shortfall, view, where)
+    if shortfall.bound is not None:
+        return _bound_used(pod_class, shortfall, shortfall.bound, view, where)
     room = _by_free_room(view, filters, together.elsewhere(planning, pod_class, view))
     parts = [*room.parts, *_labels_lacking(every, filters)]
     return Waiting(reason=room.reason, message=f"{nodes(len(every.rows))} of {where}: {', '.join(parts)}")
@@ -244,28 +245,47 @@ def _causes(view: View, filters: list[Filter]) -> str:
     return "; ".join(words for check in checks if check.refuses(view).any() and (words := check.words(view)))
 
 
-def _quota_too_small(snapshot: Snapshot, pod_class: PodClass) -> Waiting | None:
-    project = snapshot.projects.get(pod_class.project_id)
+def _bound_too_small(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> Waiting | None:
+    """Where each pool has a bound that one pod alone exceeds: the widest of them."""
     need = pod_class.request.gpu_devices * pod_class.request.gpu_milli
-    if pod_class.preemptible or project is None or project.quota_milli is None or need <= project.quota_milli:
+    tightest = [min(quota.bounds(planning, pod_class, pool), key=_milli, default=None) for pool in pools]
+    exceeded = [bound for bound in tightest if bound is not None and need > bound.milli]
+    if not exceeded or len(exceeded) < len(pools):
         return None
+    bound = max(exceeded, key=_milli)
     return Waiting(
-        reason=WaitingReason.QUOTA_TOO_SMALL,
-        message=f"a pod needs {gpus(need)}, and the whole quota of project {project.name} for non-preemptible "
-        f"workloads is {gpus(project.quota_milli)}",
+        reason=WaitingReason.QUOTA_TOO_SMALL if bound.firm else WaitingReason.LIMIT_TOO_SMALL,
+        message=f"a pod needs {gpus(need)}, and the whole {_called(bound)} is {gpus(bound.milli)}",
     )
 
 
-def _quota_used(snapshot: Snapshot, pod_class: PodClass, shortfall: Shortfall, view: View, where: str) -> Waiting:
-    project = snapshot.projects[pod_class.project_id]
-    quota = project.quota_milli or 0
+def _milli(bound: Bound) -> int:
+    return bound.milli
+
+
+def _called(bound: Bound) -> str:
+    """Such as `quota of project vision for non-preemptible workloads in pool h100`."""
+    where = f" in pool {bound.pool}" if bound.pool else ""
+    if bound.firm:
+        return f"quota of {bound.holder} for non-preemptible workloads{where}"
+    return f"limit of {bound.holder}{where}"
+
+
+def _bound_used(pod_class: PodClass, shortfall: Shortfall, bound: Bound, view: View, where: str) -> Waiting:
     # On the node with the largest devices, whether there is room or not.
     least_milli = pod_class.request.gpu_devices * int(view.share_milli.min())
+    fits = least_milli <= bound.milli
+    if bound.firm:
+        reason = WaitingReason.QUOTA_USED if fits else WaitingReason.QUOTA_TOO_SMALL
+    else:
+        reason = WaitingReason.LIMIT_USED if fits else WaitingReason.LIMIT_TOO_SMALL
+    held, word = ("non-preemptible workloads", "quota") if bound.firm else ("workloads", "limit")
+    in_pool = f" in pool {bound.pool}" if bound.pool else ""
     return Waiting(
-        reason=WaitingReason.QUOTA_USED if least_milli <= quota else WaitingReason.QUOTA_TOO_SMALL,
+        reason=reason,
         message=f"a pod needs at least {gpus(shortfall.quota_need_milli)} where there is room in {where}, and "
-        f"non-preemptible workloads of project "
-        f"{project.name} hold {gpus(shortfall.quota_used_milli)} of its quota of {gpus(quota)}",
+        f"{held} of {bound.holder} hold {gpus(shortfall.quota_used_milli)} of its {word} of "
+        f"{gpus(bound.milli)}{in_pool}",
     )
 
 

@@ -133,10 +133,11 @@ def _too_few(
         count = sum(most_together(planning, part.together, candidates, of.pods) for _, candidates in pools)
     else:
         count = sum(candidates.fitting_in_all(of.pods) for _, candidates in pools)
-    left_milli = quota.left_milli(planning, part)
-    shortfall = _shortfall(planning, part, pools, left_milli)
-    if left_milli is not None and shortfall.quota_need_milli:
-        by_quota = max(left_milli, 0) // shortfall.quota_need_milli
+    left = [quota.left(planning, part, pool) for pool, _ in pools]
+    shortfall = _shortfall(planning, part, pools)
+    if shortfall.quota_need_milli and None not in left:
+        # In all pools together at most so many: one bound may hold in several of them.
+        by_quota = sum(max(each.milli, 0) // shortfall.quota_need_milli for each in left if each is not None)
         if by_quota < min(count, of.needed):
             return explain.too_few(by_quota, entry, explain.why(planning, part, shortfall))
     return explain.too_few(count, entry, part) if 0 < count < of.needed else None
@@ -156,14 +157,15 @@ def _place(
         if len(placed.pods) >= planning.max_pods and not planning.in_gang:
             planning.cut_short = True
             return None
-        left_milli = quota.left_milli(planning, pod_class)
         for pool, candidates in pools:
+            left = quota.left(planning, pod_class, pool)
+            left_milli = None if left is None else left.milli
             index = candidates.best(most_gpu_milli=left_milli) if stay is None else stay.best(candidates, left_milli)
             if index is None:
                 continue
             row, devices = int(candidates.rows[index]), candidates.devices(index)
             planning.room.take(row, pod_class.request, devices)
-            quota.use(planning, pod_class, int(candidates.gpu_milli[index]))
+            quota.use(planning, pod_class, pool, int(candidates.gpu_milli[index]))
             placed.classes.append(pod_class)
             placed.entries.append(entry)
             placed.pods.append(pod)
@@ -172,19 +174,20 @@ def _place(
             placed.devices.append(devices)
             break
         else:
-            return _shortfall(planning, pod_class, pools, left_milli)
+            return _shortfall(planning, pod_class, pools)
     return None
 
 
-def _shortfall(
-    planning: Planning, pod_class: PodClass, pools: list[tuple[str, Candidates]], left_milli: int | None
-) -> Shortfall:
-    if left_milli is None:
-        return Shortfall()
-    needs = [need for _, candidates in pools if (need := candidates.least_gpu_milli()) is not None]
-    return Shortfall(
-        quota_need_milli=min(needs, default=0), quota_used_milli=planning.quota_used.get(pod_class.project_id, 0)
-    )
+def _shortfall(planning: Planning, pod_class: PodClass, pools: list[tuple[str, Candidates]]) -> Shortfall:
+    """The bound that stands in the way where a node with room takes the least; none where no node has room."""
+    found = Shortfall()
+    for pool, candidates in pools:
+        left, need = quota.left(planning, pod_class, pool), candidates.least_gpu_milli()
+        if left is None or need is None or (found.bound is not None and need >= found.quota_need_milli):
+            continue
+        used = planning.quota_used.get(left.bound.key, 0)
+        found = Shortfall(quota_need_milli=need, quota_used_milli=used, bound=left.bound)
+    return found
 
 
 PHASE: Final = Phase(name="place", run=run)

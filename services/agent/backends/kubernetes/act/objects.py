@@ -255,6 +255,10 @@ class ConfigMap(_Part, frozen=True, kw_only=True):
     data: dict[str, str] = {}
 
 
+class ConfigMaps(_Part, frozen=True, kw_only=True):
+    items: tuple[ConfigMap, ...] = ()
+
+
 class ClaimLabels(_Part, frozen=True, kw_only=True):
     cluster: str = msgspec.field(name=names.CLUSTER, default="")
     workload: str = msgspec.field(name=names.WORKLOAD, default="")

@@ -1,0 +1,14 @@
+"""What the workloads of a project, or of all projects of a department, may hold of GPUs: in all, and by node pool."""
+
+import msgspec
+
+
+class PoolQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bounds in one node pool, beside those that hold everywhere."""
+
+    node_pool: str
+    """Name of the node pool, in every cluster that has one of this name."""
+    gpu_quota_milli: int | None = None
+    """Limit on non-preemptible workloads there, in thousandths of a GPU. None: no limit."""
+    gpu_limit_milli: int | None = None
+    """Limit on all workloads there, in thousandths of a GPU. None: no limit."""

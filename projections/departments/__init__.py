@@ -1,0 +1,1 @@
+"""Departments, in which projects stand."""
