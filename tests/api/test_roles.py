@@ -273,6 +273,14 @@ def changed_at(admin: httpx.Client, path: str) -> int:
     return int(answer.headers["X-Log-Sequence"])
 
 
+def in_department(admin: httpx.Client, path: str, name: str, fresh: str) -> str:
+    """The path of the default department; of a fresh one, where it is to be deleted: in the other projects stand."""
+    department = DEFAULT_DEPARTMENT_ID
+    if name == "delete_department":
+        department = admin.post("/api/v1/org-unit/departments", json={"name": f"d-{fresh}"}).json()["id"]
+    return path.replace("{departmentId}", department)
+
+
 def policy(admin: httpx.Client, path: str, project: str) -> dict[str, str]:
     """The query of the project's policy, which is there."""
     which = {"scope": "project", "projectId": project}
@@ -313,10 +321,7 @@ def aimed(
         path = path.replace("{workloadId}", workload(served, admin, path, project))
     if name == "delete_project":  # the others need theirs
         project = admin.post("/api/v1/org-unit/projects", json={"name": f"gone-{fresh}"}).json()["id"]
-    department = DEFAULT_DEPARTMENT_ID
-    if name == "delete_department":  # in the other one projects stand
-        department = admin.post("/api/v1/org-unit/departments", json={"name": f"d-{fresh}"}).json()["id"]
-    path = path.replace("{departmentId}", department)
+    path = in_department(admin, path, name, fresh)
     account = {"name": f"a-{fresh}", "projectId": project, "roleName": "viewer"}
     if "service-accounts/" in path:
         assert admin.post("/api/v1/service-accounts", json=account).status_code == 202
