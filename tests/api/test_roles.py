@@ -273,6 +273,17 @@ def changed_at(admin: httpx.Client, path: str) -> int:
     return int(answer.headers["X-Log-Sequence"])
 
 
+def of_places(served: Served, fresh: str) -> dict[str, Any]:
+    """Bodies of what makes or sets departments and node pools."""
+    label = {"labelKey": "gpu", "labelValue": "h100"}
+    return {
+        "create_node_pool": {"clusterId": served.cluster, "name": "fast", **label},
+        "set_node_pool": label,
+        "create_department": {"name": f"d-{fresh}"},
+        "set_department": {},
+    }
+
+
 def in_department(admin: httpx.Client, path: str, name: str, fresh: str) -> str:
     """The path of the default department; of a fresh one, where it is to be deleted: in the other projects stand."""
     department = DEFAULT_DEPARTMENT_ID
@@ -352,10 +363,7 @@ def aimed(
         "undo_act": {"sequence": changed_at(admin, path) if name == "undo_act" else 1},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
         "change_cluster": {"ownershipProtection": True},
-        "create_node_pool": {"clusterId": served.cluster, "name": "fast", "labelKey": "gpu", "labelValue": "h100"},
-        "set_node_pool": {"labelKey": "gpu", "labelValue": "h100"},
-        "create_department": {"name": f"d-{fresh}"},
-        "set_department": {},
+        **of_places(served, fresh),
         "create_project": {"name": f"p-{fresh}"},
         "set_project": {"gpuQuota": None},
         "set_price": price,
