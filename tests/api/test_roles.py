@@ -325,8 +325,7 @@ def aimed(
     served: Served, admin: httpx.Client, operations: dict[str, tuple[str, str]], name: str, project: str
 ) -> Target:
     """The operation on fresh things of the project, so that no answer depends on the one before."""
-    method, path = operations[name]
-    fresh = secrets.token_hex(6)
+    (method, path), fresh = operations[name], secrets.token_hex(6)
     options: dict[str, Any] = {}
     if "{workloadId}" in path:
         path = path.replace("{workloadId}", workload(served, admin, path, project))
