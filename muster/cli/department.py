@@ -52,6 +52,7 @@ def add_department(root: typer.Typer) -> None:
     app = group("department")
     _add_reads(app)
     _add_changes(app)
+    _add_set(app)
     root.add_typer(app, name="department")
 
 
@@ -128,6 +129,8 @@ def _add_changes(app: typer.Typer) -> None:
         session.api.mutate("POST", "/org-unit/departments", body, idempotency_key=idempotency_key)
         session.out.talk(f"department {name} created; move projects into it: muster project set P --department {name}")
 
+
+def _add_set(app: typer.Typer) -> None:
     @command(
         app,
         "set",

@@ -282,6 +282,25 @@ def changed_at(admin: httpx.Client, path: str) -> int:
     return int(answer.headers["X-Log-Sequence"])
 
 
+def of_places(served: Served, fresh: str) -> dict[str, Any]:
+    """Bodies of what makes or sets departments and node pools."""
+    label = {"labelKey": "gpu", "labelValue": "h100"}
+    return {
+        "create_node_pool": {"clusterId": served.cluster, "name": "fast", **label},
+        "set_node_pool": label,
+        "create_department": {"name": f"d-{fresh}"},
+        "set_department": {},
+    }
+
+
+def in_department(admin: httpx.Client, path: str, name: str, fresh: str) -> str:
+    """The path of the default department; of a fresh one, where it is to be deleted: in the other projects stand."""
+    department = DEFAULT_DEPARTMENT_ID
+    if name == "delete_department":
+        department = admin.post("/api/v1/org-unit/departments", json={"name": f"d-{fresh}"}).json()["id"]
+    return path.replace("{departmentId}", department)
+
+
 def policy(admin: httpx.Client, path: str, project: str) -> dict[str, str]:
     """The query of the project's policy, which is there."""
     which = {"scope": "project", "projectId": project}
@@ -315,17 +334,13 @@ def aimed(
     served: Served, admin: httpx.Client, operations: dict[str, tuple[str, str]], name: str, project: str
 ) -> Target:
     """The operation on fresh things of the project, so that no answer depends on the one before."""
-    method, path = operations[name]
-    fresh = secrets.token_hex(6)
+    (method, path), fresh = operations[name], secrets.token_hex(6)
     options: dict[str, Any] = {}
     if "{workloadId}" in path:
         path = path.replace("{workloadId}", workload(served, admin, path, project))
     if name == "delete_project":  # the others need theirs
         project = admin.post("/api/v1/org-unit/projects", json={"name": f"gone-{fresh}"}).json()["id"]
-    department = DEFAULT_DEPARTMENT_ID
-    if name == "delete_department":  # in the other one projects stand
-        department = admin.post("/api/v1/org-unit/departments", json={"name": f"d-{fresh}"}).json()["id"]
-    path = path.replace("{departmentId}", department)
+    path = in_department(admin, path, name, fresh)
     account = {"name": f"a-{fresh}", "projectId": project, "roleName": "viewer"}
     if "service-accounts/" in path:
         assert admin.post("/api/v1/service-accounts", json=account).status_code == 202
@@ -356,10 +371,7 @@ def aimed(
         "undo_act": {"sequence": changed_at(admin, path) if name == "undo_act" else 1},
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
         "change_cluster": {"ownershipProtection": True},
-        "create_node_pool": {"clusterId": served.cluster, "name": "fast", "labelKey": "gpu", "labelValue": "h100"},
-        "set_node_pool": {"labelKey": "gpu", "labelValue": "h100"},
-        "create_department": {"name": f"d-{fresh}"},
-        "set_department": {},
+        **of_places(served, fresh),
         "create_project": {"name": f"p-{fresh}"},
         "set_project": {"gpuQuota": None},
         "set_price": price,

@@ -2,17 +2,19 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from events.department import CreateDepartment, DeleteDepartment, department_key
 from events.envelope import Accepted, AdmittedCommand, CommandReply
-from events.ids import key_of_id
-from events.project import DeleteProject
+from events.ids import key_of_id, project_key
+from events.project import CreateProject, DeleteProject
 from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload
 from events.workload.spec import TrainingSpec
 from projections.migrate import prepare
 from projections.queries import Queries
-from services.auto_deletion.due import RESEND_AFTER, Due, command, plan
+from services.auto_deletion.due import RESEND_AFTER, Due, Lost, command, plan
 from services.auto_deletion.service import AutoDeletion, DueRows
 from services.projector.engine import open_pool
 from services.projector.rebuild import rebuild
@@ -191,3 +193,39 @@ async def test_what_is_left_in_a_deleted_project_is_deleted_with_it_and_nothing_
         await asyncio.wait_for(projecting, 10)
         pool.terminate()
         await queries.close()
+
+
+@pytest.mark.anyio
+async def test_a_project_whose_department_was_deleted_is_found_until_it_was_moved(postgres_database: str) -> None:
+    await prepare(postgres_database)
+    plane = Plane(postgres_database)
+    pool, queries, stop = await open_pool(postgres_database), Queries(postgres_database), asyncio.Event()
+    projecting = asyncio.create_task(Projector(plane.store, pool, Health("p"), stop).run())
+    try:
+        world, key = plane.world, department_key("research")
+        world.do("department", key, CreateDepartment(name="research"))
+        where: dict[str, Any] = {
+            "department_id": world.state("department", key).department_id,
+            "department_name": "research",
+        }
+        world.do("project", project_key("lost"), CreateProject(name="lost", **where))
+        world.do("project", project_key("safe"), CreateProject(name="safe"))
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 20)
+        rows = DueRows(pool)
+        await rows.read(world.now, 10)
+        assert await rows.read(world.now, 10) == []
+        world.do("department", key, DeleteDepartment(department_id=where["department_id"]))
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 20)
+        lost = Lost(world.state("project", project_key("lost")).project_id, where["department_id"])
+        assert await rows.read(world.now, 10) == [lost]
+        world.do("project", project_key("lost"), command(lost).command)
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 20)
+        assert await rows.read(world.now, 10) == []
+    finally:
+        stop.set()
+        await projecting
+        await queries.close()
+        await pool.close()
