@@ -5,6 +5,7 @@ Requirement rows: S020, R9, R10.
 
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -242,3 +243,20 @@ async def test_values_that_no_credential_has_any_more_are_removed_the_second_tim
         assert state.spec["credential"]["value"] == credential_value_id(left)
     finally:
         await nc.close()
+
+
+def test_the_examples_are_taken(admin: httpx.Client, served: Served) -> None:
+    import yaml
+
+    folder = Path(__file__).parents[2] / "examples"
+    credential, training = (
+        yaml.safe_load((folder / f"{name}.yaml").read_text()) for name in ("credential", "with-credential")
+    )
+    place = {"scope": "project", "projectId": served.project}
+    answer = admin.post(CREDENTIALS, json=credential | {"meta": credential["meta"] | place})
+    assert answer.status_code == 202, answer.text
+    answer = admin.post(TRAININGS, json=served.training() | {"spec": training["spec"]})
+    assert answer.status_code == 202, answer.text
+    source = yaml.safe_load((folder / "datasource.yaml").read_text())
+    answer = admin.post(f"{V1}/asset/datasource/git", json=source)
+    assert answer.status_code == 202, answer.text

@@ -77,6 +77,7 @@ SITES: Final = {
     "services.runtime.code.kept KeptCode.purge": SERVER,
     "services.runtime.code.kept KeptCode.subjects": SERVER,
     "services.runtime.code.kept KeptCode.whole": "the api; counts as not all there",
+    "services.runtime.credentials.kept KeptCredentials.get": "the api; told as a value that is gone",
     "services.runtime.credentials.kept KeptCredentials._purge": SERVER,
     "services.runtime.credentials.kept KeptCredentials.subjects": SERVER,
     "services.runtime.credentials.kept _opened": "the api; told as a value that is damaged",

@@ -43,13 +43,13 @@ TARGETS = (
     *("ev.tenant.default", "ev.project.t", "ev.cluster.t", "ev.workload.t", "ev.node.t", "ev.void.t"),
     *("snap.chain.tenant.t.0", "snap.chain.node.t.0", "snap.fold.scheduler.0"),
     *("want.one.pod.t", "obs.one.pod.t", "obs.other.pod.t", "audit.tenant", "refused.t", "key.t", "actor.t.t"),
-    *("code.one.t.t.part.0", "feed.p.w.T", "stand.t"),
+    *("code.one.t.t.part.0", "feed.p.w.T", "stand.t", "credential.t.t"),
 )
 """Subjects of every kind, in every stream."""
 SEEDS = (
     *("ev.seed.s", "want.one.pod.seed", "obs.one.pod.seed", "audit.seed", "refused.seed", "snap.seed.0", "key.seed"),
     "actor.seed.s",
-    *("code.one.seed.s.part.0", "feed.p.seed.T", "stand.seed"),
+    *("code.one.seed.s.part.0", "feed.p.seed.T", "stand.seed", "credential.seed.s"),
 )
 """What there is to be told: one message in each stream."""
 OWN = b"published by itself"
