@@ -76,6 +76,8 @@ class RunPod(_Message, frozen=True, kw_only=True):
     project_name: str = ""
     pod_security: PodSecurity | None = None
     """What the project's pods keep to at least; None: what the cluster says."""
+    privileged: bool = True
+    """Whether its pods may have now what Pod Security `baseline` forbids."""
     pod: PodRef
     endless: bool = False
     """Whether it runs until it is told to end."""

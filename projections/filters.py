@@ -44,6 +44,8 @@ MAX_LIMIT: Final = 500
 """Rows of one page (public-api.md)."""
 MAX_OFFSET: Final = 10_000_000
 """Deeper pages are nobody's reading; the export has no bound."""
+MAX_SORTED: Final = 5
+"""Fields to sort by in one query."""
 MAX_FILTERS: Final = 32
 MAX_VALUE_CHARACTERS: Final = 1000
 """Of a filter's value or of the search; no column that is searched holds longer ones."""
@@ -120,6 +122,7 @@ class WorkloadQuery:
     search: str | None = None
     """Part of a name, id, owner, project, cluster, phase or image."""
     sort_by: str = "createdAt"
+    """Fields with commas between them, the first above all; after a '-' the other way round."""
     descending: bool = True
     offset: int = 0
     limit: int = 50
@@ -241,14 +244,28 @@ def problems(query: WorkloadQuery) -> Iterator[InvalidQueryError]:
 
 def order(query: WorkloadQuery) -> tuple[ColumnElement[Any], ...]:
     """The ORDER BY of a query: always total, so pages neither repeat nor skip. Raises InvalidQueryError."""
-    field = FIELDS.get(query.sort_by)
+    names = query.sort_by.split(",")
+    if len(names) > MAX_SORTED:
+        raise InvalidQueryError(
+            field="sortBy",
+            rule="max_items",
+            given=str(len(names)),
+            message=f"{len(names)} fields are too many; sort by at most {MAX_SORTED}",
+        )
+    by = [_ordered(name.strip(), descending=query.descending) for name in names]
+    down = query.descending is not names[-1].strip().startswith("-")
+    return *by, (_w.id.desc() if down else _w.id.asc())
+
+
+def _ordered(name: str, *, descending: bool) -> ColumnElement[Any]:
+    """By one field; after a '-' the other way round. Raises InvalidQueryError."""
+    field = FIELDS.get(name.removeprefix("-"))
     if field is None:
-        raise _unknown_field("sortBy", query.sort_by)
+        raise _unknown_field("sortBy", name.removeprefix("-"))
     expression = func.array_to_string(field.expression, ",") if field.kind == "texts" else field.expression
-    by = expression.desc() if query.descending else expression.asc()
+    by = expression.desc() if descending is not name.startswith("-") else expression.asc()
     # Only where it can be null: NULLS LAST would keep the indexes from being read backwards.
-    by = by.nulls_last() if field.nullable else by
-    return by, (_w.id.desc() if query.descending else _w.id.asc())
+    return by.nulls_last() if field.nullable else by
 
 
 def check_text(field: str, given: str) -> str:

@@ -30,6 +30,26 @@ class PodLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of each device."""
 
 
+BASELINE_CAPABILITIES: Final = frozenset(
+    {
+        "AUDIT_WRITE",
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "FOWNER",
+        "FSETID",
+        "KILL",
+        "MKNOD",
+        "NET_BIND_SERVICE",
+        "SETFCAP",
+        "SETGID",
+        "SETPCAP",
+        "SETUID",
+        "SYS_CHROOT",
+    }
+)
+"""Those that Kubernetes' Pod Security Standard `baseline` lets a pod add."""
+
+
 class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a run's container is made, where images are run. Its defaults ask for nothing."""
 

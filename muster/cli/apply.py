@@ -34,7 +34,7 @@ COLUMNS: Final = (
     Column("RESULT", "result"),
     Column("ID", "id", wide=True),
     Column("FILE", "file", wide=True),
-    Column("WHY", "why", rest=True),
+    Column("WHY", "why", rest=True, wraps=True),
 )
 _FilesOption = Annotated[
     list[str],
@@ -125,20 +125,33 @@ def add_apply(root: typer.Typer) -> None:
         if not wanted:
             raise usage("these files hold no workload", todo="a document needs kind, name and spec")
         _place(session, wanted, project, cluster)
-        if dry_run:
-            _rehearse(session, wanted)
-        else:
-            for batch in _batches(wanted, all_or_nothing=all_or_nothing):
-                _create(session, batch, all_or_nothing=all_or_nothing)
-            for one in wanted:
-                if one.result == "exists":
-                    _compare(session, one)
-                if one.changes:
-                    _change(session, one)
+        try:
+            if dry_run:
+                _rehearse(session, wanted)
+            else:
+                _carry_out(session, wanted, all_or_nothing=all_or_nothing)
+        except Problem:
+            # A part may have been carried out: the same command again finds it, and does what is left.
+            if any(one.result for one in wanted):
+                for one in wanted:
+                    one.result = "unknown" if one.result in {"", "exists"} else one.result
+                session.out.rows([one.row for one in wanted], COLUMNS)
+            raise
         session.out.rows([one.row for one in wanted], COLUMNS)
         if dry_run:
             session.out.talk("dry run: nothing was done")
         return next((one.code for one in wanted if one.code), ExitCode.OK)
+
+
+def _carry_out(session: Session, wanted: Sequence[_Wanted], *, all_or_nothing: bool) -> None:
+    """Raises Problem; results say how far it came."""
+    for batch in _batches(wanted, all_or_nothing=all_or_nothing):
+        _create(session, batch, all_or_nothing=all_or_nothing)
+    for one in wanted:
+        if one.result == "exists":
+            _compare(session, one)
+        if one.changes:
+            _change(session, one)
 
 
 # -- from files to requests --------------------------------------------------------------------------------------------
@@ -341,7 +354,9 @@ _POLICIES: Final = frozenset({"tenant policy", "project policy"})
 
 
 def _of_policies(there: Row) -> Row:
-    """What policies set of a workload's spec when it was made, as a spec: it keeps that, and its file says none of it."""
+    """What policies set of a workload's spec when it was made, as a spec: it keeps that, though its file says nothing
+    of it.
+    """
     has = row_of(there, "spec")
     found: Row = {}
     for path, source in row_of(there, "setBy").items():
@@ -375,9 +390,9 @@ def _effective(one: _Wanted, of_policies: Row) -> Row | None:
     kind, request = KINDS[one.kind], dict(one.request)
     if of_policies:
         below = Layer(source="project policy", name="", spec=of_policies)
-        for name, node in (("spec", spec_node), ("masterSpec", master_node)):
+        for name in ("spec", "masterSpec"):
             if isinstance(own := request.get(name), dict):
-                of = node(kind.name) if name == "spec" else node(kind)
+                of = spec_node(kind.name) if name == "spec" else master_node(kind)
                 request[name] = merged(of, [within(below, of), Layer(source="request", name="", spec=own)]).spec
     checked = check_creation(kind.creation, request)
     if isinstance(checked, FaultyCreation):

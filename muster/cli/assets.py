@@ -91,7 +91,7 @@ SOURCES: Final = (
 
 
 def _what(row: Row) -> str:
-    """What it is most of all asked for."""
+    """What it is most of all asked for; where it is none of that, the fields that it has."""
     spec, compute = row_of(row, "spec"), row_of(row_of(row, "spec"), "compute")
     names = ("gpuDevicesRequest", "gpuPortionRequest", "gpuMemoryRequest", "cpuCoreRequest", "cpuMemoryRequest")
     place = ("claimName", "repository", "server", "path", "configMap", "secret", "mountPath")
@@ -101,7 +101,7 @@ def _what(row: Row) -> str:
         *of_source,
         *(f"{name} {plain_text(compute[name])}" for name in names if compute.get(name)),
     ]
-    return ", ".join(part for part in told if part)
+    return ", ".join(part for part in told if part) or ", ".join(spec)
 
 
 ASSET_COLUMNS: Final = (

@@ -142,20 +142,28 @@ class Api:
         return _answer(self._call(method, API_PREFIX + path, parameters=parameters, body=body, headers=headers))
 
     def pages(
-        self, path: str, key: str, parameters: Parameters = (), *, most: int = 0, at_once: int = PAGE_ROWS
+        self,
+        path: str,
+        key: str,
+        parameters: Parameters = (),
+        *,
+        most: int = 0,
+        at_once: int | None = None,
+        offset: int = 0,
     ) -> tuple[list[Row], bool]:
-        """The rows of a paged list, and whether there are more than `most` (0: no bound)."""
+        """The rows of a paged list from `offset` on, and whether there are more than `most` (0: no bound)."""
         rows: list[Row] = []
-        offset: int | None = 0
-        while offset is not None:
-            size = min(at_once, most - len(rows)) if most else at_once
-            page = self.get(path, [*parameters, ("offset", offset), ("limit", size)])
+        begin: int | None = offset
+        while begin is not None:
+            size = at_once or PAGE_ROWS
+            size = min(size, most - len(rows)) if most else size
+            page = self.get(path, [*parameters, ("offset", begin), ("limit", size)])
             found = page.get(key)
             rows += [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
             following = page.get("next")
-            offset = following if isinstance(following, int) else None
+            begin = following if isinstance(following, int) else None
             if most and len(rows) >= most:
-                return rows[:most], offset is not None or len(rows) > most
+                return rows[:most], begin is not None or len(rows) > most
         return rows, False
 
     @contextmanager
@@ -341,7 +349,8 @@ _OTHER_FLAGS: Final = {
     "labelValue": "--label",
     "filterBy": "--filter",
     "labelSelector": "--selector",
-    "sortBy": "--sort-by",
+    "sortBy": "--sort",
+    "offset": "--offset",
     "metricType": "--type",
     **{name: f"--{name}" for name in ("search", "since", "tail", "pod", "previous", "attempt", "run", "actor", "type")},
     "subjectId": "USER",

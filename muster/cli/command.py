@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
@@ -25,6 +25,7 @@ from muster.cli.contexts import (
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.nouns import NOUNS
 from muster.cli.output import Column, Format, Output, Style
+from muster.cli.style import FORMATS, formats, style_of
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Parameter
@@ -39,6 +40,7 @@ CONNECTION_PANEL: Final = "Connection and talk"
 OUTPUT_PANEL: Final = "Output"
 _SENTENCE: Final = 200
 """Characters of a command's summary in a list: all of it."""
+_WAIT: Final = "--wait="
 _WORDS: Final = "muster.words"
 _FIELDS: Final = "muster.fields"
 """Keys in a click context's meta."""
@@ -82,12 +84,15 @@ NoColorOption = Annotated[
     bool, typer.Option("--no-color", help="Print no colours. [env NO_COLOR]", rich_help_panel=CONNECTION_PANEL)
 ]
 FormatOption = Annotated[
-    Format,
+    str,
     typer.Option(
         "--output",
         "-o",
-        help="Format of the data. wide shows more columns, and cuts nothing to fit the terminal.",
+        metavar="FORMAT",
+        help=f"{', '.join(FORMATS)}. wide shows more columns, and cuts nothing to fit the terminal. "
+        "jsonpath='{.name}' takes parts of the JSON, as kubectl does.",
         rich_help_panel=OUTPUT_PANEL,
+        autocompletion=formats,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Same as -o json.", rich_help_panel=OUTPUT_PANEL)]
@@ -108,6 +113,37 @@ NoHeadersOption = Annotated[
 UtcOption = Annotated[
     bool, typer.Option("--utc", help="Show exact times (RFC 3339, UTC) instead of ages.", rich_help_panel=OUTPUT_PANEL)
 ]
+LocalOption = Annotated[
+    bool, typer.Option("--local", help="Show exact times in this machine's zone.", rich_help_panel=OUTPUT_PANEL)
+]
+ZoneOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tz",
+        metavar="ZONE",
+        help="Show exact times in this zone, such as Europe/Paris.",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
+]
+DefaultColumnsOption = Annotated[
+    bool,
+    typer.Option(
+        "--set-default-columns",
+        help="Show the columns of --columns in every table of this command from now on; without --columns, the usual "
+        "ones again.",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
+]
+SortOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sort",
+        metavar="A,-B",
+        help="Put the rows in the order of these columns; - before one: the greatest first.",
+        rich_help_panel=OUTPUT_PANEL,
+        autocompletion=several_columns,
+    ),
+]
 
 _CONNECTION: Final[dict[str, Any]] = {
     "context": ContextOption,
@@ -125,7 +161,12 @@ _OUTPUT: Final[dict[str, Any]] = {
     "columns": ColumnsOption,
     "no_headers": NoHeadersOption,
     "utc": UtcOption,
+    "local": LocalOption,
+    "tz": ZoneOption,
 }
+_TABLE: Final[dict[str, Any]] = {"sort": SortOption, "set_default_columns": DefaultColumnsOption}
+_TABLES: Final = frozenset({"list", "pods", "history", "top", "usage"})
+"""Commands that show a table above all; what shows one thing, follows or acts has neither order nor usual columns."""
 _PAST: Final[dict[str, Any]] = {
     "as_of": Annotated[
         str | None,
@@ -258,7 +299,7 @@ def command(
         takes_words: whether words may follow `--`; the function gets them as `words`.
         more: makes further options when the command runs or explains itself; the function gets their values as
             further keywords.
-        columns: of what it prints, for a shell to complete.
+        columns: of what it prints, for a shell to complete, --sort and --set-default-columns.
     """
 
     def declare(function: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -266,11 +307,11 @@ def command(
         # A flag that means something else to this command is said before the command's name: `muster --context …`.
         named = {one.name for one in own}
         flags = _CONNECTION | (_OUTPUT if output else {}) | (_PAST if past else {})
+        flags |= _TABLE if columns and name in _TABLES else {}
         shared = {key: flag for key, flag in flags.items() if key not in named}
 
         def run(ctx: typer.Context, **given: Any) -> None:
-            outer = ctx.find_root().obj
-            session = _session(given, shared, outer if isinstance(outer, Connection) else Connection())
+            session = _session(ctx, given, shared, columns)
             if session.out.style.format is Format.PNG and not draws:
                 raise usage(f"`{ctx.command_path}` draws no picture", todo="`muster usage -o png > usage.png` does")
             own_values = {key: value for key, value in given.items() if key not in shared}
@@ -338,6 +379,9 @@ class MusterCommand(TyperCommand):
             at = args.index("--")
             ctx.meta[_WORDS] = args[at + 1 :]
             args = args[:at]
+        if any("--wait-for" in one.opts for one in self.params):
+            # --wait takes no value, so that a word behind it is an argument; with '=' it is the other flag.
+            args = [f"--wait-for={one[len(_WAIT) :]}" if one.startswith(_WAIT) else one for one in args]
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: "ClickContext") -> list[str]:
@@ -443,18 +487,22 @@ def _shared_parameter(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _session(given: dict[str, Any], shared: dict[str, Any], outer: Connection) -> Session:
-    connection = Connection(**{key: given[key] for key in _CONNECTION if key in shared}).over(outer)
-    style = Style(quiet=connection.quiet, color=not connection.no_color)
+def _session(
+    ctx: typer.Context,
+    given: dict[str, Any],
+    shared: dict[str, Any],
+    columns: "Sequence[Column] | Callable[[], Sequence[Column]]",
+) -> Session:
+    """Of the shared flags alone: a command's own may have the same names. Raises Problem (usage)."""
+    outer = ctx.find_root().obj
+    connection = Connection(**{key: given[key] for key in _CONNECTION if key in shared})
+    connection = connection.over(outer) if isinstance(outer, Connection) else connection
+    style = Style()
     if "output" in shared:
-        style = Style(
-            format=_format(given),
-            columns=_columns(given["columns"]),
-            headers=not given["no_headers"],
-            utc=given["utc"],
-            quiet=connection.quiet,
-            color=not connection.no_color,
-        )
+        words = ctx.command_path.removeprefix("muster ").replace("training standard", "training")
+        flags = {key: given[key] for key in shared}
+        style = style_of(flags, command=words, columns=lambda: columns() if callable(columns) else columns)
+    style = replace(style, quiet=connection.quiet, color=not connection.no_color)
     return Session(connection=connection, out=Output(style), as_of=_as_of(given.get("as_of")))
 
 
@@ -465,17 +513,6 @@ def _as_of(given: str | None) -> str | None:
     from muster.cli.options import moment_option
 
     return moment_option("--as-of", given)
-
-
-def _format(given: dict[str, Any]) -> Format:
-    asked = [chosen for flag, chosen in (("json", Format.JSON), ("yaml", Format.YAML)) if given[flag]]
-    if len(asked) > 1:
-        raise usage("--json and --yaml cannot be used together", todo="give one of them")
-    return asked[0] if asked else given["output"]
-
-
-def _columns(given: str | None) -> tuple[str, ...]:
-    return tuple(name for name in (given or "").split(",") if name.strip())
 
 
 def _contexts_or_problem[Result](act: Callable[[], Result]) -> Result:

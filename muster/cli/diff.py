@@ -8,7 +8,7 @@ import typer
 from muster.cli.command import Session, command
 from muster.cli.complete import project_names
 from muster.cli.names import project_id
-from muster.cli.options import moment_option
+from muster.cli.options import NOW, moment_option
 from muster.cli.output import Column, Format
 from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
 
@@ -58,7 +58,7 @@ SECTIONS: Final = (
     (
         "Events",
         "events",
-        (Column("AT", "at", time=True), Column("OF", "about"), _NAME, Column("WHAT", "message", rest=True)),
+        (Column("AT", "at", time=True), Column("OF", "about"), _NAME, Column("WHAT", "message", rest=True, wraps=True)),
     ),
 )
 
@@ -123,7 +123,7 @@ def add_diff(root: typer.Typer) -> None:
         only. At most 500 changed workloads and 500 events are shown, the oldest first.
         """
         parameters: list[tuple[str, str | int]] = [("from", moment_option("--from", from_))]
-        parameters += [("to", moment_option("--to", to))] if to else []
+        parameters += [("to", moment_option("--to", to))] if to and to != NOW else []
         parameters += [("projectId", project_id(session.api, project))] if project else []
         found = session.api.get("/diff", parameters)
         if session.out.style.format in {Format.CSV, Format.NAME}:

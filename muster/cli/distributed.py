@@ -9,7 +9,8 @@ from muster.cli.command import MusterGroup
 from muster.cli.exits import usage
 from muster.cli.submit import Submitted, add_submit
 from muster.cli.values import Row, row_of, set_field
-from muster.cli.workload import add_list
+from muster.cli.workload import add_describe, add_list, add_logs
+from muster.cli.workload_acts import add_acts
 
 FRAMEWORKS: Final = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "xgboost": "XGBoost", "jax": "JAX"}
 """By the word of the command line. MPI is not built."""
@@ -21,11 +22,11 @@ _EXAMPLES: Final = """
 
 
 def add_frameworks(training: typer.Typer) -> None:
-    """Declares a group for each framework. What is not said by it is said by `muster training` and `workload`."""
+    """Declares a group for each framework. What else there is stands in `muster training` and `workload`."""
     for word, framework in FRAMEWORKS.items():
         app = typer.Typer(
             cls=MusterGroup,
-            help=f"Distributed trainings with {framework}: submit, list.",
+            help=f"Distributed trainings with {framework}: submit, list, inspect, suspend, resume, delete.",
             no_args_is_help=True,
             rich_markup_mode=None,
         )
@@ -37,7 +38,11 @@ def add_frameworks(training: typer.Typer) -> None:
             framework=framework,
         )
         add_submit(app, submitted)
-        add_list(app, f"training {word}", kind="Distributed", framework=framework)
+        noun = f"training {word}"
+        add_list(app, noun, kind="Distributed", framework=framework)
+        add_describe(app, noun)
+        add_logs(app, noun)
+        add_acts(app, noun, kind="Distributed", framework=framework)
         training.add_typer(app, name=word)
 
 

@@ -31,7 +31,7 @@ EVALUATION_COLUMNS: Final = (
     Column("FIELD", "field"),
     Column("VALUE", "value", show=_value),
     Column("SET BY", "setBy"),
-    Column("POSSIBLE", "locked", show=_may, rest=True),
+    Column("POSSIBLE", "locked", show=_may, rest=True, wraps=True),
     Column("INSTRUCTIONS", "instructions", wide=True),
 )
 

@@ -11,7 +11,7 @@ from muster.cli.exits import ExitCode, Problem
 from muster.cli.names import project_id, workload_id
 from muster.cli.names import project_names as names_of_projects
 from muster.cli.options import FollowTimeoutOption, FromOption, ToOption, moment_option, span
-from muster.cli.output import Column, Format
+from muster.cli.output import Column
 from muster.cli.values import Row, row_of, rows_of, text_of
 
 if TYPE_CHECKING:
@@ -244,10 +244,7 @@ def _add_tail(app: typer.Typer) -> None:
         first = True
         for event in _followed(session, patience, filters, span(from_, None)):
             row = _as_listed(session, event, projects)
-            if session.out.style.format in {Format.JSON, Format.JSONL}:
-                session.out.line(row)
-            else:
-                session.out.rows([row], EVENT_COLUMNS, name="event.sequence", headers=first)
+            session.out.each([row], EVENT_COLUMNS, name="event.sequence", headers=first)
             first = False
 
 

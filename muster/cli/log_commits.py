@@ -10,7 +10,7 @@ from muster.cli.command import Session, command
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import workload_id
 from muster.cli.options import FollowTimeoutOption, duration_option
-from muster.cli.output import Column, Format
+from muster.cli.output import Column
 from muster.cli.values import Json, Row, number_of, rows_of, text_of
 
 if TYPE_CHECKING:
@@ -168,10 +168,7 @@ def _add_tail(app: typer.Typer) -> None:
             begin = max(last - (_NEWEST if newest is None else newest), 0)
         first = True
         for row in _followed(session, patience, begin):
-            if session.out.style.format in {Format.JSON, Format.JSONL}:
-                session.out.line(row)
-            else:
-                session.out.rows([row], COMMIT_COLUMNS, name="sequence", headers=first)
+            session.out.each([row], COMMIT_COLUMNS, name="sequence", headers=first)
             first = False
 
 

@@ -7,11 +7,12 @@ from muster.cli.exits import ExitCode, Problem
 from muster.cli.log_position import LogPosition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from muster.cli.command import Session
     from muster.cli.http import Parameters, Stream
     from muster.cli.outage import Patience
+    from muster.cli.output import Output
 
 CUT_MARK: Final = "X-Cut-Mark"
 """Header of the API's answer: how a line begins that says why not all is told."""
@@ -31,20 +32,52 @@ _STALLED: Final = "stalled"
 """Why an answer was cut whose output stood still: a follower asks again, from where it was."""
 
 
-def print_logs(session: "Session", path: str, parameters: "Parameters") -> bool:
-    """Whether anything came. Raises Problem, once all of it is printed, where the server did not tell it to its end."""
+class EnoughError(Exception):
+    """As much was printed as was asked for."""
+
+
+class Limited:
+    """Writes the first bytes of what comes, whole characters only."""
+
+    def __init__(self, out: "Output", limit_bytes: int) -> None:
+        self._out = out
+        self._limit_bytes = limit_bytes
+        self._left = limit_bytes
+
+    def write(self, text: str) -> None:
+        """Raises EnoughError where there is more than may be printed."""
+        data = text.encode()
+        if len(data) <= self._left:
+            self._left -= len(data)
+            self._out.write(text)
+            return
+        self._out.write(data[: self._left].decode(errors="ignore"))
+        self._out.talk(f"there is more: only {self._limit_bytes} bytes were asked for (--limit-bytes)")
+        raise EnoughError
+
+
+type Write = Callable[[str], None]
+
+
+def print_logs(session: "Session", path: str, parameters: "Parameters", write: Write) -> bool:
+    """Whether anything came, and was given to `write`. Raises Problem, once all of it is printed, where the server did
+    not tell it to its end.
+    """
     cuts: list[str] = []
     came = False
-    with session.api.stream(path, parameters, accept="text/plain") as response:
-        for text in _pieces(response, cuts):
-            session.out.write(text)
-            came = came or bool(text)
+    try:
+        with session.api.stream(path, parameters, accept="text/plain") as response:
+            for text in _pieces(response, cuts):
+                write(text)
+                came = came or bool(text)
+    except EnoughError:
+        return True
     if cuts:
         raise _cut_off(cuts[-1])
     return came
 
 
-def follow_logs(session: "Session", patience: "Patience", path: str, parameters: "Parameters") -> bool:
+def follow_logs(session: "Session", patience: "Patience", path: str, parameters: "Parameters", write: Write) -> bool:
     """As `print_logs`, of what is still to come; where the line is cut it goes on where it was, once it can."""
     position = LogPosition(parameters)
     came = False
@@ -54,10 +87,12 @@ def follow_logs(session: "Session", patience: "Patience", path: str, parameters:
             with session.api.stream(path, position.parameters(), accept="text/plain") as response:
                 response.end_after(patience.remaining())
                 for text in position.news(_pieces(response, cuts)):
-                    session.out.write(text)
+                    write(text)
                     came = came or bool(text)
                     patience.check("followed")
                     response.end_after(patience.remaining())
+        except EnoughError:
+            return True
         except Problem as problem:
             patience.check("followed")
             patience.lost(problem)

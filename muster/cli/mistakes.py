@@ -22,7 +22,7 @@ READS: Final = frozenset(
     {"list", "describe", "logs", "history", "pods", "metrics", "show", "tail", "status", "verify", "agent", "top"}
     | {"doctor", "version", "completion", "training", "workload", "workspace", "project", "cluster", "node"}
     | {"nodepool", "role", "user", "token", "context", "events", "audit", "projections", "log", "usage", "budget"}
-    | {"price"}
+    | {"price", "explain-field"}
 )
 """Words that change nothing by themselves."""
 
@@ -52,6 +52,7 @@ _USUAL_LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "run": ("training", "submit"),
     "create": ("training", "submit"),
     "apply": ("training", "submit"),
+    "wait": ("workload", "wait"),
     "sbatch": ("training", "submit"),
     "srun": ("training", "submit"),
     "rm": ("workload", "delete"),
@@ -63,6 +64,7 @@ _USUAL_LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "start": ("workload", "resume"),
     "get": ("workload", "describe"),
     "inspect": ("workload", "describe"),
+    "explain": ("explain-field",),
     "stats": ("top",),
     "chargeback": ("usage",),
     "sreport": ("usage",),
@@ -135,11 +137,18 @@ _USUAL_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "--force": ("--yes",),
     "--lines": ("--tail",),
     "--format": ("--output",),
-    "--sort": ("--sort-by",),
+    "--sort-by": ("--sort",),
+    "--order-by": ("--sort",),
+    "--max-items": ("--limit",),
+    "--no-pagination": ("--limit",),
     "--state": ("--status",),
     "--phase": ("--status",),
 }
 """Flags of other tools, with ours; the first that the command has is meant."""
+
+
+_INTO_PODS: Final = frozenset({"exec", "bash", "attach", "port-forward"})
+"""Commands of other tools that are not built."""
 
 
 def unknown_command(before: Sequence[str], given: Sequence[str], tree: Tree) -> Problem:
@@ -150,6 +159,13 @@ def unknown_command(before: Sequence[str], given: Sequence[str], tree: Tree) -> 
         given: the word that was not, and all after it.
     """
     word = given[0]
+    if word in _INTO_PODS:
+        return Problem(
+            f"there is no command {word!r}: Muster opens no way into pods yet",
+            why=("`kubectl exec`, `attach` and `port-forward` do on Kubernetes",),
+            todo="`muster workload pods NAME` lists the pods; `muster training logs NAME -f` shows what they write",
+            code=ExitCode.USAGE,
+        )
     noun = before[1] if len(before) > 1 else ""
     known = [name for name in tree[noun] if name != noun] if noun else list(tree)
     meant = _verb_meant(noun, given, tree) if noun else _line_meant(given, tree)

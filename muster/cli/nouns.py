@@ -77,6 +77,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_apply",
         summary="Create the workloads of files or folders, of any kinds, or change them where they may be changed.",
     ),
+    "explain-field": Noun(
+        module="explain_field",
+        add="add_explain_field",
+        summary="Show what a field of a submission is: type, bounds, default, flag, example, and which kinds have it.",
+    ),
     "undo": Noun(module="undo", add="add_undo", summary="Undo a suspension, resumption or change of workloads."),
     "top": Noun(
         module="top",

@@ -1,13 +1,13 @@
 """Options and arguments that several commands share, and how their texts are read."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from events.nearest import did_you_mean
 from events.phases import DesiredPhase, Phase
-from muster.cli.complete import cluster_names, columns, labels, phases, project_names, workload_names
+from muster.cli.complete import cluster_names, columns, labels, phases, project_names, several_columns, workload_names
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.values import ValueProblem, format_utc, parse_ago, parse_duration, parse_switch, parse_time
 
@@ -111,6 +111,24 @@ SearchOption = Annotated[
         "--search", metavar="TEXT", help="Only with this text in a name, id, owner, project, cluster, phase or image."
     ),
 ]
+OffsetOption = Annotated[
+    int, typer.Option("--offset", metavar="N", help="Leave out the first N rows: the next page of a list.", min=0)
+]
+PageSizeOption = Annotated[
+    int | None,
+    typer.Option("--page-size", metavar="N", help="Rows of one request to the server. Default: 500.", min=1, max=500),
+]
+WorkloadSortOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sort",
+        "--sort-by",
+        metavar="A,-B",
+        help="Columns to sort by, at most 5; - before one turns its direction. Default: the newest first.",
+        autocompletion=several_columns,
+    ),
+]
+RowsOption = Annotated[int, typer.Option("--limit", metavar="N", help="Maximum number of rows; 0 shows all.", min=0)]
 AllOption = Annotated[
     bool,
     typer.Option("--all", help="Every workload of the project of which it makes sense; filters choose among them."),
@@ -121,17 +139,23 @@ YesOption = Annotated[
 ]
 
 
+NOW: Final = "now"
+
+
 def moment_option(flag: str, given: str) -> str:
     """A moment as the API takes it: of a time ago, the time, which does not move. Raises Problem (usage)."""
+    if given == NOW:
+        return format_utc(datetime.now(UTC))
     if (given.isascii() and given.isdigit()) or parse_time(given) is not None:
         return given
     try:
         return format_utc(datetime.now(UTC) - timedelta(seconds=parse_duration(given)))
     except ValueProblem:
-        todo = "write a time as 2030-01-31T12:00:00Z, a time ago as 2h or 7d, or a sequence of the log as 4711"
+        todo = "write a time as 2030-01-31T12:00:00Z, a time ago as 2h or 7d, now, or a sequence of the log as 4711"
         raise usage(f"{flag}: {given!r} is no moment", todo=todo) from None
 
 
+_END: Final = ("to", NOW)
 FromOption = Annotated[
     str | None,
     typer.Option("--from", metavar="MOMENT", help="Begin here: a time, a time ago, or a sequence of the log."),
@@ -142,7 +166,9 @@ ToOption = Annotated[str | None, typer.Option("--to", metavar="MOMENT", help="En
 def span(begin: str | None, end: str | None) -> list[tuple[str, str]]:
     """The parameters of --from and --to. Raises Problem (usage)."""
     given = (("from", begin), ("to", end))
-    return [(name, moment_option(f"--{name}", text)) for name, text in given if text is not None]
+    # An end that is now is none: the server's clock may be behind this one.
+    chosen = ((name, text) for name, text in given if text is not None and (name, text) != _END)
+    return [(name, moment_option(f"--{name}", text)) for name, text in chosen]
 
 
 def time_option(flag: str, given: str) -> str:

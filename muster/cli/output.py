@@ -19,13 +19,15 @@ from muster.cli.values import (
     Row,
     format_age,
     format_number,
-    format_utc,
+    format_time,
     parse_time,
     printable,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from muster.cli.jsonpath import Template
 
 _UNBOUNDED_COLUMNS: Final = 1_000_000
 """Width of a table that goes to a file or a pipe: nothing is cut there."""
@@ -41,6 +43,8 @@ class Format(StrEnum):
     NAME = "name"
     JSONL = "jsonl"
     CSV = "csv"
+    JSONPATH = "jsonpath"
+    """What a template takes from the JSON (muster.cli.jsonpath)."""
     PNG = "png"
     """A picture, of the few commands that draw one."""
 
@@ -63,6 +67,8 @@ class Column:
     """Its value moves as time goes by, though nothing happens."""
     rest: bool = False
     """Takes what the others leave of a terminal's width, and is cut there; without any, the last column does."""
+    wraps: bool = False
+    """With `rest`: goes on in further lines instead of being cut."""
     short: Callable[[Row], str] | None = None
     """Text in place of the whole one, where that would be cut."""
     yields: int = 0
@@ -76,9 +82,16 @@ class Style:
     """How a command's output was asked for."""
 
     format: Format = Format.TABLE
+    template: "Template | None" = None
+    """Of -o jsonpath=…"""
     columns: tuple[str, ...] = ()
+    usual: tuple[str, ...] = ()
+    """Columns of a table where none are asked for: what --set-default-columns kept."""
+    sort: tuple[str, ...] = ()
+    """Columns to put rows in order by; after a '-' the greatest first."""
     headers: bool = True
-    utc: bool = False
+    clock: Callable[[datetime], datetime] | None = None
+    """Brings a time into the zone in which exact times are shown; None: ages are."""
     quiet: bool = False
     color: bool = True
 
@@ -149,7 +162,10 @@ class Output:
             empty: said on stderr where a table has no rows.
             headers: False where they are to stand under the rows before them.
         """
+        rows = self.sorted(rows, columns)
         match self.style.format:
+            case Format.JSONPATH:
+                self._template(list(rows))
             case Format.JSON:
                 self.write(json.dumps(list(rows), indent=2, ensure_ascii=False) + "\n")
             case Format.YAML:
@@ -158,7 +174,7 @@ class Output:
                 for row in rows:
                     self.line(row)
             case Format.NAME:
-                self.write("".join(f"{printable(plain_text(_value_at(row, name)))}\n" for row in rows))
+                self.write("".join(f"{printable(plain_text(value_at(row, name)))}\n" for row in rows))
             case Format.CSV:
                 self._csv(rows, self.chosen(columns), headers=self.style.headers and headers is not False)
             case Format.TABLE | Format.WIDE:
@@ -171,6 +187,8 @@ class Output:
     def one(self, row: Row, text: Callable[[], None], *, name: str = "name", columns: Sequence[Column] = ()) -> None:
         """One thing: `text` writes it for people; every other format gets the row itself."""
         match self.style.format:
+            case Format.JSONPATH:
+                self._template(row)
             case Format.TABLE | Format.WIDE:
                 text()
             case Format.JSON:
@@ -179,6 +197,27 @@ class Output:
                 self._yaml(row)
             case Format.JSONL | Format.NAME | Format.CSV | Format.PNG:
                 self.rows([row], columns or [Column(key, key) for key in row], name=name)
+
+    def each(self, rows: Sequence[Row], columns: Sequence[Column], *, name: str = "name", headers: bool) -> None:
+        """What is new in something that goes on, as `rows`; programs get a document per row. Raises Problem (usage)."""
+        if self.style.sort:
+            raise usage("--sort does not go with what is printed while it comes", todo="leave one of them out")
+        for row in rows if self.style.format in {Format.JSON, Format.JSONL, Format.JSONPATH} else ():
+            if self.style.format is Format.JSONPATH:
+                self._template(row, ends_line=True)
+            else:
+                self.line(row)
+        if self.style.format not in {Format.JSON, Format.JSONL, Format.JSONPATH}:
+            self.rows(rows, columns, name=name, headers=headers)
+
+    def sorted(self, rows: Sequence[Row], columns: Sequence[Column]) -> Sequence[Row]:
+        """The rows in the order of --sort: by each column's value, and without one last. Raises Problem (usage)."""
+        for given in reversed(self.style.sort):
+            key = find_column(columns, given.removeprefix("-")).key
+            known = [row for row in rows if value_at(row, key) is not None]
+            known.sort(key=lambda row: _rank(value_at(row, key)), reverse=given.startswith("-"))
+            rows = [*known, *(row for row in rows if value_at(row, key) is None)]
+        return rows
 
     def line(self, row: Row) -> None:
         """One row of JSON lines."""
@@ -219,12 +258,14 @@ class Output:
             return [find_column(columns, given) for given in self.style.columns]
         if self.style.format is Format.CSV:
             return list(columns)
+        if self.style.format is Format.TABLE and (usual := _known(columns, self.style.usual)):
+            return usual
         wide = self.style.format is Format.WIDE
         return [column for column in columns if not column.rare and (wide or not column.wide)]
 
     def cell(self, row: Row, column: Column) -> str:
         """A cell's text for people."""
-        value = _value_at(row, column.key)
+        value = value_at(row, column.key)
         if column.time:
             return self.time(value)
         if column.show is not None:
@@ -237,11 +278,18 @@ class Output:
         return self.stdout.isatty() and self.style.format is not Format.WIDE
 
     def time(self, value: Json) -> str:
-        """A time as an age, or with --utc as RFC 3339."""
+        """A time as an age, or with --utc, --local or --tz as RFC 3339."""
         moment = parse_time(value) if isinstance(value, str) else None
         if moment is None:
             return ""
-        return format_utc(moment) if self.style.utc else format_age(moment, self.now())
+        return format_age(moment, self.now()) if self.style.clock is None else format_time(self.style.clock(moment))
+
+    def _template(self, document: Json, *, ends_line: bool = False) -> None:
+        """What -o jsonpath asks for of it: exactly, but for what would move a terminal's cursor."""
+        assert self.style.template is not None
+        shown = self.stdout.isatty()
+        text = self.style.template.text(document, printable if shown else str)
+        self.write(text + ("\n" if (shown or ends_line) and text and not text.endswith("\n") else ""))
 
     def _yaml(self, value: object) -> None:
         import yaml
@@ -257,7 +305,7 @@ class Output:
         if headers:
             writer.writerow(column.key for column in columns)
         for row in rows:
-            writer.writerow(_csv_cell(_value_at(row, column.key)) for column in columns)
+            writer.writerow(_csv_cell(value_at(row, column.key)) for column in columns)
         self.write(text.getvalue())
 
 
@@ -278,11 +326,25 @@ def plain_text(value: Json) -> str:
             return json.dumps(value, ensure_ascii=False)
 
 
-def _value_at(row: Row, key: str) -> Json:
+def value_at(row: Row, key: str) -> Json:
+    """The value of a column's key, null where there is none."""
     value: Json = row
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
+
+
+def _rank(value: Json) -> tuple[int, float, str]:
+    """Numbers by their size, then texts; times of the API are texts that are in order."""
+    if isinstance(value, int | float):
+        return 0, value, ""
+    return 1, 0, value if isinstance(value, str) else plain_text(value)
+
+
+def _known(columns: Sequence[Column], names: Sequence[str]) -> list[Column]:
+    """Those that this table has: what was kept may be of an earlier version."""
+    by_key = {column.key: column for column in columns}
+    return [by_key[name] for name in names if name in by_key]
 
 
 def _csv_cell(value: Json) -> str | int | float:

@@ -44,7 +44,7 @@ POLICY_COLUMNS: Final = (
     Column("KIND", "kind"),
     Column("SCOPE", "meta.scope"),
     Column("DEFAULTS", "defaults", show=_fields("defaults")),
-    Column("RULES", "rules", show=_fields("rules"), rest=True),
+    Column("RULES", "rules", show=_fields("rules"), rest=True, wraps=True),
     Column("SET", "meta.setAt", time=True),
     Column("BY", "meta.setBy", wide=True),
     Column("PROJECT", "meta.projectId", wide=True),
@@ -72,7 +72,7 @@ def _why(row: Row) -> str:
 REHEARSAL_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("WOULD BE", "issues", show=lambda row: "refused" if row.get("issues") else "changed"),
-    Column("WHY", "changed", show=_why, rest=True),
+    Column("WHY", "changed", show=_why, rest=True, wraps=True),
     Column("SUBMITTED", "createdAt", time=True),
     Column("PROJECT", "projectId", wide=True),
     Column("ID", "workloadId", wide=True),

@@ -23,6 +23,34 @@ REFERENCE_FILE: Final = _ROOT / "docs" / "reference" / "cli.md"
 COMPLETION_FILE: Final = Path(__file__).with_name("completion_data.py")
 
 
+_OUTPUT_SECTION: Final = (
+    "`--columns A,B` shows these columns, and with `--set-default-columns` every later table of the same command,",
+    "too: they are kept in `preferences.toml` beside the contexts. `--sort phase,-created` puts the rows of a list",
+    "in order. Workloads are sorted by the server; of other lists, the rows that are shown. Times are ages;",
+    "`--utc`, `--local` and `--tz Europe/Paris` show exact ones. Formats for programs have them as the API says",
+    "them, in UTC.",
+    "",
+    "## Parts of the JSON",
+    "",
+    "`-o jsonpath='…'` takes parts of what `-o json` prints, in kubectl's grammar. Text stands as it is; in braces",
+    'stands a path, `{range PATH}…{end}` for each value of a path, or a text in quotes such as `{"\\n"}`.',
+    "",
+    "| written | means |",
+    "|---|---|",
+    "| `.name`, `['name']`, `['a','b']` | fields; a dot within a name is written `\\.` |",
+    "| `[0]`, `[-1]`, `[0,2]`, `[1:3]`, `[::2]` | items of a list |",
+    "| `[*]`, `.*` | all of them |",
+    "| `..name` | fields of this name at any depth |",
+    '| `[?(@.phase=="Running")]` | items of which this holds: one of `== != < <= > >=`, or that there is one |',
+    "| `$`, `@` | the whole document; what a range or a filter looks at |",
+    "",
+    "A list is the document itself: `{[*].name}`; `{.items[*].name}` means the same. Several values have a space",
+    "between them. What a path does not find is left out. Anything else is refused, with its place. With `-w`,",
+    "each row is a document of its own.",
+    "",
+)
+
+
 def reference_page() -> str:
     """The page on every command."""
     from muster.cli.main import command_line
@@ -39,6 +67,7 @@ def reference_page() -> str:
         "A table fits the terminal: names and times are never cut, some columns are left out of a narrow terminal, and",
         "one column takes the space that is left. `-o wide` shows every column. In a pipe nothing is cut.",
         "",
+        *_OUTPUT_SECTION,
         "## A server that is away",
         "",
         "`--wait`, `-w`, `logs -f` and `events tail` continue after a restart of the server. They ask again, print one",

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Hashable, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final, override
 
 import yaml
@@ -29,6 +30,11 @@ def read_request(file: str, kind: str = "Training") -> Row:
 
 def read_documents(file: str) -> list[Json]:
     """What a file holds: the documents of YAML that are not empty, or one JSON value. Raises Problem."""
+    if file != "-" and Path(file).is_dir():
+        raise usage(
+            f"--file: {file} is a folder, and this reads one file",
+            todo=f"`muster apply -f {quote(file)}` takes the workloads of a folder",
+        )
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         documents: list[Json] = list(yaml.load_all(text, _OnceLoader))

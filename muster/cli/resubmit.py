@@ -3,12 +3,13 @@
 import json
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from events.nearest import did_you_mean
 from muster.cli.command import Session, command
+from muster.cli.conditions import Condition, WaitForOption, awaited
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import check_new_name, find_cluster, workload_id
 from muster.cli.options import (
@@ -72,6 +73,7 @@ def _add_resubmit(app: typer.Typer, noun: str) -> None:
         changes: _SetOption = None,
         code: CodeOption = None,
         wait: _WaitOption = False,
+        wait_for: WaitForOption = None,
         timeout: TimeoutOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> int | None:
@@ -79,7 +81,16 @@ def _add_resubmit(app: typer.Typer, noun: str) -> None:
 
         A folder that was sent with it is used again as it was then. --code sends it anew.
         """
-        again = _Again(noun=noun, name=name, changes=changes or [], code=code, wait=wait, timeout=timeout)
+        condition = awaited(wait_for, wait=wait)
+        again = _Again(
+            noun=noun,
+            verb="resubmit",
+            name=name,
+            changes=changes or [],
+            code=code,
+            condition=condition,
+            timeout=timeout,
+        )
         return again.submit(session, workload, project, idempotency_key)
 
 
@@ -102,11 +113,21 @@ def _add_copy(app: typer.Typer, noun: str) -> None:
         changes: _SetOption = None,
         code: CodeOption = None,
         wait: _WaitOption = False,
+        wait_for: WaitForOption = None,
         timeout: TimeoutOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> int | None:
         """Submit a workload like this one under another name, with changes if you like."""
-        again = _Again(noun=noun, name=name, changes=changes or [], code=code, wait=wait, timeout=timeout)
+        condition = awaited(wait_for, wait=wait)
+        again = _Again(
+            noun=noun,
+            verb="copy",
+            name=name,
+            changes=changes or [],
+            code=code,
+            condition=condition,
+            timeout=timeout,
+        )
         return again.submit(session, workload, project, idempotency_key)
 
 
@@ -115,16 +136,18 @@ class _Again:
     """A workload that is submitted like another, and how."""
 
     noun: str
+    verb: Literal["resubmit", "copy"]
     name: str | None
     """None: the same name."""
     changes: list[str]
     code: str | None
-    wait: bool
+    condition: Condition | None
+    """What is waited for."""
     timeout: str | None
 
     def submit(self, session: Session, workload: str, project: str | None, key: str | None) -> int | None:
         """Raises Problem."""
-        seconds = timeout_seconds(self.timeout, waits=self.wait)
+        seconds = timeout_seconds(self.timeout, waits=self.condition is not None)
         if self.name is not None:
             check_new_name(self.name)
         found = session.api.get(f"/workloads/{workload_id(session, workload, project, deleted=True)}")
@@ -137,9 +160,9 @@ class _Again:
         for told in difference(before, request):
             session.out.talk(told)
         try:
-            return send(session, request, kind, idempotency_key=key, waits=self.wait, timeout_seconds=seconds)
+            return send(session, request, kind, idempotency_key=key, condition=self.condition, timeout_seconds=seconds)
         except Problem as problem:
-            raise _name_taken(problem, self.noun, workload, text_of(request, "name")) from problem
+            raise _name_taken(problem, [self.noun, self.verb], workload, text_of(request, "name")) from problem
 
 
 def _send_anew(session: Session, request: Row, before: Row, folder: str) -> None:
@@ -229,11 +252,11 @@ def _shown(value: Json) -> str:
     return plain_text(value) or "none"
 
 
-def _name_taken(problem: Problem, noun: str, workload: str, name: str) -> Problem:
+def _name_taken(problem: Problem, verb: list[str], workload: str, name: str) -> Problem:
     """The name is the first thing that stands in the way of doing something again."""
     if problem.code is not ExitCode.CONFLICT or problem.refusal != "name_taken":
         return problem
-    line = shlex.join(["muster", noun, "resubmit", workload, "--name", f"{name}-2"])
+    line = shlex.join(["muster", *verb, workload, "--name", f"{name}-2"])
     return Problem(
         problem.what,
         why=problem.why,

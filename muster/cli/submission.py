@@ -4,9 +4,9 @@ import shlex
 from typing import Final
 
 from muster.cli.command import Session
+from muster.cli.conditions import Condition, wait_for
 from muster.cli.output import Column, plain_text
 from muster.cli.values import Row, row_of, text_of
-from muster.cli.watch import wait_for_end
 
 _OF_TOKEN: Final = frozenset({"runAsUid", "runAsGid", "supplementalGroups"})
 
@@ -25,10 +25,10 @@ def send(
     kind: str,
     *,
     idempotency_key: str | None,
-    waits: bool,
+    condition: Condition | None,
     timeout_seconds: float | None,
 ) -> int | None:
-    """Submits one of this kind, says what comes next, and waits for the end where asked. Raises Problem."""
+    """Submits one of this kind, says what comes next, and waits for what is asked. Raises Problem."""
     from events.workload.kinds import KINDS
 
     path = f"/workloads/{KINDS[kind].collection}"
@@ -42,8 +42,8 @@ def send(
     waiting = answer.get("notYetInForce")
     if isinstance(waiting, list) and waiting:
         session.out.talk(f"nothing acts yet on {', '.join(map(plain_text, waiting))}")
-    if waits:
-        return wait_for_end(session.api, identifier, session.out, timeout_seconds=timeout_seconds)
+    if condition is not None:
+        return wait_for(session.api, identifier, session.out, condition, timeout_seconds=timeout_seconds)
     called = text_of(answer, "name")
     # One that begins with a hyphen would be taken for an option.
     noun = {"Workspace": "workspace", "Inference": "inference"}.get(kind, "training")

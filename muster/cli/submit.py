@@ -9,6 +9,7 @@ import typer
 
 from muster.cli.command import Session, command
 from muster.cli.complete import compute_names, data_source_names, template_names
+from muster.cli.conditions import WaitForOption, awaited
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.here import set_working_dir
 from muster.cli.names import check_new_name, default_cluster, default_project, find_cluster
@@ -148,6 +149,7 @@ def _submit(
     file: _FileOption = None,
     dry_run: _DryRunOption = None,
     wait: _WaitOption = False,
+    wait_for: WaitForOption = None,
     watch: _WatchOption = False,
     timeout: TimeoutOption = None,
     idempotency_key: IdempotencyOption = None,
@@ -170,7 +172,8 @@ def _submit(
         from muster.cli.distributed import set_distributed
 
         set_distributed(request, of.framework, fields)
-    seconds = timeout_seconds(timeout, waits=wait or watch, flags="--wait or --watch")
+    condition = awaited(wait_for, wait=wait or watch)
+    seconds = timeout_seconds(timeout, waits=condition is not None, flags="--wait or --watch")
     if project or "projectId" not in request:
         request["projectId"] = text_of(default_project(session, project), "id")
     chosen = None
@@ -194,7 +197,7 @@ def _submit(
     if dry_run is not None:
         return _dry_run(session, request, dry_run, of)
     return send(
-        session, request, of.kind, idempotency_key=idempotency_key, waits=wait or watch, timeout_seconds=seconds
+        session, request, of.kind, idempotency_key=idempotency_key, condition=condition, timeout_seconds=seconds
     )
 
 

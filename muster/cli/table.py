@@ -47,7 +47,9 @@ def table_of(
         width=sum(shown.values()) + GAP * (len(shown) - 1),
     )  # fmt: skip
     for place, width in shown.items():
-        table.add_column(chosen[place].header, no_wrap=True, overflow="ellipsis", width=width)
+        wraps = chosen[place].wraps
+        overflow = "fold" if wraps else "ellipsis"
+        table.add_column(chosen[place].header, no_wrap=not wraps, overflow=overflow, width=width)
     for number, row in enumerate(rows):
         table.add_row(*(_text(row, chosen[place], cells[chosen[place].key][number], shown[place]) for place in shown))
     return table
@@ -55,7 +57,7 @@ def table_of(
 
 def _wishes(out: Output, chosen: Sequence[Column], *, headers: bool) -> list[Wish]:
     """Who asks for a column by name gets it."""
-    declared, asked = any(column.rest for column in chosen), bool(out.style.columns)
+    declared, asked = any(column.rest for column in chosen), bool(out.style.columns or out.style.usual)
     return [
         Wish(
             width=out.widths[column.key],
@@ -72,5 +74,6 @@ def _text(row: Row, column: Column, cell: str, width: int) -> Text:
     if column.short is not None and cell_len(cell) > width:
         cell = printable(column.short(row))
     text = Text(cell, style=PHASE_STYLE.get(cell, ""))
-    text.truncate(width, overflow="ellipsis")
+    if not column.wraps:
+        text.truncate(width, overflow="ellipsis")
     return text

@@ -163,7 +163,7 @@ def add_top(root: typer.Typer) -> None:
         muster top                              # by project, the most GPUs first
         muster top users -p vision
         muster top nodes --cluster demo -o wide
-        muster top workloads --sort-by GPU-UTIL
+        muster top workloads --sort GPU-UTIL
         muster top -w
         """,
         columns=_EVERY_COLUMN,
@@ -179,9 +179,10 @@ def add_top(root: typer.Typer) -> None:
             ),
         ] = None,
         cluster: ClusterOption = None,
-        sort_by: Annotated[
+        sort: Annotated[
             str,
             typer.Option(
+                "--sort",
                 "--sort-by",
                 metavar="COLUMN",
                 help="Column to sort by: numbers from the greatest on, names from A to Z.",
@@ -209,7 +210,7 @@ def add_top(root: typer.Typer) -> None:
         You see sums of the projects that you may read. The default project of your context does not limit them.
         """
         shown = TOP_COLUMNS[what]
-        by = find_column(shown, sort_by).key
+        by = find_column(shown, sort).key
         patience = session.patience(timeout, waits=watch)
         parameters: list[tuple[str, str | int]] = [("by", _BY[what]), ("sortBy", by)]
         parameters += [("sortOrder", "asc" if by in _TEXTS else _GREATEST_FIRST)]

@@ -80,6 +80,7 @@ def add_undo(root: typer.Typer) -> None:
             search=search,
             dry_run=dry_run,
             kind=None,
+            framework="",
         )
         rows = _rows(session, workloads, project, chosen)
         if sequence is not None and (chosen.given or len(rows) != 1):
@@ -120,7 +121,8 @@ def _planned(session: Session, row: Row, sequence: int | None) -> tuple[Row, Exi
     except Problem as problem:
         return row | {"result": "refused", "why": problem.what}, problem.code
     result = f"would {_result(told)}" if told.get("changed") else "unchanged"
-    return row | {"result": result, "undoes": row_of(told, "undoes"), "action": text_of(told, "action")}, ExitCode.OK
+    told_of: Row = {"result": result, "undoes": row_of(told, "undoes"), "action": text_of(told, "action")}
+    return row | told_of, ExitCode.OK
 
 
 def _result(told: Row) -> str:

@@ -111,8 +111,13 @@ def format_age(moment: datetime, now: datetime) -> str:
     return f"{format_span(span.total_seconds())} ago"
 
 
+def format_time(moment: datetime) -> str:
+    """RFC 3339 in its own zone, to the second."""
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
 def format_utc(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return format_time(moment.astimezone(UTC))
 
 
 def format_number(value: float) -> str:

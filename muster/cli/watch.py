@@ -62,28 +62,24 @@ def watch_rows(
         seen = {identity: (_print(out, row, columns), row) for identity, row in now.items()}
         news += [row for row in gone if row is not None]
         if news or first:
-            _append(out, news, columns, name=name, headers=first)
+            out.each(news, columns, name=name, headers=first)
         first = False
         patience.check("watched")
         patience.sleep(REFRESH_SECONDS)
 
 
-def wait_for_end(api: "Api", identifier: str, out: Output, *, timeout_seconds: float | None) -> ExitCode:
-    """Waits until the workload has ended, and tells each step on stderr. 0 where it completed, else 8; 7 on timeout."""
-
-    def ended(row: Row) -> ExitCode | None:
-        phase = phase_of(row)
-        if phase == "Completed":
-            return ExitCode.OK
-        if text_of(row, "deletedAt") or phase == "Deleting":
-            # What became of it before it was deleted stands in its history: auto-deletion may be immediate.
-            known: list[tuple[str, str | int]] = [("min_seq", int(number_of(row, "version")))]
-            records, _ = api.pages(f"/workloads/{identifier}/history", "records", known)
-            completed = any(text_of(record, "type") == "WorkloadCompleted" for record in records)
-            return ExitCode.OK if completed else ExitCode.WORKLOAD_FAILED
-        return ExitCode.WORKLOAD_FAILED if phase in {"Failed", "Stopped"} else None
-
-    return wait_until(api, identifier, out, ended, timeout_seconds=timeout_seconds)
+def ended(api: "Api", row: Row) -> ExitCode | None:
+    """0 where the workload has completed, 8 where it has ended otherwise or is suspended, None while it goes on."""
+    phase = phase_of(row)
+    if phase == "Completed":
+        return ExitCode.OK
+    if text_of(row, "deletedAt") or phase == "Deleting":
+        # What became of it before it was deleted stands in its history: auto-deletion may be immediate.
+        known: list[tuple[str, str | int]] = [("min_seq", int(number_of(row, "version")))]
+        records, _ = api.pages(f"/workloads/{text_of(row, 'id')}/history", "records", known)
+        completed = any(text_of(record, "type") == "WorkloadCompleted" for record in records)
+        return ExitCode.OK if completed else ExitCode.WORKLOAD_FAILED
+    return ExitCode.WORKLOAD_FAILED if phase in {"Failed", "Stopped"} else None
 
 
 def wait_for_phase(
@@ -153,17 +149,11 @@ def _redraw(patience: Patience, out: Output, fetch: Fetch, columns: Sequence[Col
 
     with Live(Text(), console=out.console(), auto_refresh=False, screen=False) as live:
         while True:
-            live.update(table_of(out, patience.ask(fetch), columns, live.console.width), refresh=True)
+            live.update(
+                table_of(out, out.sorted(patience.ask(fetch), columns), columns, live.console.width), refresh=True
+            )
             patience.check("watched")
             patience.sleep(REFRESH_SECONDS)
-
-
-def _append(out: Output, rows: list[Row], columns: Sequence[Column], *, name: str, headers: bool) -> None:
-    if out.style.format in {Format.JSON, Format.JSONL}:
-        for row in rows:
-            out.line(row)
-    else:
-        out.rows(rows, columns, name=name, headers=headers)
 
 
 def _print(out: Output, row: Row, columns: Sequence[Column]) -> str:

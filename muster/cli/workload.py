@@ -5,45 +5,71 @@ from typing import Annotated, Final
 
 import typer
 
+from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
-from muster.cli.complete import columns, pod_names
+from muster.cli.conditions import COMPLETED, condition_of, conditions, wait_for
 from muster.cli.connections import CONNECTION_COLUMNS, add_connections
-from muster.cli.exits import usage
-from muster.cli.log_stream import follow_logs, print_logs
+from muster.cli.exits import ExitCode, usage
+from muster.cli.log_options import (
+    AttemptOption,
+    ContainerOption,
+    FollowOption,
+    LimitBytesOption,
+    PodOption,
+    PreviousOption,
+    RunOption,
+    SinceOption,
+    SinceTimeOption,
+    TailOption,
+    TimestampsOption,
+    WaitTimeoutOption,
+    check_container,
+    log_parameters,
+)
+from muster.cli.log_stream import Limited, follow_logs, print_logs
 from muster.cli.names import find_project, workload_filters, workload_id
 from muster.cli.options import (
     FilterOption,
     FollowTimeoutOption,
     FromOption,
+    OffsetOption,
+    PageSizeOption,
     ProjectOption,
+    RowsOption,
     SearchOption,
     SelectorOption,
+    SomeWorkloadsArgument,
     StatusOption,
     ToOption,
     WatchOption,
     WatchTimeoutOption,
     WorkloadArgument,
+    WorkloadSortOption,
     duration_option,
     phase_of,
     span,
 )
 from muster.cli.output import Column, Format, Output, plain_text
 from muster.cli.submission import request_of
-from muster.cli.values import Row, format_utc, number_of, parse_time, printable, row_of, rows_of, text_of
+from muster.cli.values import Row, format_utc, number_of, printable, row_of, rows_of, text_of
 from muster.cli.watch import watch_rows
 from muster.cli.workload_acts import add_acts, add_marks, add_set
 from muster.cli.workload_columns import (
     HISTORY_COLUMNS,
     METRIC_COLUMNS,
     POD_COLUMNS,
+    columns_of_one_kind,
     gpus,
     pods,
     runs,
+    sortable,
     told_phase,
     why,
     workload_columns,
 )
 
+SECTIONS: Final = ("general", "spec", "compute", "storage", "connections", "pods", "history")
+"""Parts of a description, in their order. `compute` and `storage` are parts of the spec."""
 _SHOWN_RECORDS: Final = 10
 """Newest records that a description shows."""
 METRIC_TYPES: Final = ("CPU_USAGE_CORES", "CPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION", "GPU_MEMORY_USAGE_BYTES")
@@ -59,7 +85,7 @@ _LIST_EXAMPLES: Final = """
         muster {noun} list
         muster {noun} list -A --status Pending -o wide
         muster {noun} list -l 'team=vision,stage in (dev,test)'
-        muster {noun} list --filter 'gpuAllocated>=1' --sort-by createdAt --columns name,phase,gpuAllocated
+        muster {noun} list --filter 'gpuAllocated>=1' --sort phase,-createdAt --columns name,phase,createdAt
         muster {noun} list --as-of 7d
         muster {noun} list -w
         """
@@ -92,20 +118,18 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         selector: SelectorOption = None,
         search: SearchOption = None,
         deleted: Annotated[bool, typer.Option("--deleted", help="List deleted workloads instead.")] = False,
-        sort_by: Annotated[
-            str | None,
-            typer.Option("--sort-by", metavar="FIELD", help="Field to sort by.", autocompletion=columns),
-        ] = None,
+        sort: WorkloadSortOption = None,
         desc: Annotated[bool, typer.Option("--desc", help="Sort in descending order.")] = False,
-        limit: Annotated[
-            int, typer.Option("--limit", metavar="N", help="Maximum number of rows; 0 shows all.", min=0)
-        ] = _LIST_ROWS,
+        limit: RowsOption = _LIST_ROWS,
+        offset: OffsetOption = 0,
+        page_size: PageSizeOption = None,
         watch: WatchOption = False,
         timeout: WatchTimeoutOption = None,
     ) -> None:
         if everything and project:
             raise usage("--all and --project cannot be used together", todo="leave one of them out")
         patience = session.patience(timeout, waits=watch)
+        shown = columns_of_one_kind if kind else workload_columns
         scope = None if everything else session.project(project)
         parameters = workload_filters(scope)
         parameters += [("filterBy", f"type=={kind}")] if kind else []
@@ -115,28 +139,45 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         parameters += [("labelSelector", selector)] if selector else []
         parameters += [("search", search)] if search else []
         parameters += [("deleted", "true")] if deleted else []
-        parameters += [("sortBy", sort_by or "createdAt"), ("sortOrder", "desc" if desc or not sort_by else "asc")]
+        parameters += [("sortBy", sort_fields(sort) if sort else "createdAt")]
+        parameters += [("sortOrder", "desc" if desc or not sort else "asc")]
+
+        def fetch() -> tuple[list[Row], bool]:
+            return session.api.pages(
+                "/workloads", "workloads", parameters, most=limit, at_once=page_size, offset=offset
+            )
+
         if watch:
             _check_project(session, scope)
             watch_rows(
                 patience,
                 session.out,
-                lambda: session.api.pages("/workloads", "workloads", parameters, most=limit)[0],
-                workload_columns(),
+                lambda: fetch()[0],
+                shown(),
                 deleted=lambda row: _deleted(session, row),
             )
-        rows, more = session.api.pages("/workloads", "workloads", parameters, most=limit)
+        rows, more = fetch()
         if not rows:
             _check_project(session, scope)
         chosen = any((status, conditions, selector, search, deleted))
         maker = "training" if noun == "workload" else noun
         empty = "no such workloads" if chosen else f"no workloads; `muster {maker} submit` makes one, -A shows all"
-        session.out.rows(rows, workload_columns(), empty=empty)
+        session.out.rows(rows, shown(), empty=empty)
         if more:
-            session.out.talk(f"there are more than {limit}; --limit 0 shows all")
+            session.out.talk(f"there are more: --offset {offset + len(rows)} shows the next, --limit 0 shows all")
 
     list_.__doc__ = _LISTS.get(kind or "", "List workloads.").format(framework=framework)
     declare(list_)
+
+
+def sort_fields(given: str) -> str:
+    """Columns of --sort, by heading or field, as the API takes them; what is none of them the API refuses."""
+    known = sortable()
+    fields: list[str] = []
+    for name in (part.strip() for part in given.split(",")):
+        field = name.removeprefix("-")
+        fields.append(("-" if name.startswith("-") else "") + known.get(field.lower(), field))
+    return ",".join(fields)
 
 
 def _deleted(session: Session, listed: Row) -> Row | None:
@@ -158,19 +199,39 @@ def add_describe(app: typer.Typer, noun: str) -> None:
         examples=f"""
         muster {noun} describe hello
         muster {noun} describe hello --as-of 2030-01-31T12:00:00Z
+        muster {noun} describe hello --section pods,history
         muster {noun} describe @latest -o yaml > again.yaml    # as `submit -f` takes it
         """,
         columns=workload_columns,
         past=True,
     )
-    def describe(session: Session, workload: WorkloadArgument, *, project: ProjectOption = None) -> None:
+    def describe(
+        session: Session,
+        workload: WorkloadArgument,
+        *,
+        project: ProjectOption = None,
+        sections: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--section",
+                metavar="A,B",
+                help=f"Show only these parts: {', '.join(SECTIONS)}. Repeatable. Default: all.",
+                autocompletion=section_names,
+            ),
+        ] = None,
+    ) -> None:
         """Show a workload: its spec, its phase and the reason, its pods and its latest history."""
+        asked = sections_of(sections)
+        if sections and session.out.style.format not in {Format.TABLE, Format.WIDE}:
+            raise usage(
+                "--section is for what people read", todo="-o jsonpath='{.spec.compute}' takes a part of the JSON"
+            )
         identifier = workload_id(session, workload, project, deleted=True)
         row = session.api.get(f"/workloads/{identifier}")
         if session.out.style.format is Format.YAML:
             write_request(session.out, row)
             return
-        session.out.one(row, lambda: _describe(session, identifier, row), columns=workload_columns())
+        session.out.one(row, lambda: _describe(session, identifier, row, asked), columns=workload_columns())
 
 
 def add_logs(app: typer.Typer, noun: str) -> None:
@@ -184,6 +245,7 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         muster {noun} logs hello --since 10m --timestamps --pod POD
         muster {noun} logs hello --previous                  # why the run before this one ended
         muster {noun} logs hello --attempt 1 --run 1         # `pods` lists attempts and runs
+        muster {noun} logs hello --wait-timeout 5m --limit-bytes 100000
         """,
     )
     def logs(
@@ -191,67 +253,54 @@ def add_logs(app: typer.Typer, noun: str) -> None:
         workload: WorkloadArgument,
         *,
         project: ProjectOption = None,
-        follow: Annotated[
-            bool, typer.Option("--follow", "-f", help="Keep printing new lines until the workload ends.")
-        ] = False,
-        tail: Annotated[
-            int, typer.Option("--tail", metavar="N", help="Only the last N lines of each pod; -1 prints all.", min=-1)
-        ] = -1,
-        since: Annotated[
-            str | None, typer.Option("--since", metavar="DURATION", help="Only what is newer than this, such as 10m.")
-        ] = None,
-        since_time: Annotated[
-            str | None, typer.Option("--since-time", metavar="TIME", help="Only from this time on, in RFC 3339.")
-        ] = None,
-        timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the time before each line.")] = False,
-        pod: Annotated[
-            str | None, typer.Option("--pod", help="Only lines of this pod.", autocompletion=pod_names)
-        ] = None,
-        previous: Annotated[
-            bool, typer.Option("--previous", help="Print the run before the newest one of each pod.")
-        ] = False,
-        attempt: Annotated[
-            int | None, typer.Option("--attempt", metavar="N", help="Print the newest run of this attempt.", min=1)
-        ] = None,
-        run: Annotated[
-            int | None,
-            typer.Option("--run", metavar="N", help="With --attempt: print this run of it. The first is 1.", min=1),
-        ] = None,
+        follow: FollowOption = False,
+        tail: TailOption = -1,
+        since: SinceOption = None,
+        since_time: SinceTimeOption = None,
+        timestamps: TimestampsOption = False,
+        pod: PodOption = None,
+        previous: PreviousOption = False,
+        attempt: AttemptOption = None,
+        run: RunOption = None,
+        container: ContainerOption = None,
+        limit_bytes: LimitBytesOption = None,
+        wait_timeout: WaitTimeoutOption = None,
         timeout: FollowTimeoutOption = None,
-    ) -> None:
+    ) -> int | None:
         """Print the output of a workload's pods. It is kept after the pods are gone."""
-        _check_run(previous=previous, attempt=attempt, run=run, follow=follow)
+        check_container(container)
+        limit = duration_option("--wait-timeout", wait_timeout) if wait_timeout is not None else None
+        parameters = log_parameters(
+            follow=follow,
+            tail=tail,
+            since=since,
+            since_time=since_time,
+            timestamps=timestamps,
+            pod=pod,
+            previous=previous,
+            attempt=attempt,
+            run=run,
+        )
         patience = session.patience(timeout, waits=follow, flags="--follow")
         identifier = workload_id(session, workload, project, deleted=True)
-        parameters: list[tuple[str, str | int]] = [("follow", "true")] if follow else []
-        parameters += [("tail", tail)] if tail >= 0 else []
-        parameters += _since(since, since_time)
-        parameters += [("timestamps", "true")] if timestamps else []
-        parameters += [("pod", pod)] if pod else []
-        parameters += [("previous", "true")] if previous else []
-        parameters += [("attempt", attempt)] if attempt is not None else []
-        parameters += [("run", run)] if run is not None else []
         path = f"/workloads/{identifier}/logs"
-        if follow:
+        if limit is not None:
+            started = condition_of("started", "--wait-timeout")
+            if code := wait_for(session.api, identifier, session.out, started, timeout_seconds=limit):
+                return code
+        elif follow:
             _tell_what_waits(session, identifier)
-        if not (follow_logs(session, patience, path, parameters) if follow else print_logs(session, path, parameters)):
-            row = session.api.get(f"/workloads/{identifier}")
-            chosen = any((tail >= 0, since, since_time, pod, previous, attempt is not None))
-            session.out.talk(f"{'nothing such' if chosen else 'nothing'} was written; {_standing(row)}")
-
-
-def _check_run(*, previous: bool, attempt: int | None, run: int | None, follow: bool) -> None:
-    """Raises Problem (usage) where the flags that choose a run do not go together."""
-    given = {"--previous": previous, "--attempt": attempt is not None, "--run": run is not None}
-    chosen = [flag for flag, is_given in given.items() if is_given]
-    if run is not None and attempt is None:
-        raise usage(
-            "--run needs --attempt: each attempt counts its runs from 1", todo="`muster workload pods` lists both"
+        write = session.out.write if limit_bytes is None else Limited(session.out, limit_bytes).write
+        came = (
+            follow_logs(session, patience, path, parameters, write)
+            if follow
+            else print_logs(session, path, parameters, write)
         )
-    if previous and attempt is not None:
-        raise usage("--previous and --attempt cannot be used together", todo="leave one of them out")
-    if follow and chosen:
-        raise usage(f"{chosen[0]} cannot be used with --follow, which prints every run")
+        if not came:
+            row = session.api.get(f"/workloads/{identifier}")
+            chosen = any(name not in {"follow", "timestamps"} for name, _ in parameters)
+            session.out.talk(f"{'nothing such' if chosen else 'nothing'} was written; {_standing(row)}")
+        return None
 
 
 def _tell_what_waits(session: Session, identifier: str) -> None:
@@ -266,10 +315,63 @@ def _standing(row: Row) -> str:
 
 
 def add_views(app: typer.Typer) -> None:
-    """Declares history, pods and metrics."""
+    """Declares history, pods, metrics and wait."""
+    _add_wait(app)
     _add_history(app)
     _add_pods(app)
     _add_metrics(app)
+
+
+def _add_wait(app: typer.Typer) -> None:
+    @command(
+        app,
+        "wait",
+        output=False,
+        examples="""
+        muster workload wait hello                           # until it has completed
+        muster workload wait hello --for running --timeout 5m
+        muster workload wait hello other --for deleted
+        muster workload wait hello --for jsonpath='{.runningPods}'=2
+        """,
+    )
+    def wait(
+        session: Session,
+        workloads: SomeWorkloadsArgument = None,
+        *,
+        for_: Annotated[
+            str,
+            typer.Option(
+                "--for",
+                metavar="CONDITION",
+                help="completed, started, ended, deleted, a phase such as running, or jsonpath='{.field}'=VALUE.",
+                autocompletion=conditions,
+            ),
+        ] = COMPLETED,
+        project: ProjectOption = None,
+        timeout: Annotated[
+            str | None,
+            typer.Option(
+                "--timeout",
+                metavar="DURATION",
+                help="Exit 7 after this time, such as 5m, for all of them together. "
+                "Default: no limit, but exit 9 if the server is away for 2m.",
+            ),
+        ] = None,
+    ) -> int:
+        """Wait until workloads are as you say. Exit 0 if they are, 8 if one can be so no more, 7 on timeout.
+
+        started also holds if the workload has ended since; running only while it is in this phase. A suspended
+        workload does not complete.
+        """
+        if not workloads:
+            raise usage("which workloads to wait for?", todo="name them")
+        condition = condition_of(for_, "--for")
+        patience = session.patience(timeout, flags="--for")
+        found = [workload_id(session, one, project, deleted=True) for one in workloads]
+        codes = [
+            wait_for(session.api, one, session.out, condition, timeout_seconds=patience.remaining()) for one in found
+        ]
+        return next((code for code in codes if code), ExitCode.OK)
 
 
 def _add_history(app: typer.Typer) -> None:
@@ -424,7 +526,7 @@ def show_metrics(out: Output, measurements: list[Row]) -> None:
     if out.style.format in {Format.TABLE, Format.WIDE}:
         out.rows([_summary(series) for series in measurements], METRIC_COLUMNS, empty="no measurements of that time")
         return
-    if out.style.format in {Format.JSON, Format.YAML}:
+    if out.style.format in {Format.JSON, Format.YAML, Format.JSONPATH}:
         out.rows(measurements, METRIC_COLUMNS)
         return
     samples: list[Row] = [
@@ -450,18 +552,6 @@ def _records(session: Session, path: str, limit: int, filters: list[tuple[str, s
     return [{**record, "key": f"{record.get('sequence')}/{record.get('index')}"} for record in records]
 
 
-def _since(since: str | None, since_time: str | None) -> list[tuple[str, str | int]]:
-    if since and since_time:
-        raise usage("--since and --since-time cannot be used together", todo="give one of them")
-    if since:
-        return [("since", f"{duration_option('--since', since)}s")]
-    if since_time:
-        if parse_time(since_time) is None:
-            raise usage(f"--since-time: {since_time!r} is not a time", todo="write it as 2030-01-31T12:00:00Z")
-        return [("since", since_time)]
-    return []
-
-
 def write_request(out: Output, row: Row) -> None:
     """What `submit -f` takes to make it again; how it stands is said in comments. `-o json` has everything."""
     import yaml
@@ -470,11 +560,57 @@ def write_request(out: Output, row: Row) -> None:
     out.write(yaml.safe_dump(request_of(row), sort_keys=False, allow_unicode=True))
 
 
-def _describe(session: Session, identifier: str, row: Row) -> None:
+def _describe(session: Session, identifier: str, row: Row, sections: frozenset[str]) -> None:
     out = session.out
-    spec = row_of(row, "spec")
-    records = _records(session, f"/workloads/{identifier}/history", 0)
-    out.pairs(
+    records = _records(session, f"/workloads/{identifier}/history", 0) if sections & {"general", "history"} else []
+    if "general" in sections:
+        _general(session, identifier, row, records)
+    for title, of in (("Spec", row_of(row, "spec")), ("Spec of the master", row_of(row, "masterSpec"))):
+        lines = [(path, value) for path, value in _flat(of) if _section_of(path) in sections]
+        if lines:
+            out.heading(title)
+            out.pairs([(f"  {path}", value) for path, value in lines])
+    if "connections" in sections and not session.as_of and _is_reached(row_of(row, "spec")):
+        reached = rows_of(session.api.get(f"/workloads/{identifier}/connections"), "connections")
+        out.heading("Connections")
+        out.table(reached, CONNECTION_COLUMNS)
+    found = rows_of(session.api.get(f"/workloads/{identifier}/pods"), "pods") if "pods" in sections else []
+    if found:
+        out.heading("Pods")
+        out.table(found, POD_COLUMNS)
+    if records and "history" in sections:
+        older = len(records) - _SHOWN_RECORDS
+        out.heading("History" + (f" (the last {_SHOWN_RECORDS} of {len(records)})" if older > 0 else ""))
+        out.table(records[-_SHOWN_RECORDS:], HISTORY_COLUMNS)
+
+
+def _is_reached(spec: Row) -> bool:
+    return bool(spec.get("exposedUrls") or spec.get("ports"))
+
+
+def section_names(incomplete: str) -> list[str]:
+    """What a shell offers."""
+    return [name for name in SECTIONS if name.startswith(incomplete)]
+
+
+def sections_of(given: list[str] | None) -> frozenset[str]:
+    """The parts to show: all where none are named. Raises Problem (usage)."""
+    asked = [name.strip().lower() for one in given or () for name in one.split(",") if name.strip()]
+    for name in asked:
+        if name not in SECTIONS:
+            hint = did_you_mean(name, SECTIONS)
+            raise usage(f"--section: there is no section {name!r}", todo=hint or f"sections: {', '.join(SECTIONS)}")
+    return frozenset([*(asked or SECTIONS), *(("compute", "storage") if "spec" in asked else ())])
+
+
+def _section_of(path: str) -> str:
+    """By the first word of a field's path."""
+    first = path.partition(".")[0]
+    return first if first in {"compute", "storage"} else "spec"
+
+
+def _general(session: Session, identifier: str, row: Row, records: list[Row]) -> None:
+    session.out.pairs(
         [
             ("Name", text_of(row, "name")),
             ("Id", identifier),
@@ -498,24 +634,6 @@ def _describe(session: Session, identifier: str, row: Row) -> None:
             ("Version", plain_text(row.get("version"))),
         ]
     )
-    if spec:
-        out.heading("Spec")
-        out.pairs([(f"  {path}", value) for path, value in _flat(spec)])
-    if master := row_of(row, "masterSpec"):
-        out.heading("Spec of the master")
-        out.pairs([(f"  {path}", value) for path, value in _flat(master)])
-    if not session.as_of and (spec.get("exposedUrls") or spec.get("ports")):
-        reached = rows_of(session.api.get(f"/workloads/{identifier}/connections"), "connections")
-        out.heading("Connections")
-        out.table(reached, CONNECTION_COLUMNS)
-    found = rows_of(session.api.get(f"/workloads/{identifier}/pods"), "pods")
-    if found:
-        out.heading("Pods")
-        out.table(found, POD_COLUMNS)
-    if records:
-        older = len(records) - _SHOWN_RECORDS
-        out.heading("History" + (f" (the last {_SHOWN_RECORDS} of {len(records)})" if older > 0 else ""))
-        out.table(records[-_SHOWN_RECORDS:], HISTORY_COLUMNS)
 
 
 def _kind(row: Row) -> str:

@@ -108,6 +108,8 @@ class Chosen:
     dry_run: bool
     kind: str | None
     """Of the noun: `muster training` acts on trainings only."""
+    framework: str
+    """Likewise; empty: any."""
 
     @property
     def given(self) -> bool:
@@ -128,7 +130,7 @@ ACT_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("RESULT", "result"),
     Column("ID", "id", wide=True),
-    Column("WHY", "why", rest=True),
+    Column("WHY", "why", rest=True, wraps=True),
 )
 
 
@@ -171,6 +173,7 @@ def chosen_rows(session: Session, verb: str, project: str | None, chosen: Chosen
     where = default_project(session, project)
     parameters = workload_filters(text_of(where, "id"))
     parameters += [("filterBy", f"type=={chosen.kind}")] if chosen.kind else []
+    parameters += [("filterBy", f"distributedFramework=={chosen.framework}")] if chosen.framework else []
     if chosen.status:
         parameters += [("filterBy", f"phase=={phase_of(chosen.status)}")]
     else:
@@ -194,7 +197,10 @@ def _on_all(session: Session, act: _Act, rows: list[Row], *, dry_run: bool) -> i
             body["owner"] = act.owner
         if dry_run:
             body["dryRun"] = True
-        answer = session.api.mutate("POST", "/workloads/batch", body).body
+        try:
+            answer = session.api.mutate("POST", "/workloads/batch", body).body
+        except Problem as problem:
+            raise _cut_short(session, problem, results, rows) from problem
         for row, outcome in zip(part, rows_of(answer, "items"), strict=True):
             status = int(number_of(outcome, "code"))
             accepted = status == _ACCEPTED
@@ -215,20 +221,41 @@ def _on_all(session: Session, act: _Act, rows: list[Row], *, dry_run: bool) -> i
     return code
 
 
+def _cut_short(session: Session, problem: Problem, results: list[Row], rows: list[Row]) -> Problem:
+    """Shows what is known where an answer is missing: a part before it was carried out."""
+    if not results:
+        return problem
+    tried = len(results) + _AT_ONCE
+    for number, row in enumerate(rows[len(results) :], start=len(results)):
+        result = "unknown" if number < tried else "not asked"
+        results.append({"name": text_of(row, "name"), "result": result, "id": text_of(row, "id"), "why": None})
+    session.out.rows(results, ACT_COLUMNS)
+    return Problem(
+        problem.what,
+        why=problem.why,
+        todo="the same command again does what is left",
+        code=problem.code,
+        request_id=problem.request_id,
+        refusal=problem.refusal,
+    )
+
+
 _ACCEPTED: Final = 202
 _DONE: Final = {"delete": "deleting", "suspend": "suspending", "resume": "resuming", "transfer": "transferred"}
 _WOULD: Final = {verb: f"would {verb}" for verb in _DONE}
 
 
-def add_acts(app: typer.Typer, noun: str, *, kind: str | None = None) -> None:
-    """Declares suspend, resume, delete and transfer; `kind` keeps what they choose to one kind of workload."""
-    _add_suspend(app, noun, kind)
-    _add_resume(app, noun, kind)
-    _add_delete(app, noun, kind)
-    _add_transfer(app, noun, kind)
+def add_acts(app: typer.Typer, noun: str, *, kind: str | None = None, framework: str = "") -> None:
+    """Declares suspend, resume, delete and transfer; `kind` keeps what they choose to one kind of workload, `framework`
+    to one of distributed trainings.
+    """
+    _add_suspend(app, noun, kind, framework)
+    _add_resume(app, noun, kind, framework)
+    _add_delete(app, noun, kind, framework)
+    _add_transfer(app, noun, kind, framework)
 
 
-def _add_suspend(app: typer.Typer, noun: str, kind: str | None) -> None:
+def _add_suspend(app: typer.Typer, noun: str, kind: str | None, framework: str) -> None:
     @command(
         app,
         "suspend",
@@ -266,11 +293,12 @@ def _add_suspend(app: typer.Typer, noun: str, kind: str | None) -> None:
             search=search,
             dry_run=dry_run,
             kind=kind,
+            framework=framework,
         )
         return _on(replace(named, yes=yes) if chosen.given else named, session, workloads, project, chosen)
 
 
-def _add_resume(app: typer.Typer, noun: str, kind: str | None) -> None:
+def _add_resume(app: typer.Typer, noun: str, kind: str | None, framework: str) -> None:
     @command(
         app,
         "resume",
@@ -308,11 +336,12 @@ def _add_resume(app: typer.Typer, noun: str, kind: str | None) -> None:
             search=search,
             dry_run=dry_run,
             kind=kind,
+            framework=framework,
         )
         return _on(replace(named, yes=yes) if chosen.given else named, session, workloads, project, chosen)
 
 
-def _add_delete(app: typer.Typer, noun: str, kind: str | None) -> None:
+def _add_delete(app: typer.Typer, noun: str, kind: str | None, framework: str) -> None:
     @command(
         app,
         "delete",
@@ -350,11 +379,12 @@ def _add_delete(app: typer.Typer, noun: str, kind: str | None) -> None:
             search=search,
             dry_run=dry_run,
             kind=kind,
+            framework=framework,
         )
         return _on(act, session, workloads, project, chosen)
 
 
-def _add_transfer(app: typer.Typer, noun: str, kind: str | None) -> None:
+def _add_transfer(app: typer.Typer, noun: str, kind: str | None, framework: str) -> None:
     @command(
         app,
         "transfer",
@@ -393,6 +423,7 @@ def _add_transfer(app: typer.Typer, noun: str, kind: str | None) -> None:
             search=search,
             dry_run=dry_run,
             kind=kind,
+            framework=framework,
         )
         return _on(act, session, workloads, project, chosen)
 

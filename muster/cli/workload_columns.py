@@ -1,6 +1,7 @@
 """Columns of the tables about workloads and pods, and the words in their cells. No I/O."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -59,13 +60,6 @@ def _numbers_of(reason: str) -> str:
     return counted if any(sign.isdigit() for sign in counted) else reason
 
 
-def _waits(row: Row) -> str:
-    """A history's sentence; of one that says why a workload waits, numbers first."""
-    sentence = text_of(row, "message")
-    waits, reason = sentence[: len(_WAITS)], sentence[len(_WAITS) :]
-    return waits + _numbers_of(reason) if waits == _WAITS and _for_room(row, "reason") else sentence
-
-
 def _for_room(row: Row, key: str) -> bool:
     """Whether it waits for a node; of what waits for its next run, how the last one ended comes first."""
     return text_of(row, key) != "backoff"
@@ -81,8 +75,7 @@ def why(row: Row) -> str:
 
 _OUTCOMES: Final = frozenset({"Completed", "Failed"})
 _SHOWN: Final = ("always", "wide", "csv")
-_WAITS: Final = "waits: "
-_YIELDS: Final = {"submittedBy": 4, "projectName": 3, "gpuAllocated": 2, "runningPods": 1}
+_YIELDS: Final = {"submittedBy": 5, "projectName": 4, "type": 3, "gpuAllocated": 2, "runningPods": 1}
 """Columns that a narrow terminal does without, the highest first: the name, the phase and the times never."""
 _STAY: Final = frozenset({"gpuAllocated", "runningPods"})
 _MIDDLE: Final = 100
@@ -124,6 +117,22 @@ def workload_columns() -> tuple[Column, ...]:
     )
 
 
+@cache
+def sortable() -> dict[str, str]:
+    """Fields that the API sorts by, by what people call them in small letters: headings, and before them fields."""
+    from projections.columns import columns_of
+    from projections.workloads.rows import WorkloadRow
+
+    declared = [column.public for column in columns_of(WorkloadRow) if column.public is not None]
+    headings = {public.heading.lower(): public.name for public in declared}
+    return headings | {name.lower(): name for public in declared for name in (public.name, *public.aliases)}
+
+
+def columns_of_one_kind() -> tuple[Column, ...]:
+    """The same, where all rows are of one kind anyway."""
+    return tuple(replace(column, wide=True) if column.key == "type" else column for column in workload_columns())
+
+
 def _show(column: str, key: str) -> Callable[[Row], str] | None:
     """By the unit that ends the column's name."""
     if column.endswith("_bytes"):
@@ -163,7 +172,7 @@ POD_COLUMNS: Final[tuple[Column, ...]] = (
     Column("STARTED", "startedAt", time=True),
     Column("ENDED", "finishedAt", time=True),
     Column("EXIT", "exitCode"),
-    Column("WHY", "message", show=_why_of_pod, rest=True),
+    Column("WHY", "message", show=_why_of_pod, rest=True, wraps=True),
     Column("SET", "podSet", wide=True),
     Column("INDEX", "index", wide=True),
     Column("POOL", "nodePool", wide=True),
@@ -172,7 +181,7 @@ POD_COLUMNS: Final[tuple[Column, ...]] = (
 HISTORY_COLUMNS: Final[tuple[Column, ...]] = (
     Column("WHEN", "at", time=True),
     Column("PHASE", "phase", yields=1),
-    Column("WHAT", "message", rest=True, short=_waits),
+    Column("WHAT", "message", rest=True, wraps=True),
     Column("WHO", "actor.sub"),
     Column("EVENT", "type", wide=True),
     Column("REASON", "reason", wide=True),

@@ -61,6 +61,8 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             "type",
             "TYPE",
             "Kind of the workload, such as Training.",
+            "always",
+            2,
             values=tuple(KINDS),
             synonyms={kind.kubernetes_name: kind.name for kind in KINDS.values()},
         ),

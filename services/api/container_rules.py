@@ -10,27 +10,10 @@ from urllib.parse import urlsplit
 from events.cluster import ClusterKind
 from events.project import Project
 from events.workload.fields.security import SecuritySpec
+from events.workload.pod_sets import BASELINE_CAPABILITIES
 from events.workload.spec import MOST_GROUP_ID, TrainingSpec, group_ids
 from services.api.issues import Issue, PolicyRule, fault, shown
 
-BASELINE_CAPABILITIES: Final = frozenset(
-    {
-        "AUDIT_WRITE",
-        "CHOWN",
-        "DAC_OVERRIDE",
-        "FOWNER",
-        "FSETID",
-        "KILL",
-        "MKNOD",
-        "NET_BIND_SERVICE",
-        "SETFCAP",
-        "SETGID",
-        "SETPCAP",
-        "SETUID",
-        "SYS_CHROOT",
-    }
-)
-"""Those that Kubernetes' Pod Security Standard `baseline` lets a pod add."""
 RESTRICTED_CAPABILITIES: Final = frozenset({"NET_BIND_SERVICE"})
 """Those of `restricted`."""
 

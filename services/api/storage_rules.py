@@ -194,7 +194,8 @@ def _wrong_repository(address: str) -> str:
     """Why it cannot be cloned; empty where it may be. What it was given with it is not told: it may be a password."""
     try:
         parts = urlsplit(address)
-        fit = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        # In small letters: git knows no `HTTPS`.
+        fit = address.startswith(("http://", "https://")) and bool(parts.hostname) and parts.port != 0
         secret = bool(parts.username or parts.password)
     except ValueError:
         fit = secret = False

@@ -98,7 +98,11 @@ SELECTION: Final = (
     Query(name="deleted", type="boolean", default=False, help="Deleted workloads instead of living ones."),
 )
 ORDER: Final = (
-    Query(name="sortBy", default="createdAt", help="A field of the rows."),
+    Query(
+        name="sortBy",
+        default="createdAt",
+        help="A field of the rows, or several with commas; - before one turns its direction: `phase,-createdAt`.",
+    ),
     Query(name="sortOrder", type="choice", options=("asc", "desc"), default="desc", help="Sort direction."),
 )
 

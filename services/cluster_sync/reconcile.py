@@ -100,6 +100,7 @@ def run_pod(desired: Desired) -> RunPod:
         project_id=state.project_id,
         project_name=desired.project.name,
         pod_security=desired.project.pod_security,
+        privileged=desired.project.privileged,
         pod=_ref(desired),
         endless=pod_set.endless,
         pods=_pods(pod_set),

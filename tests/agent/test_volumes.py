@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from events.workload.pod_sets import Container
 from events.workload.volumes import ClaimedFolder, ConfigFiles, EmptyFolder, NewClaim, NfsFolder, NodeFolder, Volume
 from services.agent.backends.interface import HeldClaims
 from services.agent.backends.local.backend import LocalBackend
+from services.agent.backends.privileged import beyond_baseline
 from tests.agent.given import WORKLOAD, NoCode, Watched, log_text, machine, open_local, run_pod
 from tests.agent.test_isolation import Machine, without_rights
 from tests.agent.test_local import no_file_grows_beyond
@@ -86,6 +88,29 @@ async def test_a_path_of_the_machine_is_read_only_unless_it_was_asked_for(local:
     assert lines[:2] == ["model", "model"]
     assert "Read-only file system" in lines[2]
     assert names_in(models) == ["a", "b"]
+
+
+async def test_a_project_that_is_privileged_no_more_has_no_paths_of_the_machine(local: Watched) -> None:
+    """Given a workload that was submitted while it was, and runs again only now."""
+    end = await ended(local, "true", NodeFolder(mount_path=PLACE, path="/etc"), privileged=False, project_name="nlp")
+    assert (end.kind, end.reason) == ("failed", "not_privileged")
+    assert "path /etc of the node is for projects with the setting privileged, which project nlp has not" in end.message
+
+
+@pytest.mark.parametrize(
+    ("container", "told"),
+    [
+        (Container(host_network=True), "the network of the node"),
+        (Container(host_ipc=True), "memory and semaphores"),
+        (Container(seccomp="Unconfined"), "seccomp"),
+        (Container(capabilities=("CHOWN", "SYS_ADMIN")), "capability SYS_ADMIN"),
+        (Container(capabilities=("CHOWN",), seccomp="RuntimeDefault"), ""),
+    ],
+)
+def test_what_baseline_forbids_needs_a_privileged_project_each_time(container: Container, told: str) -> None:
+    assert not beyond_baseline(run_pod(container=container))
+    found = beyond_baseline(run_pod(container=container, privileged=False))
+    assert found.startswith(told) if told else not found
 
 
 async def test_a_path_of_the_machine_shows_a_pod_nothing_that_is_hidden_from_it(local: Watched, tmp_path: Path) -> None:

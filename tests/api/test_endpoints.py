@@ -272,6 +272,8 @@ BAD_QUERIES = [
     ("limit=1&limit=2", {"limit"}),
     ("offset=99999999999999999999999", {"offset"}),
     ("sortBy=secret", {"sortBy"}),
+    ("sortBy=phase,-secret", {"sortBy"}),
+    ("sortBy=id,name,phase,type,image,category", {"sortBy"}),
     ("sortOrder=up", {"sortOrder"}),
     ("deleted=perhaps", {"deleted"}),
     ("min_seq=soon", {"min_seq"}),

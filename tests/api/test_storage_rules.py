@@ -101,6 +101,7 @@ BAD: list[tuple[str, dict[str, Any], Issues]] = [
         for address in (
             "git@github.com:a/b",
             "file:///etc",
+            "HTTPS://a.example/b",
             "/etc",
             "ext::sh -c a",
             "ssh://git@a.example/b",

@@ -58,6 +58,8 @@ def test_lists_and_descriptions_say_what_it_sets(api: ShapeServer, muster: Muste
     listed = muster(*noun.split(), "list", "--search", "tor", "-p", "default", "--cluster", "local")
     assert "torch" in listed.out
     assert "python:3.13, cpuCoreRequest 0.5" in listed.out
+    there_is(api, noun, row() | {"spec": {"priorityClass": "low", "labels": []}})
+    assert "priorityClass, labels" in muster(noun, "list").out
     (asked,) = api.asked("GET", NOUNS[noun][0])
     assert asked.query == {
         "search": ["tor"],

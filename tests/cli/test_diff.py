@@ -8,6 +8,8 @@ from typing import Any
 from muster.cli.command import Session
 from muster.cli.diff import FLAT, flat_rows, show
 from muster.cli.output import Format, Output, Style
+from muster.cli.style import in_utc
+from tests.support.shapes import Reply, ShapeServer
 
 GOLDEN = Path(__file__).parent / "tables" / "diff.txt"
 
@@ -62,7 +64,7 @@ FOUND: dict[str, Any] = {
 
 def shown(found: dict[str, Any]) -> tuple[str, str]:
     stdout, stderr = io.StringIO(), io.StringIO()
-    show(Session(out=Output(Style(utc=True), stdout=stdout, stderr=stderr)), found)
+    show(Session(out=Output(Style(clock=in_utc), stdout=stdout, stderr=stderr)), found)
     return stdout.getvalue(), stderr.getvalue()
 
 
@@ -70,6 +72,16 @@ def test_sections_stand_below_one_another() -> None:
     text, said = shown(FOUND)
     assert text == GOLDEN.read_text()
     assert said == "more events happened than are shown; ask for a shorter time, or for one project\n"
+
+
+def test_now_is_a_moment(api: ShapeServer, muster: Any) -> None:
+    moment = {"sequence": 0, "at": None}
+    body = {"earlier": moment, "later": moment, "moreWorkloads": False, "moreEvents": False}
+    api.on("GET", "/diff", Reply(body=body))
+    for end in ((), ("--to", "now")):
+        assert muster("diff", "--from", "4711", *end).code == 0
+    assert [asked.query for asked in api.asked("GET", "/diff")] == [{"from": ["4711"]}] * 2
+    assert muster("diff", "--from", "now").code == 0
 
 
 def test_where_nothing_differs_it_says_so() -> None:

@@ -286,7 +286,7 @@ def test_a_refusal_at_a_limit_is_known_and_names_no_key_to_repeat_with(
     ("field", "flag"),
     [
         ("filterBy", "--filter"),
-        ("sortBy", "--sort-by"),
+        ("sortBy", "--sort"),
         ("metricType", "--type"),
         ("since", "--since"),
         ("tail", "--tail"),

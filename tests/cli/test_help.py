@@ -197,7 +197,7 @@ def test_a_shell_completes_phases_columns_pools_pods_labels_and_clusters(api: Sh
     assert complete("muster", "workload", "list", "-l", "te") == ["team=nlp", "team=vision"]
     assert complete("muster", "workload", "list", "-l", "team=nlp,st") == ["team=nlp,stage=dev"]
     assert complete("muster", "training", "submit", "x", "--cluster", "") == ["local"]
-    assert complete("muster", "workload", "list", "-o", "js") == ["json", "jsonl"]
+    assert complete("muster", "workload", "list", "-o", "js") == ["json", "jsonl", "jsonpath="]
     assert complete("muster", "log", "list", "--type", "podst") == ["PodStarting", "PodStopped"]
     assert complete("muster", "audit", "list", "--type", "Cord") == ["CordonNode"]
     assert complete("muster", "audit", "list", "--outcome", "r") == ["refused"]
@@ -248,7 +248,7 @@ def test_every_table_offers_its_columns() -> None:
     without = {path for path in FLAGS if "--columns" in FLAGS[path] and not FLAGS[path]["--columns"][1]}
     assert without == {
         "doctor", "version", "project describe", "cluster describe", "node describe", "service-account describe",
-        "context list", "context show", "log verify", "diff", "backup", "restore", "user erase",
+        "context list", "context show", "log verify", "diff", "backup", "restore", "user erase", "explain-field",
     }, "what is shown as pairs, or has no columns of its own"  # fmt: skip
 
 

@@ -126,6 +126,17 @@ def test_a_dry_run_names_the_flag_of_what_is_wrong(muster: Any, distributed: Sha
     assert not distributed.asked("POST", "/workloads/distributed")
 
 
+def test_a_framework_has_the_verbs_of_its_trainings(api: ShapeServer, muster: Any) -> None:
+    api.on("GET", "/workloads", Reply(body={"workloads": [workload_row(type="Distributed")], "next": None}))
+    api.on("POST", "/workloads/batch", Reply(202, {"items": [{"id": WORKLOAD_ID, "code": 202, "changed": True}]}))
+    ran = muster("training", "pytorch", "delete", "--all", "-p", "default", "-y")
+    assert ran.code == 0, ran.err
+    asked = api.asked("GET", "/workloads")[-1].query["filterBy"]
+    assert {"type==Distributed", "distributedFramework==PyTorch"} <= set(asked)
+    for verb in ("describe", "logs", "suspend", "resume"):
+        assert muster("training", "jax", verb, "--help").code == 0
+
+
 def test_lists_are_of_one_kind_and_one_framework(api: ShapeServer, muster: Any) -> None:
     muster("training", "xgboost", "list")
     asked = api.asked("GET", "/workloads")[-1].query["filterBy"]

@@ -42,6 +42,9 @@ def meant(error: str) -> str:
         ("project new x", "muster project create x"),
         ("sreport -p vision", "muster usage -p vision"),
         ("stats", "muster top"),
+        ("explain compute.gpuPortionRequest", "muster explain-field compute.gpuPortionRequest"),
+        ("wait hello --for running", "muster workload wait hello --for running"),
+        ("workload list --max-items 5", "muster workload list --limit 5"),
         ("workload top hello", "muster workload metrics hello"),
         ("training rm x --token secret", "muster training delete x --token TOKEN"),
     ],
@@ -50,6 +53,14 @@ def test_a_command_that_is_not_there_leads_to_the_nearest(muster: Any, typed: st
     ran = muster(*shlex.split(typed))
     assert (ran.code, ran.out) == (ExitCode.USAGE, "")
     assert meant(ran.err) == line
+
+
+@pytest.mark.parametrize("typed", ["exec hello", "training bash hello", "workload port-forward hello 80"])
+def test_a_way_into_pods_that_there_is_not_is_told_so(muster: Any, typed: str) -> None:
+    ran = muster(*typed.split())
+    assert ran.code == ExitCode.USAGE
+    assert "Muster opens no way into pods yet" in ran.err
+    assert "kubectl exec" in ran.err
 
 
 @pytest.mark.parametrize("typed", ["node drain vm", "node rm vm", "user delete ann", "events rm 7"])

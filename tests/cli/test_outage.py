@@ -126,11 +126,11 @@ def test_what_is_deleted_is_printed_once_and_what_only_left_the_list_is_not(api:
     api.on("GET", "/workloads/other", Reply(body=other))
     answers: list[Route] = [listed(row, other), listed(other), listed(), listed(), listed(other)]
     lines = watched(api, muster, answers, "--no-headers").out.splitlines()
-    assert [line.split()[:3] for line in lines] == [
-        ["hello", "default", "Running"],
-        ["other", "default", "Running"],
-        ["hello", "default", "Deleted"],
-        ["other", "default", "Running"],
+    assert [line.split()[:4] for line in lines] == [
+        ["hello", "Training", "default", "Running"],
+        ["other", "Training", "default", "Running"],
+        ["hello", "Training", "default", "Deleted"],
+        ["other", "Training", "default", "Running"],
     ]
 
 
@@ -258,3 +258,18 @@ def test_how_long_ago_stays_the_same_moment_and_a_tail_is_of_the_first_connectio
     assert "tail" not in names
     since = datetime.fromisoformat(str(names["since"]))
     assert timedelta(seconds=85) < datetime.now(UTC) - since < timedelta(seconds=120)
+
+
+def test_acts_on_many_that_are_cut_short_say_what_was_done(
+    api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.cli.client.RETRY_WAITS_SECONDS", ())
+    rows = [workload_row(id=f"{number:08x}{WORKLOAD_ID[8:]}", name=f"w{number}") for number in range(250)]
+    api.on("GET", "/workloads", Reply(body={"workloads": rows, "next": None}))
+    done = Reply(202, {"items": [{"id": row["id"], "code": 202, "changed": True} for row in rows[:100]]})
+    api.on("POST", "/workloads/batch", [done, Reply(503, {"code": 503, "message": "the log is away"})])
+    ran = muster("workload", "delete", "--all", "-p", "default", "-y", "-o", "json")
+    assert ran.code == 9, ran.err
+    found = [row["result"] for row in ran.json()]
+    assert found == ["deleting"] * 100 + ["unknown"] * 100 + ["not asked"] * 50
+    assert "the same command again does what is left" in ran.err

@@ -30,8 +30,8 @@ def listed(api: ShapeServer) -> ShapeServer:
 
 def test_a_table_has_headings_and_ages_and_nothing_is_cut_in_a_pipe(listed: ShapeServer, muster: Any) -> None:
     lines = muster("workload", "list").out.splitlines()
-    assert lines[0].split() == ["NAME", "PROJECT", "PHASE", "PODS", "GPU", "OWNER", "CREATED", "WHY"]
-    assert lines[1].split()[:6] == ["hello", "default", "Running", "1/1", "1.5/2", "ann"]
+    assert lines[0].split() == ["NAME", "TYPE", "PROJECT", "PHASE", "PODS", "GPU", "OWNER", "CREATED", "WHY"]
+    assert lines[1].split()[:7] == ["hello", "Training", "default", "Running", "1/1", "1.5/2", "ann"]
     assert "ago" in lines[1]
     assert "\x1b" not in "".join(lines)
 

@@ -111,6 +111,8 @@ def test_a_name_that_is_taken_is_a_conflict_with_the_line_that_would_do(api: Sha
     ran = muster("training", "resubmit", "hello")
     assert ran.code == ExitCode.CONFLICT
     assert "→ give the new one another name: muster training resubmit hello --name hello-2" in ran.err
+    ran = muster("training", "copy", "hello", "--name", "hello")
+    assert "→ give the new one another name: muster training copy hello --name hello-2" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,21 @@ def test_a_reason_that_is_cut_begins_with_its_numbers(monkeypatch: pytest.Monkey
         narrow = drawn(monkeypatch, LIST[:1], workload_columns(), terminal)[1]
         assert "  3 with too few free" in narrow
         assert narrow.endswith("…")
-        assert "  waits: 3 with too few free" in drawn(monkeypatch, HISTORY, HISTORY_COLUMNS, terminal)[2]
     assert WAITS in drawn(monkeypatch, LIST[:1], workload_columns(), 300)[1]
+
+
+@pytest.mark.parametrize("terminal", TERMINALS)
+def test_sentences_of_a_history_go_on_in_further_lines(monkeypatch: pytest.MonkeyPatch, terminal: int) -> None:
+    drawn_whole = " ".join(drawn(monkeypatch, [{**HISTORY[1], "at": None}], (HISTORY_COLUMNS[2],), terminal))
+    assert f"waits: {WAITS}" in re.sub(r"\s+", " ", drawn_whole)
+    lines = drawn(monkeypatch, HISTORY, HISTORY_COLUMNS, terminal)
+    assert "…" not in "".join(lines)
+    (start,) = {
+        lines[0].index("WHAT"),
+        *(line.index(word) for line in lines for word in ("submitted", "waits:") if word in line),
+    }
+    further = [line for line in lines if line.startswith(" ")]
+    assert all(line[start] != " " for line in further)
 
 
 def test_columns_stand_under_their_headings_where_signs_are_two_cells_wide(monkeypatch: pytest.MonkeyPatch) -> None:

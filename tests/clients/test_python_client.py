@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from muster_client import (
+    NULL,
     AsyncMuster,
     Conflict,
     EventsLost,
@@ -150,6 +151,22 @@ def test_in_a_change_null_is_not_the_same_as_saying_nothing() -> None:
     assert settings.content() == b'{"priorityClass":"high"}'
     never = operations.change_workload("x", models.WorkloadChange(auto_deletion_time_after_completion_seconds=None))
     assert never.content() == b'{"autoDeletionTimeAfterCompletionSeconds":null}'
+
+
+def test_in_a_submission_null_can_be_said() -> None:
+    spec = TrainingSpec(image="a", priority_class=NULL, labels=NULL, compute=models.ComputeSpec(cpu_core_request=NULL))
+    sent = TrainingCreation(name="n", project_id="p", cluster_id="c", assets=models.AssetChoice(environment_id=NULL), spec=spec)
+    content = operations.create_training1(sent).content()
+    assert content is not None
+    assert json.loads(content) == {
+        "name": "n",
+        "projectId": "p",
+        "clusterId": "c",
+        "assets": {"environmentId": None},
+        "spec": {"image": "a", "priorityClass": None, "labels": None, "compute": {"cpuCoreRequest": None}},
+    }
+    with pytest.raises(NotImplementedError, match="object cannot be written"):
+        operations.create_training1(TrainingCreation(name="n", project_id="p", cluster_id="c", spec=object())).content()  # pyright: ignore[reportArgumentType]
 
 
 def test_a_wait_ends_and_says_why(served: Served, muster: Muster) -> None:

@@ -124,6 +124,7 @@ def test_a_run_is_told_with_all_that_an_agent_needs() -> None:
     assert (word.cpu_milli, word.cpu_limit_milli, word.memory_limit_bytes) == (500, 1000, 1024**3)
     assert (word.grace_seconds, word.node_name, word.working_dir) == (7, "node-1", "/w")
     assert (word.project_id, word.project_name, word.pod_security, word.pods) == ("p1", "nlp", "restricted", 1)
+    assert not word.privileged
 
 
 def test_no_grace_at_all_is_told_as_that() -> None:

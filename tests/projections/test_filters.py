@@ -123,6 +123,24 @@ async def test_every_field_sorts(queries: Queries, field: str, descending: bool)
     assert sorted(found) == ["alpha", "beta", "gamma_50%"]
 
 
+@pytest.mark.parametrize(
+    ("given", "descending", "same_as"),
+    [
+        ("name", False, "alpha beta gamma_50%"),
+        ("-name", False, "gamma_50% beta alpha"),
+        ("-name", True, "alpha beta gamma_50%"),
+        ("type,name", False, "alpha beta gamma_50%"),
+        ("type, -name", False, "gamma_50% beta alpha"),
+        ("-projectName,-name", False, "gamma_50% beta alpha"),
+        ("projectName,-name", True, "gamma_50% alpha beta"),
+    ],
+)
+async def test_several_fields_sort_one_after_the_other(
+    queries: Queries, given: str, descending: bool, same_as: str
+) -> None:
+    assert await names(queries, sort_by=given, descending=descending) == same_as.split()
+
+
 @pytest.mark.parametrize("field", sorted(FIELDS))
 @pytest.mark.parametrize("op", OPERATORS)
 async def test_every_field_takes_an_operator_or_says_which_it_takes(queries: Queries, field: str, op: str) -> None:
@@ -219,6 +237,10 @@ async def test_pages_neither_repeat_nor_skip(queries: Queries) -> None:
         ({"filters": (Filter(field="name", op="==", value="x"),) * 33}, "filterBy", "max_items"),
         ({"search": "\x00"}, "search", "text"),
         ({"sort_by": "nose"}, "sortBy", "known_field"),
+        ({"sort_by": "phase,-nose"}, "sortBy", "known_field"),
+        ({"sort_by": "phase,"}, "sortBy", "known_field"),
+        ({"sort_by": "--phase"}, "sortBy", "known_field"),
+        ({"sort_by": "name,id,phase,type,createdAt,priority"}, "sortBy", "max_items"),
         ({"limit": 0}, "limit", "range"),
         ({"limit": 501}, "limit", "range"),
         ({"offset": -1}, "offset", "range"),

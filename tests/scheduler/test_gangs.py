@@ -88,7 +88,9 @@ def test_a_gang_that_fits_is_bound_in_one_batch() -> None:
 
 
 def test_a_gang_that_does_not_fit_takes_nothing_and_says_how_far_it_came() -> None:
-    made = world(2, 1)
+    made = world(2, 2)
+    submit(made, "there", workers=1, master=None)
+    made.cycle()
     key = submit(made, "wide", workers=4)
     after = submit(made, "narrow", workers=3, master=None)
     made.cycle()
@@ -104,6 +106,33 @@ def test_a_gang_of_which_no_pod_can_ever_fit_says_so_as_any_workload_does() -> N
     made.cycle()
     assert made.workload(key).reason == "no_matching_node"
     assert "start together" not in made.workload(key).message
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "told"),
+    [
+        ((2,), {"workers": 3, "gpus": 2, "master": 2}, "has room for 1 of 3 pods with 2 GPUs, even when empty"),
+        ((4, 1), {"workers": 2, "gpus": 2, "master": 2}, "and need 6 GPUs in all, and pool default of"),
+        ((3, 3), {"workers": 3, "gpus": 2, "master": None}, "has room for 2 of 3 pods with 2 GPUs, even when empty"),
+        ((2, 2), {"workers": 3, "gpus": 1, "master": 1}, ""),
+    ],
+)
+@pytest.mark.parametrize("others", [0, 1], ids=["empty", "beside others"])
+def test_a_gang_for_which_there_will_never_be_room_says_so(
+    nodes: tuple[int, ...], asked: Any, told: str, others: int
+) -> None:
+    """Whoever waits for it would wait for ever."""
+    made = world(*nodes)
+    if others:
+        submit(made, "other", workers=1, master=None)
+        made.cycle()
+    key = submit(made, "gang", **asked)
+    made.cycle()
+    found = made.workload(key)
+    if told:
+        assert (found.reason, told in found.message) == ("no_matching_node", True), found.message
+    else:
+        assert found.reason == ("insufficient_gpu" if others else "")
 
 
 def test_a_gang_waits_until_there_is_room_for_all_of_it() -> None:
@@ -250,7 +279,9 @@ def counted_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("counted_first")
 def test_a_gang_that_is_counted_first_is_placed_where_it_fits_and_says_how_many_would_find_a_place() -> None:
-    made = world(2, 1)
+    made = world(2, 2)
+    submit(made, "there", workers=1, master=None)
+    made.cycle()
     wide, narrow = submit(made, "wide", workers=4), submit(made, "narrow", workers=3)
     made.cycle()
     assert made.workload(narrow).pods.live.size == 4

@@ -88,7 +88,7 @@ def test_gangs_that_find_no_place_keep_no_other_project_waiting(world: World, mo
     assert sum(pod_class.project_id == ours for pod_class in plan.blocked) == 3
     assert len(plan.put_off) == 4
     world.settle()
-    assert {world.workload(key).reason for key in gangs} == {"insufficient_gpu"}, "in the end each was looked at"
+    assert {world.workload(key).reason for key in gangs} == {"no_matching_node"}, "in the end each was looked at"
 
 
 def test_what_was_put_off_goes_first_in_the_next_plans(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,12 @@ def test_allowed_networks_are_open_also_to_http_but_not_to_ports_of_muster() -> 
         check_addresses(PLAIN, [ipaddress.ip_address("93.184.216.34")], ALLOWED)
     with pytest.raises(BadAddressError, match="public"):
         check_addresses(PLAIN, [ipaddress.ip_address("10.21.0.1")], ALLOWED)
+    loopback = networks_of("127.0.0.0/8,::1/128")
+    for host in ("localhost", "a.localhost", "127.0.0.1", "[::1]"):
+        assert not target_of(f"http://{host}:8000/", loopback).secure
+    for host in ("example.com", "notlocalhost"):
+        with pytest.raises(BadAddressError, match="https"):
+            target_of(f"http://{host}/", loopback)
     assert target_of("http://example.com/", ALLOWED) == Target(secure=False, host="example.com", port=80, path="/")
 
 

@@ -23,6 +23,7 @@ from muster_client.errors import (
     WaitTimeoutError,
     WorkloadEnded,
 )
+from muster_client.model import NULL
 from muster_client.models import (
     DistributedCreation,
     DistributedSpec,
@@ -36,6 +37,7 @@ from muster_client.request import Told
 from muster_client.sync import Muster
 
 __all__ = [
+    "NULL",
     "AsyncMuster",
     "Conflict",
     "DistributedCreation",

@@ -23,6 +23,27 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         return f"<table>{''.join(rows)}</table>"
 
 
+class _Null:
+    """Written as null."""
+
+    def __repr__(self) -> str:
+        return "NULL"
+
+
+NULL: Any = _Null()
+"""In any field of a request: null. It clears what a policy, a template or an asset sets; None leaves the field out."""
+
+
+def encoded(value: object) -> bytes:
+    """As JSON."""
+    return msgspec.json.encode(value, enc_hook=_write_null)
+
+
+def _write_null(value: object) -> None:
+    if not isinstance(value, _Null):
+        raise NotImplementedError(f"{type(value).__name__} cannot be written as JSON")
+
+
 def _text(value: object) -> str:
     return value.isoformat(sep=" ", timespec="seconds") if isinstance(value, datetime) else str(value)
 

@@ -1884,7 +1884,8 @@ def list_workloads(
     Args:
         offset: Rows to skip. Default: 0.
         limit: Maximum number of rows, 1 to 500. Default: 50.
-        sort_by: A field of the rows. Default: createdAt.
+        sort_by: A field of the rows, or several with commas; - before one turns its direction:
+            `phase,-createdAt`. Default: createdAt.
         sort_order: Sort direction. Default: desc.
         filter_by: `field==value`, repeatable; operators == != <= >= =@ !@ =^ =$.
         label_selector: Labels, as Kubernetes selects by them: `team=vision,stage in (dev,test),!old`.
@@ -2077,7 +2078,8 @@ def export_workloads(
     Args:
         format_: Format of the file. Default: csv.
         columns: Names of columns, with commas. Default: all.
-        sort_by: A field of the rows. Default: createdAt.
+        sort_by: A field of the rows, or several with commas; - before one turns its direction:
+            `phase,-createdAt`. Default: createdAt.
         sort_order: Sort direction. Default: desc.
         filter_by: `field==value`, repeatable; operators == != <= >= =@ !@ =^ =$.
         label_selector: Labels, as Kubernetes selects by them: `team=vision,stage in (dev,test),!old`.

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from muster_client.errors import LogsCut, RequestError, Unavailable, WaitTimeoutError, WorkloadEnded
-from muster_client.model import Model, decoded
+from muster_client.model import Model, decoded, encoded
 from muster_client.models import PublicEvent, Workload
 
 type Value = str | int | float | bool | Sequence[str] | None
@@ -61,7 +61,7 @@ class Request[T]:
         return flat
 
     def content(self) -> bytes | None:
-        return None if self.body is None else msgspec.json.encode(self.body)
+        return None if self.body is None else encoded(self.body)
 
     def read(self, content: bytes) -> T:
         if self.answer is str:

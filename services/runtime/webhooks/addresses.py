@@ -93,6 +93,8 @@ def target_of(url: str, allowed: Iterable[Network]) -> Target:
     literal = as_address(host)
     if literal is not None:
         check_addresses(target, [literal], networks)
+    elif not secure and not f".{host}".endswith(".localhost") and all(network.is_loopback for network in networks):
+        raise BadAddressError("must begin with https://; http:// is possible for localhost alone")
     return target
 
 

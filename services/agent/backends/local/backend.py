@@ -74,6 +74,7 @@ from services.agent.backends.local.volumes import (
     preparations,
     untouched_folders,
 )
+from services.agent.backends.privileged import NOT_PRIVILEGED, beyond_baseline
 from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 from services.agent.backends.which_run import which_run
 from services.agent.code import CodeSource
@@ -331,6 +332,8 @@ class LocalBackend:
             return ExitFile(ended_at=now, kind="failed", reason="no_command", message=message)
         if message := missing_sources(pod, "local"):
             return ExitFile(ended_at=now, kind="failed", reason=NO_SUCH_SOURCE, message=message)
+        if message := beyond_baseline(pod):
+            return ExitFile(ended_at=now, kind="failed", reason=NOT_PRIVILEGED, message=message)
         if message := impossible_volume(pod, isolated=self._machine.isolation is not None):
             return ExitFile(ended_at=now, kind="failed", reason=VOLUME, message=message)
         run.devices = dict(zip(numbers, names, strict=True))

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from events.phases import WaitingReason
+from events.workload.spec import WHOLE_GPU_MILLI
 from services.scheduler.candidates import refused_by
 from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try, wanted_pools
 from services.scheduler.policy import together
@@ -105,6 +106,61 @@ def too_few(count: int, of: Pending, why_: PodClass | Waiting) -> Waiting:
     gpus_asked = why_.request.gpu_devices > 0
     reason = WaitingReason.INSUFFICIENT_GPU if gpus_asked else WaitingReason.INSUFFICIENT_RESOURCES
     return Waiting(reason=reason, message=f"{told}, each with {wish(why_.request)}")
+
+
+_FULL: Final = frozenset(
+    {
+        WaitingReason.INSUFFICIENT_GPU,
+        WaitingReason.INSUFFICIENT_CPU,
+        WaitingReason.INSUFFICIENT_MEMORY,
+        WaitingReason.INSUFFICIENT_PODS,
+        WaitingReason.INSUFFICIENT_RESOURCES,
+    }
+)
+"""What pods that end could change."""
+
+
+def or_never(planning: Planning, pod_class: PodClass, of: Pending, waiting: Waiting) -> Waiting:
+    """The same, or that a gang can never find a place: also on empty nodes there is no room for all of it."""
+    if waiting.reason not in _FULL:
+        return waiting
+    told = f"its {len(of.pods)} pods start together"
+    needed_milli, rows = 0, np.zeros(len(planning.snapshot.nodes.keys), dtype=np.bool_)
+    where = ""
+    for each in pod_class.gang:
+        part = pod_class.part(each)
+        pools = pools_to_try(planning.snapshot, part)
+        every = _nodes_of(planning, part, pools)
+        view = every.at(~_barred(every, [one for one in planning.policy.filters if one.asks(part.request)]))
+        where = _where(pools, planning.snapshot.clusters[part.cluster_id])
+        if (count := _held_when_empty(view)) < each.needed:
+            room = f"{count} of {each.needed} pods with {wish(part.request)}"
+            message = f"{told}, and {where} has room for {room}, even when empty"
+            return Waiting(reason=WaitingReason.NO_MATCHING_NODE, message=message)
+        needed_milli += each.needed * part.request.gpu_devices * int(view.share_milli.min(initial=WHOLE_GPU_MILLI))
+        rows[view.rows] = True
+    have_milli = WHOLE_GPU_MILLI * int(planning.snapshot.nodes.capacity_devices[rows].sum())
+    if needed_milli > have_milli:
+        message = f"{told} and need {gpus(needed_milli)} in all, and {where} has {gpus(have_milli)}, even when empty"
+        return Waiting(reason=WaitingReason.NO_MATCHING_NODE, message=message)
+    return waiting
+
+
+def _held_when_empty(view: View) -> int:
+    """How many pods of this request there is room for on all these nodes, if nothing of ours were on them."""
+    request, table, rows = view.request, view.room.nodes, view.rows
+    held = table.capacity_pods[rows]
+    for asked, capacity in (
+        (request.cpu_milli, table.capacity_cpu_milli),
+        (request.memory_bytes, table.capacity_memory_bytes),
+        *((each.amount, table.capacity_extended.get(each.resource)) for each in request.extended),
+    ):
+        if asked:
+            held = np.minimum(held, 0 if capacity is None else capacity[rows] // asked)
+    if request.gpu_devices:
+        shares = WHOLE_GPU_MILLI // np.maximum(view.share_milli, 1)
+        held = np.minimum(held, table.capacity_devices[rows] * shares // request.gpu_devices)
+    return int(held.sum())
 
 
 def _nodes_of(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> View:

@@ -116,7 +116,7 @@ def _place_gang(planning: Planning, pod_class: PodClass, entry: Pending) -> Shor
             planning.room.rollback(mark)
             planning.placed.forget(start)
             planning.quota_used, planning.in_gang = used, False
-            return Shortfall(waiting=waiting)
+            return Shortfall(waiting=explain.or_never(planning, pod_class, entry, waiting))
         at += each.pods
     planning.in_gang = False
     planning.placed.whole.add(entry.key)

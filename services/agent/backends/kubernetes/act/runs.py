@@ -31,6 +31,7 @@ from services.agent.backends.kubernetes.configuration import Configuration
 from services.agent.backends.kubernetes.read.logs import LoggedRun, PodLogs
 from services.agent.backends.kubernetes.read.observe import creation_refused
 from services.agent.backends.kubernetes.read.view import View, token_of
+from services.agent.backends.privileged import NOT_PRIVILEGED, beyond_baseline
 from services.agent.code import BadCodeError
 from services.runtime.process.failpoints import reached
 
@@ -155,6 +156,9 @@ class Runs:
             raise BackendError(f"pod {before.metadata.name} of an earlier run is still there")
 
     async def _create(self, pod: RunPod) -> None:
+        if message := beyond_baseline(pod):
+            self._refuse(pod, NOT_PRIVILEGED, message, kind="failed")
+            return
         place = await self._namespaces.ensure(pod)
         try:
             code_maps = await self._code.prepare(place.name, pod) if pod.code else 0
