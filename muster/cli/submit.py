@@ -166,10 +166,7 @@ def _submit(
     _name(request, name, name_prefix, of.noun)
     environment = _environment(fields)
     set_fields(request, fields, of.creation)
-    if (table := fields.get("sweep_csv")) is not None:
-        from muster.cli.sweep_csv import set_sweep
-
-        set_sweep(request, table, given=bool(fields.get("sweep") or fields.get("sweep_combine")))
+    _set_sweep(request, fields)
     _set_topology(request, required_pod_topology_key, preferred_pod_topology_key)
     _set_words(request, words, of.noun, replace_command=replace_command)
     if of.framework:
@@ -218,6 +215,14 @@ def add_submit(app: typer.Typer, of: Submitted) -> None:
         more=partial(_field_options, of),
         examples=of.examples,
     )(submit)
+
+
+def _set_sweep(request: Row, fields: dict[str, Any]) -> None:
+    """Raises Problem (usage)."""
+    if (table := fields.get("sweep_csv")) is not None:
+        from muster.cli.sweep_csv import set_sweep
+
+        set_sweep(request, table, given=bool(fields.get("sweep") or fields.get("sweep_combine")))
 
 
 def _environment(fields: dict[str, Any]) -> str | None:
