@@ -564,7 +564,7 @@ class Model:
         # Whoever has its node port may keep it for ever (S030).
         never = data.get("reason") == "node_port_taken"
         if workload.inference:
-            if retry_at is None and not never:
+            if retry_at is None:
                 yield "failed", f"{run.name} of an inference is not run again"
         elif (retry_at is None) != (never or workload.failed_runs > workload.backoff_limit):
             yield (

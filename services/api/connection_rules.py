@@ -111,12 +111,6 @@ def check_connections_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Is
         if port.service_type == "LoadBalancer":
             details = "LoadBalancer is not possible on a cluster of kind local, which has none; give ClusterIP"
             yield fault(f"{path}.serviceType", details, "options", "clusterId")
-        if port.external is not None and spec.parallelism > 1:
-            details = (
-                f"{port.external} can be had by one pod at a time on a cluster of kind local, where all pods share the "
-                f"machine's ports, and parallelism is {spec.parallelism}; leave it out"
-            )
-            yield fault(f"{path}.external", details, "canAdd", "clusterId", "spec.parallelism")
 
 
 def check_exposed(spec: TrainingSpec, proxy: ProxyAddress | None, member: Member) -> Iterator[Issue]:

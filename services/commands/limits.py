@@ -137,7 +137,7 @@ def over_limit(
         under_way: creations that were let through and are not in the counts yet.
     """
     of_project = [one for one in under_way if one.project_id == asked.project_id]
-    taken = {*counts.labels, *(label for one in under_way for label in one.labels)}
+    taken = {*counts.labels, *(label for one in under_way for label in one.labels)} if asked.labels else ()
     if clash := next((label for label in asked.labels if label in taken), None):
         return Refusal(
             code="url_taken",

@@ -320,7 +320,7 @@ SERVICES: Final[dict[str, Service]] = {
     "proxy": Service(
         rights=log_follower("proxy", fold_snapshots_filter("proxy"), ALL_LOADS),
         group="control",
-        uid=10025,
+        uid=10026,
         settings=(
             *("health_port", "http_port", "nats_servers", "postgres_reader_url", "postgres_url"),
             *("proxy_cluster", "proxy_host", "proxy_idle_seconds", "proxy_max_body_bytes", "proxy_max_connections"),

@@ -95,12 +95,13 @@ async def test_one_that_cannot_have_its_port_gets_another_and_is_told_which(loca
         assert (await answer(seen, container)).endswith(b"hello")
     assert f"{container} is {second.address.port(container)} (MUSTER_PORT_{container})" in second.note
     with listening() as taken:
-        script = f"echo $MUSTER_PORT_{taken} $MUSTER_PORT_80"
-        pod = run_pod(2, node_name=local.node, arguments=("/bin/sh", "-c", script), ports=(port(80), port(taken)))
+        script = f"echo $MUSTER_PORT_{taken} $MUSTER_PORT_80 $PORT"
+        arguments = ("/bin/sh", "-c", script)
+        pod = run_pod(2, node_name=local.node, arguments=arguments, ports=(port(80), port(taken, variable="PORT")))
         await local.backend.apply(pod)
         ended = await local.until("succeeded", token=2)
-        mine, low = map(int, (await log_text(local.backend))[0].split())
-    assert mine != taken
+        mine, low, told = map(int, (await log_text(local.backend))[0].split())
+    assert taken != mine == told
     assert low >= 1024
     assert ended.address is not None
     assert (ended.address.port(taken), ended.address.port(80)) == (mine, low)
@@ -118,7 +119,13 @@ async def test_s030_a_node_port_is_had_or_the_run_has_failed_and_says_so(local: 
     seen = await local.until("running")
     assert seen.address is not None
     assert (seen.address.port(8888), seen.address.node, seen.address.ports[0].external) == (wanted, "127.0.0.1", wanted)
-    await local.backend.apply(serving(local, port(80, service="ClusterIP", external=wanted), key=OTHER, token=2))
+    # A pod of the same workload has another, since what leads to the workload leads to the first one.
+    await local.backend.apply(serving(local, port(8888, service="NodePort", external=wanted), key=f"{KEY[:-1]}7"))
+    sibling = await local.until("running", key=f"{KEY[:-1]}7")
+    assert sibling.address is not None
+    assert sibling.address.port(8888) != wanted
+    strange = serving(local, port(80, service="ClusterIP", external=wanted), key=OTHER, token=2, workload_id="w-2")
+    await local.backend.apply(strange)
     assert "in use by another pod" in (await local.until("failed", key=OTHER, token=2)).message
 
 

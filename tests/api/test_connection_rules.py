@@ -205,11 +205,6 @@ def test_the_names_of_claims_are_settings() -> None:
         ({"ports": (Port(container=1, service_type="LoadBalancer"),)}, "kubernetes", set()),
         ({"ports": (Port(container=1, service_type="LoadBalancer"),)}, "simulated", set()),
         ({"ports": (Port(container=1, service_type="ClusterIP", external=80),)}, "local", set()),
-        (
-            {"ports": (Port(container=1, service_type="ClusterIP", external=80),), "parallelism": 2, "completions": 2},
-            "local",
-            {"spec.ports[0].external"},
-        ),
     ],
     ids=str,
 )

@@ -341,9 +341,11 @@ class LocalBackend:
 
     def _take_ports(self, run: _Run) -> ExitFile | None:
         """Have its ports, or say as its end which it cannot have."""
-        held = {port.port for other in self._runs.values() if other.live for port in other.ports}
+        others = [other for other in self._runs.values() if other.live]
+        held = {port.port for other in others for port in other.ports}
+        same = [other for other in others if other.pod.workload_id == run.pod.workload_id]
         try:
-            run.ports = choose_ports(run.pod, held)
+            run.ports = choose_ports(run.pod, held, {port.port for other in same for port in other.ports})
         except PortTakenError as error:
             return ExitFile(ended_at=_now().timestamp(), kind="failed", reason=NODE_PORT_TAKEN, message=str(error))
         if moved := moved_ports(run.ports):

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from msgspec.structs import replace
+
 from events.cluster_protocol import RunPod
 from events.workload.exposure import FIRST_NODE_PORT, LAST_NODE_PORT, PORT_VARIABLE
 from events.workload.pod import PodAddress, PortAddress
@@ -24,14 +26,19 @@ class PortTakenError(Exception):
     """The port that it must have cannot be had; the message says why, and what would do."""
 
 
-def choose_ports(pod: RunPod, held: AbstractSet[int]) -> tuple[PortAddress, ...]:
+def choose_ports(
+    pod: RunPod, held: AbstractSet[int], siblings: AbstractSet[int] = frozenset()
+) -> tuple[PortAddress, ...]:
     """One for each container port. Raises PortTakenError.
 
     Args:
         held: those of other pods, which may not listen yet.
+        siblings: those among them of the same workload. What leads to it leads to one of them already.
     """
     chosen: list[PortAddress] = []
     for wanted in pod.ports:
+        if wanted.external in siblings:
+            wanted = replace(wanted, external=0)  # noqa: PLW2901 (the same port, asked for otherwise)
         port = _choose(wanted, pod.pod_key, held | {one.port for one in chosen})
         external = port if wanted.service == "NodePort" else 0
         chosen.append(PortAddress(container=wanted.container, port=port, external=external))
