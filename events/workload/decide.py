@@ -451,10 +451,7 @@ def _of_fact(fact: PodFact, edit: Edit, now: datetime) -> tuple[PodEvent, ...]:
 
 def _failed(fact: PodFact, pod: Pod, state: Workload, now: datetime) -> PodFailed:
     limit = KINDS[state.kind].backoff_limit(state.spec)
-    if fact.reason == NODE_PORT_TAKEN:
-        # S030: whoever has the node port may keep it for ever.
-        retry_at = None
-    elif limit is None:
+    if limit is None:
         # For ever, and ever more slowly while it does not get going.
         retry_at = now + retry_wait(failures_in_a_row(pod, fact.at) - 1)
     else:

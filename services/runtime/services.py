@@ -275,7 +275,7 @@ SERVICES: Final[dict[str, Service]] = {
             subscribe=(ALL_LOADS,),
         ),
         group="workers",
-        uid=10026,
+        uid=10025,
         settings=("autoscaler_speed",),
     ),
     "projector": Service(

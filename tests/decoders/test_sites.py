@@ -91,6 +91,7 @@ SITES: Final = {
     "services.runtime.log.log_state log_trouble": SPOILED + "commands; told as trouble of the log",
     "services.runtime.log.snapshots Snapshots._manifest": "services that may append; passed by (test_snapshots)",
     "services.runtime.nats.streams": SERVER,
+    "services.proxy.sessions Sessions": "proxies alone, who seal it; a forged one is no session",
     "services.subscriptions.admit read_sign_in": "servers, what a client sends in it; not answered, with a warning",
     "services.subscriptions.connections": SERVER,
     "services.subscriptions.feed": SERVER,
