@@ -58,8 +58,6 @@ def test_lists_and_descriptions_say_what_it_sets(api: ShapeServer, muster: Muste
     listed = muster(*noun.split(), "list", "--search", "tor", "-p", "default", "--cluster", "local")
     assert "torch" in listed.out
     assert "python:3.13, cpuCoreRequest 0.5" in listed.out
-    there_is(api, noun, row() | {"spec": {"priorityClass": "low", "labels": []}})
-    assert "priorityClass, labels" in muster(noun, "list").out
     (asked,) = api.asked("GET", NOUNS[noun][0])
     assert asked.query == {
         "search": ["tor"],
@@ -72,6 +70,8 @@ def test_lists_and_descriptions_say_what_it_sets(api: ShapeServer, muster: Muste
     assert "Scope:" in told
     assert "image: python:3.13" in told
     assert muster(*noun.split(), "describe", ID, "-o", "json").json() == row()
+    there_is(api, noun, row() | {"spec": {"priorityClass": "low", "labels": []}})
+    assert "priorityClass, labels" in muster(*noun.split(), "list").out
 
 
 def test_what_is_not_there_is_named_with_what_is(api: ShapeServer, muster: Muster, noun: str) -> None:

@@ -168,7 +168,7 @@ def test_in_a_submission_null_can_be_said() -> None:
         "spec": {"image": "a", "priorityClass": None, "labels": None, "compute": {"cpuCoreRequest": None}},
     }
     with pytest.raises(NotImplementedError, match="object cannot be written"):
-        operations.create_training1(TrainingCreation(name="n", project_id="p", cluster_id="c", spec=object())).content()  # pyright: ignore[reportArgumentType]
+        operations.create_training1(TrainingCreation(name="n", project_id="p", cluster_id="c", spec=object())).content()
 
 
 def test_a_wait_ends_and_says_why(served: Served, muster: Muster) -> None:

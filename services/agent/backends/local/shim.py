@@ -7,7 +7,7 @@ A run's folder holds: `run.json` (what to run), `lock` (held while the shim live
 runs), `stop.json` (written by the agent, then SIGTERM), `exit.json` (the end), `log` and `log.1`.
 """
 
-# ruff: noqa: PTH105, PTH110, PTH118, PTH123, PTH208, S606
+# ruff: noqa: PTH105, PTH108, PTH110, PTH118, PTH123, PTH208, S606
 # pathlib takes longer to import than everything else here together; there is no shell to start.
 
 import contextlib
@@ -72,7 +72,7 @@ def write_record(directory: str, name: str, record: dict[str, object], *, durabl
         if durable:
             os.fsync(descriptor)
     except OSError:
-        os.unlink(temporary)  # noqa: PTH108 - on a full disk, every try would leave one; pathlib is slow to import
+        os.unlink(temporary)  # on a full disk, every try would leave one
         raise
     finally:
         os.close(descriptor)
