@@ -11,7 +11,8 @@ from events.asset import Asset, credential_keys
 from events.department import NEVER_CHANGED
 from events.ids import KEY_PATTERN, incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name, name_taken
-from events.workload.fields.creation import Creation
+from events.workload.fields.creation import Creation, DistributedCreation
+from events.workload.spec import Distributed
 from services.api.code import is_kept
 from services.api.context import Call
 from services.api.issues import Issue, shown
@@ -69,11 +70,17 @@ def credentials_of(asked: Creation) -> frozenset[tuple[str, str]]:
 
 def _named_credentials(asked: Creation) -> Iterator[tuple[str, str, str]]:
     """(field, name, key) of each."""
-    spec, distributed = asked.order()
-    own_master = distributed is not None and distributed.master is not None and getattr(asked, "master_spec", None)
-    specs = {"spec": spec, **({"masterSpec": distributed.master} if distributed is not None and own_master else {})}
+    spec, beside = asked.order()
+    specs = {"spec": spec}
+    if (
+        isinstance(asked, DistributedCreation)
+        and asked.master_spec
+        and isinstance(beside, Distributed)
+        and beside.master
+    ):
+        specs["masterSpec"] = beside.master
     for path, one in specs.items():
-        for index, variable in enumerate(() if one is None else one.environment_variables):
+        for index, variable in enumerate(one.environment_variables):
             if (named := variable.user_credential) is not None and not variable.exclude:
                 yield f"{path}.environmentVariables[{index}].userCredential", named.name, named.key
 

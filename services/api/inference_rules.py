@@ -8,7 +8,7 @@ from events.workload.fields.inference import (
     MOST_REPLICAS,
     RETENTIONS_SECONDS,
     Autoscaling,
-    Model,
+    ServedModel,
     Serving,
     serving_url,
 )
@@ -76,7 +76,7 @@ def _scaling(given: Autoscaling) -> Iterator[Issue]:
         yield fault(f"{_AUTOSCALING}.scaleToZeroRetentionSeconds", details, "options")
 
 
-def _model(model: Model) -> Iterator[Issue]:
+def _model(model: ServedModel) -> Iterator[Issue]:
     if not model.name.isprintable() or " " in model.name:
         details = f"{shown(model.name)} has spaces or control characters; a model's name has none"
         yield fault("spec.model.name", details)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from events.fields.node import Node
-from events.workload.fields.inference import Model
+from events.workload.fields.inference import ServedModel
 from events.workload.spec import DistributedSpec
 
 type Default = bool | str | list[Any] | dict[str, Default] | None
@@ -45,7 +45,7 @@ OF_DISTRIBUTED: Final[dict[str, Default]] = {
 
 
 _OF_STRUCTS: Final[dict[type[Any] | None, dict[str, Default]]] = {
-    Model: {"credential": None},
+    ServedModel: {"credential": None},
 }
 """Of objects that the contract of trainings does not have."""
 

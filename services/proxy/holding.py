@@ -174,7 +174,7 @@ class Holding:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _hold(self, route: Route, found: _Inference) -> tuple[Target, ...]:
+    async def _hold(self, route: Route, found: _Inference) -> list[Target]:
         """Until a replica answers. Raises NoReplicaError."""
         if not self._routes.may_come(route):
             raise NoReplicaError(f"workload {route.workload_name} {self._routes.how_it_is(route)}")

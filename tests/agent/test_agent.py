@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from nats.aio.client import Client
 
 from development.servers import NatsServer
-from events.cluster_protocol import ObservedPod, RunPod, WantedCluster
+from events.cluster_protocol import ObservedPod, RunPod, SealedValues, WantedCluster
 from events.workload.commands import PodFactKind
 from services.agent.agent import Agent
-from services.agent.backends.interface import BackendError
+from services.agent.backends.interface import NO_VALUES, BackendError
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 from services.agent.wanted import Wanted, Whole
@@ -37,9 +37,9 @@ class NotNow(SimulatedBackend):
     def may_start(self) -> bool:
         return self.its_turn
 
-    async def apply(self, pod: RunPod) -> None:
+    async def apply(self, pod: RunPod, values: SealedValues = NO_VALUES) -> None:
         self.asked += 1
-        await super().apply(pod)
+        await super().apply(pod, values)
 
 
 @pytest.fixture
@@ -87,10 +87,10 @@ class Full(SimulatedBackend):
         super().__init__(NODES, RealClock())
         self.full = True
 
-    async def apply(self, pod: RunPod) -> None:
+    async def apply(self, pod: RunPod, values: SealedValues = NO_VALUES) -> None:
         if self.full:
             raise BackendError("no space left on device")
-        await super().apply(pod)
+        await super().apply(pod, values)
 
 
 async def test_a_run_that_cannot_be_started_says_why_once(

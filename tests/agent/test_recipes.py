@@ -10,7 +10,7 @@ import pytest
 from nats.aio.client import Client
 
 from development.servers import EVERYTHING, NatsServer
-from events.cluster_protocol import ObservedCluster, ObservedPod, RunPod, WantedCluster
+from events.cluster_protocol import ObservedCluster, ObservedPod, RunPod, SealedValues, WantedCluster
 from events.subjects import (
     OBSERVED_STREAM,
     agent_recipes_subject,
@@ -21,6 +21,7 @@ from events.subjects import (
 from services.agent import agent as agent_module
 from services.agent import recipes
 from services.agent.agent import Agent
+from services.agent.backends.interface import NO_VALUES
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 from services.agent.wanted import Changed, Wanted, Whole
@@ -42,9 +43,9 @@ class Counting(SimulatedBackend):
         super().__init__(NODES, RealClock())
         self.started: list[RunPod] = []
 
-    async def apply(self, pod: RunPod) -> None:
+    async def apply(self, pod: RunPod, values: SealedValues = NO_VALUES) -> None:
         self.started.append(pod)
-        await super().apply(pod)
+        await super().apply(pod, values)
 
 
 class Side:

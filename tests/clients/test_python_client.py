@@ -167,8 +167,9 @@ def test_in_a_submission_null_can_be_said() -> None:
         "assets": {"environmentId": None},
         "spec": {"image": "a", "priorityClass": None, "labels": None, "compute": {"cpuCoreRequest": None}},
     }
+    other: Any = object()
     with pytest.raises(NotImplementedError, match="object cannot be written"):
-        operations.create_training1(TrainingCreation(name="n", project_id="p", cluster_id="c", spec=object())).content()
+        operations.create_training1(TrainingCreation(name="n", project_id="p", cluster_id="c", spec=other)).content()
 
 
 def test_a_wait_ends_and_says_why(served: Served, muster: Muster) -> None:

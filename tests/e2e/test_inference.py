@@ -1,7 +1,7 @@
 """Inferences end to end on one machine: replicas that follow their load. S054, S067 to S070."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,7 +126,7 @@ def test_requests_to_an_inference_of_this_machine_start_its_replicas_and_their_e
 
 
 @contextmanager
-def stopped() -> Iterator[threading.Event]:
+def stopped() -> Generator[threading.Event]:
     """Set at the end, so that who waits for it does not for ever."""
     stop = threading.Event()
     try:

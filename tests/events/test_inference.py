@@ -20,14 +20,14 @@ from events.workload.commands import (
     ScaleInference,
     SuspendWorkload,
 )
-from events.workload.fields.inference import Autoscaling, Model, Serving, ServingPort
+from events.workload.fields.inference import Autoscaling, ServedModel, Serving, ServingPort
 from events.workload.pod import PodRef
 from events.workload.spec import Inference, TrainingSpec
 from events.workload.state import WorkloadScaled, bindable
 from tests.events.given import ID, SERVICE, Story, at, context, fact, names, placement, report
 
 
-def inference(*, replicas: int = 1, model: Model | None = None, **autoscaling: Any) -> CreateWorkload:
+def inference(*, replicas: int = 1, model: ServedModel | None = None, **autoscaling: Any) -> CreateWorkload:
     serving = Serving(serving_port=ServingPort(container=8000), autoscaling=Autoscaling(**autoscaling), model=model)
     return CreateWorkload(
         kind="Inference",
@@ -96,7 +96,7 @@ def test_the_bounds_that_follow_from_each_other_are_written_out_when_it_is_creat
 
 def test_replicas_find_their_port_and_their_model_in_their_environment() -> None:
     story = Story()
-    story.when(inference(model=Model(catalog="HuggingFace", name="org/model")))
+    story.when(inference(model=ServedModel(catalog="HuggingFace", name="org/model")))
     (pod_set,) = story.state.pod_sets
     told = {variable.name: variable.value for variable in pod_set.template.environment}
     assert told == {"PORT": "8000", "MODEL_ID": "org/model"}

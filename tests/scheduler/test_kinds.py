@@ -18,13 +18,13 @@ from events.workload.kinds.kind import Kind
 from events.workload.kinds.training import backoff_limit, template
 from events.workload.pod import PodId, PodRef
 from events.workload.pod_sets import PodSet
-from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, with_defaults
+from events.workload.spec import Beside, ComputeSpec, TrainingSpec, with_defaults
 from events.workload.state import WorkloadCreated
 from services.cluster_sync.reconcile import desired_pod, run_pod
 from tests.scheduler.world import World
 
 
-def master_and_workers(spec: TrainingSpec, _: Distributed | None) -> tuple[PodSet, ...]:
+def master_and_workers(spec: TrainingSpec, _: Beside) -> tuple[PodSet, ...]:
     """A master without GPUs, and workers that have another image."""
     of_all = template(spec)
     master = replace(of_all, image=f"{spec.image}-master", request=replace(of_all.request, gpu_devices=0, gpu_milli=0))

@@ -2199,7 +2199,7 @@ class InferenceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Where a replica listens. Mandatory."""
     autoscaling: Autoscaling | None = None
     """How many replicas there are."""
-    model: Model | None = None
+    model: ServedModel | None = None
     """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
     the image is all there is.
     """
@@ -2417,7 +2417,7 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Where a replica listens. Mandatory."""
     autoscaling: Autoscaling | None = None
     """How many replicas there are."""
-    model: Model | None = None
+    model: ServedModel | None = None
     """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
     the image is all there is.
     """
@@ -3124,7 +3124,7 @@ class InferenceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Where a replica listens. Mandatory."""
     autoscaling: Autoscaling | None = None
     """How many replicas there are."""
-    model: Model | None = None
+    model: ServedModel | None = None
     """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
     the image is all there is.
     """
@@ -3193,7 +3193,7 @@ class InferenceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", 
     """Rules of servingPort."""
     autoscaling: AutoscalingRules | None = None
     """Rules of autoscaling."""
-    model: ModelRules | None = None
+    model: ServedModelRules | None = None
     """Rules of model."""
 
 
@@ -3511,7 +3511,7 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Where a replica listens. Mandatory."""
     autoscaling: Autoscaling | None = None
     """How many replicas there are."""
-    model: Model | None = None
+    model: ServedModel | None = None
     """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
     the image is all there is.
     """
@@ -5394,8 +5394,8 @@ class Autoscaling(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Time without a request after which no replica is left: 60, 300, 900 or 1800 seconds. Default: never."""
 
 
-class Model(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Body of a request: Model."""
+class ServedModel(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ServedModel."""
 
     catalog: Literal["HuggingFace"] | None = None
     """Catalog that has the model. Default: HuggingFace, the only one so far."""
@@ -5657,8 +5657,8 @@ class AutoscalingRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Whether nobody may give any of it: only what is there anyway is possible."""
 
 
-class ModelRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Body of a request: ModelRules."""
+class ServedModelRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ServedModelRules."""
 
     catalog: TextRules | None = None
     """Rules of catalog."""
@@ -7390,7 +7390,7 @@ class ServingData(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Where a replica listens. Mandatory."""
     autoscaling: Autoscaling | None = None
     """How many replicas there are."""
-    model: Model | None = None
+    model: ServedModel | None = None
     """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none;
     the image is all there is.
     """

@@ -57,7 +57,7 @@ class Autoscaling(Section, frozen=True, kw_only=True):
     """Time without a request after which no replica is left: 60, 300, 900 or 1800 seconds. Default: never."""
 
 
-class Model(Section, frozen=True, kw_only=True):
+class ServedModel(Section, frozen=True, kw_only=True):
     """A model of a catalog."""
 
     catalog: Annotated[Literal["HuggingFace"], About(rows="S067")] = "HuggingFace"
@@ -75,7 +75,7 @@ class Serving(Section, frozen=True, kw_only=True):
     """Where a replica listens. Mandatory."""
     autoscaling: Annotated[Autoscaling, About(rows="S068 S069")] = Autoscaling()
     """How many replicas there are."""
-    model: Annotated[Model | None, About(rows="S067")] = None
+    model: Annotated[ServedModel | None, About(rows="S067")] = None
     """Model that the replicas serve. The image is what serves it, such as a text-generation server. Default: none; the
     image is all there is.
     """
