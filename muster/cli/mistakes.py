@@ -31,7 +31,7 @@ _PLAINLY: Final = 0.75
 """Likeness from which on a word is a typing error, and not another word: `get` is no `set`."""
 _MOST_NEAR: Final = 3
 
-_WORKS_ON: Final = ("workload", "training", "workspace")
+_WORKS_ON: Final = ("workload", "training", "workspace", "inference")
 _USUAL_NOUNS: Final[Mapping[str, str]] = {
     "job": "training",
     "notebook": "workspace",

@@ -54,7 +54,7 @@ from services.runtime.log.floors import StaleLogError
 
 MAX_PAGE: Final = 100
 """Assets in an answer: each has up to 64 KiB."""
-MAX_ASSETS: Final[dict[AssetScope, int]] = {"tenant": 10_000, "cluster": 1_000, "project": 1_000}
+MAX_ASSETS: Final[dict[AssetScope, int]] = {"tenant": 10_000, "cluster": 1_000, "department": 1_000, "project": 1_000}
 """Of one kind: for everybody, for one cluster, in one project."""
 MAX_OWN_CREDENTIALS: Final = 100
 """Of one person in one place: nobody takes the room of all others."""

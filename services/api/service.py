@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from typing import Final, cast
 
 import uvicorn
@@ -106,16 +106,8 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             ready=lambda: health.serving and connection.is_connected,
             alarm=lambda: ". ".join(filter(None, (health.alarm, *store.voids.doubted(actors.subject)))),
         )
-        tidying = (
-            asyncio.create_task(tidy(api), name="tidy-code"),
-            asyncio.create_task(tidy_credentials(api), name="tidy-credentials"),
-        )
-        try:
+        async with _tidying(api):
             await _serve(api, settings, certificate, health, stop)
-        finally:
-            for task in tidying:
-                task.cancel()
-            await asyncio.gather(*tidying, return_exceptions=True)
     finally:
         await feed.close()
         await account_use.close()
@@ -124,6 +116,20 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         await verifier.close()
         await queries.close()
         await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def _tidying(api: Api) -> AsyncGenerator[None]:
+    tasks = (
+        asyncio.create_task(tidy(api), name="tidy-code"),
+        asyncio.create_task(tidy_credentials(api), name="tidy-credentials"),
+    )
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _serve(

@@ -143,7 +143,7 @@ def test_all_that_is_wrong_with_an_environment_is_told_at_once(
         ("Distributed", {"numWorkers": 0}, {"spec.numWorkers"}),
         ("Nonsense", {}, {"meta.workloadType"}),
         ("Training", {"assets": {"environmentId": NEVER}}, {"spec.assets.environmentId"}),
-        ("Training", {"assets": {"datasourceIds": ["x"]}}, {"spec.assets.datasourceIds"}),
+        ("Training", {"assets": {"datasourceIds": ["x"]}}, {"spec.assets.datasourceIds[0]"}),
     ],
 )
 def test_a_template_has_the_fields_of_its_kind(
@@ -354,7 +354,7 @@ def test_unsuitable_assets_are_refused_by_name(admin: httpx.Client, alice: httpx
         ("templateId", {"templateId": NEVER}, "there is no template"),
         ("templateId", {"templateId": id_of(workspaces)}, "there is no template"),
         ("assets.computeId", {"assets": {"computeId": "nonsense"}}, "there is no compute resource"),
-        ("assets.datasourceIds", {"assets": {"datasourceIds": [NEVER]}}, "not built yet"),
+        ("assets.datasourceIds[0]", {"assets": {"datasourceIds": [NEVER]}}, "there is no data source"),
         ("templateId", {"templateId": 5}, "must be a text"),
     ):
         found = issues(admin.post(TRAININGS, json=request(served, {"image": "i"}, **more)))

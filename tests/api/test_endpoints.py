@@ -181,7 +181,7 @@ def test_another_projects_workload_is_as_if_it_were_not_there(served: Served, al
 
 def test_administrators_see_how_full_the_streams_are(admin: httpx.Client) -> None:
     streams = {stream["name"]: stream for stream in admin.get(f"{V1}/streams").json()["streams"]}
-    assert set(streams) == {"ACTORS", "CODE", "EVENTS", "WANTED"}
+    assert set(streams) == {"ACTORS", "CODE", "CREDENTIALS", "EVENTS", "WANTED"}
     assert (streams["WANTED"]["nearlyFull"], streams["WANTED"]["maxBytes"]) == (False, 256 * 1024**2)
 
 

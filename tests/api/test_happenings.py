@@ -19,7 +19,13 @@ from tests.support.fuzz import of_struct
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SILENT = {"PodsReserved", "ReservationsReleased"}
 """Of nodes: their workloads tell."""
-OF_QUOTAS = {"ProjectCreated", "ProjectChanged", "ProjectDeleted", *(kind.__name__ for kind in get_args(BudgetEvent))}
+OF_QUOTAS = {
+    "ProjectCreated",
+    "ProjectChanged",
+    "ProjectDeleted",
+    "ProjectMoved",
+    *(kind.__name__ for kind in get_args(BudgetEvent)),
+}
 
 
 @pytest.mark.parametrize(

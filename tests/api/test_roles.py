@@ -55,6 +55,12 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "delete_workspace": OPERATE,
     "suspend_workspace": OPERATE,
     "resume_workspace": OPERATE,
+    "create_inference": ((403, 202, 202, 202), (403, 403, 403, 202)),
+    "evaluate_inference": ((403, 200, 200, 200), (403, 403, 403, 200)),
+    "get_inference": READ,
+    "delete_inference": OPERATE,
+    "suspend_inference": OPERATE,
+    "resume_inference": OPERATE,
     "list_environments": EVERYBODY,
     "create_environment": ((403, 403, 202, 202), (403, 403, 403, 202)),
     "get_environment": READ,
@@ -92,6 +98,10 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "set_workspace_policy": GRANT,
     "delete_workspace_policy": GRANT,
     "rehearse_workspace_policy": ((403, 403, 200, 200), (403, 403, 403, 200)),
+    "get_inference_policy": READ,
+    "set_inference_policy": GRANT,
+    "delete_inference_policy": GRANT,
+    "rehearse_inference_policy": ((403, 403, 200, 200), (403, 403, 403, 200)),
     "create_workloads": ((403, 202, 202, 202), (403, 403, 403, 202)),  # all or nothing: what one item is refused with
     "act_on_workloads": ((202,) * 4, (202,) * 4),  # each id has its own status (tests/api/test_acts.py)
     "list_workload_types": EVERYBODY,
@@ -102,6 +112,7 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "change_workload": OPERATE,
     "transfer_workload": OPERATE,  # to who has it; to others: tests/ownership/test_decide.py
     "undo_act": OPERATE,
+    "workload_connections": READ,
     "workload_history": READ,
     "workload_pods": READ,
     "workload_logs": READ,
@@ -179,7 +190,7 @@ OF_SOURCES: Final = {f"{kind.replace('-', '_')}_data_source": spec for kind, spe
 CREDENTIAL: Final = {"kind": "generic-secret", "data": {"token": "x"}}
 OF_ASSETS: Final[dict[str, dict[str, Any]]] = OF_SOURCES | {"credential": CREDENTIAL}
 ASSETS: Final = ("environment", "compute_resource", "template", *OF_ASSETS)
-POLICIES: Final = ("training", "distributed", "workspace")
+POLICIES: Final = ("training", "distributed", "workspace", "inference")
 BUDGET: Final = {"gpuHours": 1_000_000}
 """That nothing here exhausts."""
 PUBLIC: Final = frozenset({"alive", "ready", "openapi", "docs"})

@@ -117,7 +117,7 @@ async def test_people_audit_keys_and_files_are_kept_and_nobody_can_read_them(
     await given.people(client, 5)
     done = await given.backed_up(fresh_log, tmp_path)
     entries = {part.name: part.entries for part in done.manifest.kept}
-    assert entries == {"ACTORS": 5, "AUDIT": 5, "KEYS": 5, "WEBHOOKS": 5, "CODE": 0, "files": 2}
+    assert entries == {"ACTORS": 5, "AUDIT": 5, "KEYS": 5, "WEBHOOKS": 5, "CODE": 0, "CREDENTIALS": 0, "files": 2}
     everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for secret in (b"person 1", b"secret of the key", b"kubeconfig"):
         assert secret not in everything

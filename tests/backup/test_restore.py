@@ -63,6 +63,7 @@ async def test_each_restore_raises_the_incarnation_and_its_log_can_be_backed_up_
             "KEYS",
             "ACTORS",
             "CODE",
+            "CREDENTIALS",
             "FEED",
             "WEBHOOKS",
         ):

@@ -26,7 +26,7 @@ from tests.support.shapes import ShapeServer
         ("allowOverQuota", "spec.allowOverQuota", "Workspace"),
         ("storage", "spec.storage", "hostPath:"),
         ("image", "spec.image", "--image python:3.13"),
-        ("exposedUrls", "spec.exposedUrls", "not built yet"),
+        ("dataVolume", "spec.storage.dataVolume", "not built yet"),
         ("projectId", "projectId", "--project"),
     ],
 )

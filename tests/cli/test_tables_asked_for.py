@@ -22,12 +22,12 @@ def headings(ran: Any) -> list[str]:
 def test_columns_that_are_kept_are_those_of_that_command_s_table_until_they_are_forgotten(
     listed: ShapeServer, muster: Any, home: Path
 ) -> None:
-    usual = headings(muster("workload", "list"))
+    usual, of_trainings = headings(muster("workload", "list")), headings(muster("training", "list"))
     ran = muster("workload", "list", "--columns", "PHASE,name", "--set-default-columns")
     assert headings(ran) == ["PHASE", "NAME"]
     assert headings(muster("workload", "list")) == ["PHASE", "NAME"]
     assert headings(muster("workload", "list", "--columns", "id")) == ["ID"]
-    assert headings(muster("training", "list")) == usual
+    assert headings(muster("training", "list")) == of_trainings
     assert len(headings(muster("workload", "list", "-o", "wide"))) > len(usual)
     assert "submittedBy" in muster("workload", "list", "-o", "csv").out
     assert (home / "config/muster/preferences.toml").read_text().endswith('"workload list" = ["phase", "name"]\n')

@@ -265,6 +265,7 @@ def test_every_flag_of_the_registry_is_there() -> None:
     of_field = {node.path: node.about.flag for node in tree(TrainingCreation).walk() if node.about and node.about.flag}
     assert set(of_field.values()) - {name for flag in FLAGS for name in flag.names} <= {
         "--name", "--name-prefix", "--project", "--cluster", "--command", "--args", "--template", "--compute",
+        "--datasource",
     }  # fmt: skip
     assert of_field.keys() <= FLAG_OF_FIELD.keys()
 

@@ -4,6 +4,7 @@ public event of the log once, in order, with the same ids and bytes.
 
 import asyncio
 import random
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -114,20 +115,23 @@ async def test_the_feed_survives_a_killed_server(nats_server: NatsServer, fresh_
 
 async def test_a_feed_of_another_log_is_not_gone_on_with(fresh_log: NatsServer) -> None:
     """Given a log that was made anew beside an old FEED: no event of it is passed by in silence."""
+    other = some_log(3)
+    at = made_of(other)[-1].place.seq - 1
+    another = next(each for seed in count(4) if other[at].record != (each := some_log(seed))[at].record)
     async with a_log(fresh_log) as log:
-        await log.append(some_log(3))
+        await log.append(other)
         async with feeding(fresh_log):
-            await log.holds(some_log(3))
+            await log.holds(other)
         before = await log.feed()
         await log.remake_log()
-        await log.append(some_log(4))
+        await log.append(another)
         async with feeding(fresh_log) as health:
             async with asyncio.timeout(20):
                 while "another log" not in health.reason:
                     await asyncio.sleep(0.01)
             assert await log.feed() == before
             await log.delete_feed()
-            await log.holds(some_log(4))
+            await log.holds(another)
 
 
 def test_forgetting_what_is_over_changes_no_event() -> None:

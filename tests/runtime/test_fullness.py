@@ -10,6 +10,7 @@ from events.subjects import (
     ACTORS_STREAM,
     AUDIT_STREAM,
     CODE_STREAM,
+    CREDENTIALS_STREAM,
     EVENTS_STREAM,
     OBSERVED_STREAM,
     SNAPSHOTS_STREAM,
@@ -49,7 +50,7 @@ async def test_a_stream_that_is_four_fifths_full_raises_an_alarm_until_there_is_
 
 
 def test_what_lets_go_of_the_oldest_is_full_in_good_order() -> None:
-    assert set(WATCHED) == {ACTORS_STREAM, CODE_STREAM, EVENTS_STREAM, WANTED_STREAM}
+    assert set(WATCHED) == {ACTORS_STREAM, CODE_STREAM, CREDENTIALS_STREAM, EVENTS_STREAM, WANTED_STREAM}
     assert not {AUDIT_STREAM, OBSERVED_STREAM, SNAPSHOTS_STREAM} & set(WATCHED)
 
 
