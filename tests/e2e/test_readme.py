@@ -118,4 +118,7 @@ def test_no_example_is_forgotten_here() -> None:
         "workspace",
         "distributed",
         "all-reduce",
+        # And these in test_inference.py and test_ports.py.
+        "inference",
+        "served",
     }

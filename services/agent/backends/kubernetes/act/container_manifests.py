@@ -64,7 +64,8 @@ def readiness_probe(run: RunPod) -> Manifest:
                 "scheme": "HTTPS" if probe.https else "HTTP",
                 **({"host": probe.host} if probe.host else {}),
             },
-            "initialDelaySeconds": probe.delay_seconds,
+            # None is 0 to the API server, which says so by leaving it out.
+            **({"initialDelaySeconds": probe.delay_seconds} if probe.delay_seconds else {}),
             "periodSeconds": probe.period_seconds,
             "timeoutSeconds": probe.timeout_seconds,
             "successThreshold": probe.successes,
