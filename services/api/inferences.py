@@ -16,7 +16,7 @@ _EXAMPLE = {
     "projectId": "7d1c2b3a-0000-8000-8000-000000000000",
     "clusterId": "5e6f7a8b-0000-8000-8000-000000000000",
     "spec": {
-        "image": "ghcr.io/huggingface/text-generation-inference",
+        "image": "huggingface/text-generation-inference",
         "model": {"catalog": "HuggingFace", "name": "Qwen/Qwen2.5-0.5B-Instruct"},
         "compute": {"gpuDevicesRequest": 1},
         "servingPort": {"container": 8000},
