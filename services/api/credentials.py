@@ -30,7 +30,7 @@ from events.authorize import Permission
 from events.fields.declare import Body, Limits
 from events.fields.node import tree
 from events.ids import incarnation_id, key_of_id
-from events.subjects import credential_subject, credential_value_id
+from events.subjects import credential_subject, credential_value_id, credentials_of
 from services.api import answers
 from services.api.asset_core import (
     LIST,
@@ -61,6 +61,10 @@ MAX_VALUE_BYTES: Final = 16 * 1024
 MAX_DATA_BYTES: Final = 32 * 1024
 """Of all values of a credential: a run that needs several still fits a message."""
 TIDY_SECONDS: Final = 3600.0
+MOST_VALUES: Final = 500
+"""Of one person, with those that were replaced and are not removed yet: else one who replaces one again and again fills
+the store for everybody within minutes.
+"""
 """How often values that no credential has any more are looked for; they are seen so twice before they go."""
 KEYS: Final[dict[CredentialKind, tuple[frozenset[str], frozenset[str]]]] = {
     "password": (frozenset({"username", "password"}), frozenset()),
@@ -332,8 +336,17 @@ async def _keep(call: Call, owner: str, value_id: str, values: dict[str, str]) -
             503, "this installation keeps no credentials: an operator sets MUSTER_CREDENTIAL_PUBLIC_KEY_FILE",
             details="no_credential_store",
         )  # fmt: skip
+    kept, subject = KeptCredentials(call.api.requests), credential_subject(owner, value_id)
+    there = await kept.subjects(credentials_of(owner))
+    if len(there) >= MOST_VALUES and subject not in there:
+        message = (
+            f"{len(there)} values of your credentials are kept, with replaced ones, and at most {MOST_VALUES} are "
+            "possible; delete credentials, or try again in two hours, when replaced values are gone"
+        )
+        again = {"Retry-After": str(int(2 * TIDY_SECONDS))}
+        raise ApiError(429, message, details="too_many_values", headers=again)
     try:
-        await KeptCredentials(call.api.requests).put(owner, value_id, values, read_public(file))
+        await kept.put(owner, value_id, values, read_public(file))
     except KeyFileError as error:
         log.warning("no_public_key", reason=str(error))
         told = "the store of credentials has no key; ask an operator"

@@ -251,15 +251,15 @@ class Commands:
             return await self._other_currency(command)
         if isinstance(command, ResumeWorkload) or (isinstance(command, UndoAct) and command.act == "WorkloadSuspended"):
             return await self._exhausted(await self._project_of(command.workload_id))
-        if isinstance(command, CreateAsset | ChangeAsset | SetPolicy | ChangeWorkload):
+        if isinstance(command, CreateAsset | ChangeAsset | SetPolicy | ChangeWorkload | UndoAct):
             return await self._written_obstacle(command, admitted)
         return await self._creation_obstacle(command, admitted) if isinstance(command, CreateWorkload) else None
 
     async def _written_obstacle(
-        self, command: CreateAsset | ChangeAsset | SetPolicy | ChangeWorkload, admitted: AdmittedCommand
+        self, command: CreateAsset | ChangeAsset | SetPolicy | ChangeWorkload | UndoAct, admitted: AdmittedCommand
     ) -> Refusal | None:
         """Why this may not be written, which holds as much as somebody gives."""
-        if isinstance(command, ChangeWorkload):
+        if isinstance(command, ChangeWorkload | UndoAct):
             project = await self._project_of(command.workload_id)
             project_id = "" if project is None else project.project_id
         else:

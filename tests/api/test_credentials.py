@@ -15,7 +15,7 @@ from development.servers import EVERYTHING, NatsServer
 from events.aggregate import ASSET
 from events.ids import key_of_id
 from events.subjects import credential_value_id
-from services.api import asset_core
+from services.api import asset_core, credentials
 from services.api.credentials import remove_unused
 from services.runtime.credentials.kept import KeptCredentials
 from services.runtime.log.jetstream import JetStreamEventStore
@@ -201,6 +201,22 @@ def test_a_person_has_a_hundred_in_one_place_and_no_more(
         refused = ann.post(CREDENTIALS, json=body_of(served))
         assert (refused.status_code, refused.json()["details"]) == (403, "too_many_assets")
         assert "at most 2 are possible: delete some" in refused.json()["message"]
+        made(bob, served)
+
+
+def test_who_replaces_values_again_and_again_waits_until_old_ones_are_gone(
+    admin: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one person could fill the store for everybody."""
+    monkeypatch.setattr(credentials, "MOST_VALUES", 3)
+    with person(served, admin) as ann, person(served, admin) as bob:
+        path = f"{CREDENTIALS}/{made(ann, served)['meta']['id']}"
+        for number in range(2):
+            change = {"spec": {"kind": "generic-secret", "data": {"token": f"v{number}"}}}
+            assert ann.put(path, json=change).status_code == 202
+        refused = ann.put(path, json={"spec": {"kind": "generic-secret", "data": {"token": "v9"}}})
+        assert (refused.status_code, refused.json()["details"]) == (429, "too_many_values")
+        assert int(refused.headers["retry-after"]) > 0
         made(bob, served)
 
 

@@ -18,7 +18,14 @@ from events.ids import TENANT_KEY
 from events.policy import SetPolicy
 from events.project import CreateProject, GrantProjectRole, RevokeProjectRole
 from events.tenant import GrantTenantRole, RevokeTenantRole
-from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
+from events.workload.commands import (
+    Changeable,
+    ChangeWorkload,
+    DeleteWorkload,
+    ResumeWorkload,
+    SuspendWorkload,
+    UndoAct,
+)
 from events.workload.fields.metadata import Annotation
 from events.workload.fields.process import EnvironmentVariable
 from services.commands.counts import Counts
@@ -204,6 +211,9 @@ async def test_changes_assets_and_policies_fill_the_hour_like_creations(scene: S
     assert isinstance(await scene.when(everywhere, "9", actor=Actor(id="bob")), Accepted)
     small = ChangeWorkload(workload_id=made.id, priority_class="high")
     assert isinstance(await scene.when(small, "10"), Accepted), "a small one fits"
+    before = Changeable(annotations=(Annotation(name="note", value="x" * 400_000),))
+    undo = UndoAct(workload_id=made.id, sequence=1, act="WorkloadChanged", before=before)
+    assert code(await scene.when(undo, "11")) == "too_many_bytes", "back and forth would fill it, too"
 
 
 async def until_accepted(scene: Scene, name: str, command_id: str) -> CommandReply:

@@ -106,11 +106,11 @@ class KeptCredentials:
     async def remove_all_of(self, owner: str) -> None:
         await self._purge(credentials_of(owner))
 
-    async def subjects(self) -> list[str]:
-        """Where all values stand."""
+    async def subjects(self, of: str = ALL_CREDENTIALS) -> list[str]:
+        """Where all values stand; `of`: those of this subject, with wildcards."""
         found: list[str] = []
         while True:
-            asked = {"subjects_filter": ALL_CREDENTIALS, "offset": len(found)}
+            asked = {"subjects_filter": of, "offset": len(found)}
             question = call("STREAM.INFO", CREDENTIALS_STREAM)
             answer = await self._requests.ask(question, msgspec.json.encode(asked), seconds=REQUEST_SECONDS)
             info = msgspec.json.decode(answer, type=_Info)
