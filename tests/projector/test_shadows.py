@@ -33,7 +33,7 @@ from tests.feed.given import a_log
 from tests.projections.happenings import Happenings
 from tests.projector.conftest import Run
 from tests.projector.test_projector import everything, quiet, reached
-from tests.support.lives import busy_world, feed
+from tests.support.lives import busy_world, feed, pieces
 
 pytestmark = pytest.mark.anyio
 
@@ -218,8 +218,8 @@ async def test_nothing_differs_while_commits_come_in(database: str, queries: Que
     feed(store, world.commits[:half])
 
     async def write() -> None:
-        for start in range(half, len(world.commits)):
-            feed(store, [world.commits[start]])
+        for piece in pieces(world.commits[half:], 1):
+            feed(store, piece)
             await asyncio.sleep(0)
 
     async with running(store), asyncio.TaskGroup() as tasks:
