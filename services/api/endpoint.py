@@ -169,11 +169,15 @@ async def _answer[C: Look](call: C, handler: Callable[[C], Awaitable[Response]])
     if not operation.public:
         await call.check_min_seq()
     try:
-        return await handler(call)
+        answer = await handler(call)
     except ApiError as error:
         if call.faults and error.issues is not None:
             raise bad_request([*call.faults, *error.issues][:MAX_ISSUES]) from None
         raise
+    if call.faults:
+        # It sent no command, which would have told them.
+        raise bad_request(call.faults)
+    return answer
 
 
 async def _token(api: Api, operation: Operation, request: Request) -> tuple[str, Ticket | None]:

@@ -324,6 +324,13 @@ def test_a_ticket_opens_one_stream_with_the_filters_that_it_was_made_with(served
         assert stream.one().data["subject"] == workload
 
 
+def test_a_ticket_is_asked_for_with_headers_that_can_be(served: Served) -> None:
+    """As every change: here nothing is sent that would tell."""
+    with served.client() as admin:
+        answer = admin.post(TICKETS, json={}, headers={"Idempotency-Key": "a b"})
+    assert (answer.status_code, answer.json()["complianceIssues"][0]["field"]) == (400, "Idempotency-Key")
+
+
 def test_a_ticket_that_is_none_or_is_not_for_this_is_refused(served: Served) -> None:
     given = ticket(served, projectId=served.project)
     for forged in ("x", given[:-1], given[:-1] + ("A" if given[-1] != "A" else "B"), given[4:]):
