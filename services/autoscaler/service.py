@@ -55,7 +55,6 @@ MOST_PER_TICK: Final = 500
 
 _SENT = Counter("muster_autoscaler_commands", "Changes of replicas asked for", ["outcome"])
 _NOT_READ = Counter("muster_autoscaler_reports_not_read", "Reports of load that could not be read")
-_KINDS: Final = tuple(aggregate.name for aggregate in FOLDED)
 _DECODER: Final = msgspec.json.Decoder(LoadReport)
 
 log = structlog.get_logger(__name__)
@@ -211,7 +210,7 @@ class Service:
         """
         if from_snapshot and (found := await self._snapshots.load()) is not None:
             self._fold.restore(*found)
-        target_seq = await self._store.last_seq(aggregates=_KINDS)
+        target_seq = await self._store.last_seq()
         subscription = await self._nc.subscribe(ALL_LOADS, cb=self._work.hear)  # pyright: ignore[reportUnknownMemberType]
         tasks: list[asyncio.Task[object]] = [
             asyncio.create_task(self._follow(health, target_seq)),
@@ -231,9 +230,12 @@ class Service:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await subscription.unsubscribe()
+        if self._caught_up.is_set():
+            await self._snapshots.save(self._fold.seq, self._fold.chains, datetime.now(UTC))
 
     async def _follow(self, health: Health, target_seq: int) -> None:
-        follower = follow_into(self._store, self._fold, on_standing=health.reader(), aggregates=_KINDS)
+        # The whole log, as other services of a process do: then it is read and decoded once for all of them.
+        follower = follow_into(self._store, self._fold, on_standing=health.reader())
         async with contextlib.aclosing(follower) as arrivals:
             if self._fold.seq >= target_seq:
                 self._caught_up.set()

@@ -77,6 +77,10 @@ class RoutesFollower:
         if from_snapshot and (found := await self._snapshots.load()) is not None:
             self.routes.restore(*found)
 
+    async def save(self) -> None:
+        """Before the end: the next start reads what came since."""
+        await self._snapshots.save(self.routes.seq, self.routes.chains, datetime.now(UTC))
+
     async def follow(self, health: Health, caught_up: asyncio.Event) -> None:
         """For ever; `caught_up` is set once all that was in the log at the beginning is known."""
         newest = await self._store.last_seq()
@@ -152,6 +156,8 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
                 await directory.until(stop)
                 for task in working:
                     task.cancel()
+            if caught_up.is_set():
+                await follower.save()
         finally:
             await replicas.close()
     finally:
