@@ -328,7 +328,7 @@ def _compare(session: Session, one: _Wanted) -> None:
             ExitCode.CONFLICT,
         )
         return
-    of_policies = _of_policies(there)
+    of_policies = set_by_policies(there)
     want = _effective(one, of_policies)
     if want is None:
         return
@@ -350,10 +350,10 @@ def _compare(session: Session, one: _Wanted) -> None:
     one.changes = {name.removeprefix("spec."): spec[name.removeprefix("spec.")] for name in differing}
 
 
-_POLICIES: Final = frozenset({"tenant policy", "project policy"})
+_POLICIES: Final = frozenset({"tenant policy", "department policy", "project policy"})
 
 
-def _of_policies(there: Row) -> Row:
+def set_by_policies(there: Row) -> Row:
     """What policies set of a workload's spec when it was made, as a spec: it keeps that, though its file says nothing
     of it.
     """

@@ -11,6 +11,8 @@ import pytest
 from development.servers import NatsServer, PostgresServer
 from development.stack import until
 from muster.cli.apply import _differing, _Wanted
+from muster.cli.apply import set_by_policies
+from services.api.policy_rules import SOURCE_OF
 from tests.support.api import Served, serving
 
 MANY = """
@@ -89,6 +91,12 @@ def test_a_sweep_that_is_applied_again_is_unchanged(alice: Served, muster: Any, 
     assert results(muster("apply", "-f", str(file), "-o", "json")) == {"sweep": "created"}
     assert results(muster("apply", "-f", str(file), "-o", "json")) == {"sweep": "unchanged"}
     assert muster("workload", "describe", f"{prefix}-sweep", "-o", "json").json()["spec"]["completions"] == 2
+
+
+@pytest.mark.parametrize("source", SOURCE_OF.values())
+def test_what_a_policy_of_any_scope_set_stands_below_a_file(source: str) -> None:
+    there = {"spec": {"image": "i", "tty": True}, "setBy": {"spec.image": source, "spec.tty": "request"}}
+    assert set_by_policies(there) == {"image": "i"}
 
 
 def test_what_policies_set_is_no_difference(

@@ -41,7 +41,7 @@ def encoded(value: object) -> bytes:
 
 def _write_null(value: object) -> None:
     if not isinstance(value, _Null):
-        raise NotImplementedError(f"{type(value).__name__} cannot be written as JSON")
+        raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def _text(value: object) -> str:
