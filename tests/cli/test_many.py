@@ -10,8 +10,8 @@ import pytest
 
 from development.servers import NatsServer, PostgresServer
 from development.stack import until
-from muster.cli.apply import _differing, _Wanted
-from muster.cli.apply import set_by_policies
+from muster.cli.apply import _differing, _Wanted, set_by_policies
+from muster.cli.values import Row
 from services.api.policy_rules import SOURCE_OF
 from tests.support.api import Served, serving
 
@@ -95,7 +95,7 @@ def test_a_sweep_that_is_applied_again_is_unchanged(alice: Served, muster: Any, 
 
 @pytest.mark.parametrize("source", SOURCE_OF.values())
 def test_what_a_policy_of_any_scope_set_stands_below_a_file(source: str) -> None:
-    there = {"spec": {"image": "i", "tty": True}, "setBy": {"spec.image": source, "spec.tty": "request"}}
+    there: Row = {"spec": {"image": "i", "tty": True}, "setBy": {"spec.image": source, "spec.tty": "request"}}
     assert set_by_policies(there) == {"image": "i"}
 
 
