@@ -128,9 +128,15 @@ class Door:
             await self._requests(client)
         except (OSError, TimeoutError, h11.LocalProtocolError):
             pass  # it went, or never came
+        except asyncio.CancelledError:
+            client.abort()  # nobody waits for who reads slowly
+            raise
         finally:
-            self.open.discard(task)
-            await client.close()
+            try:
+                await client.close()
+            finally:
+                # Until then it takes a file and memory, and counts.
+                self.open.discard(task)
 
     async def _requests(self, client: Peer) -> None:
         seconds = HEAD_SECONDS
