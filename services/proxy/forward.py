@@ -35,7 +35,7 @@ class TooLargeError(Exception):
     """The body is larger than what is passed on."""
 
 
-class _ClientGoneError(Exception):
+class ClientGoneError(Exception):
     """The client has closed its connection."""
 
 
@@ -70,7 +70,7 @@ class Exchange:
         except TimeoutError:
             pod.abort()  # it takes nothing of what is still to be sent
             raise StandsStillError(f"nothing moved for {self._idle_seconds:g} s") from None
-        except _ClientGoneError:
+        except ClientGoneError:
             self.begun = True
         finally:
             await pod.close()
@@ -111,12 +111,12 @@ class Exchange:
                         await _send(pod, h11.EndOfMessage())
                     break
                 case _:
-                    raise _ClientGoneError
+                    raise ClientGoneError
         if not await self._client.wait_for_more():
-            raise _ClientGoneError
+            raise ClientGoneError
 
     async def _answer(self, pod: Peer) -> bool:
-        """Whether both speak something else from here on. Raises BadAnswerError, _ClientGoneError."""
+        """Whether both speak something else from here on. Raises BadAnswerError, ClientGoneError."""
         while True:
             try:
                 event = await pod.next()
@@ -149,7 +149,7 @@ class Exchange:
         try:
             await self._client.send(event)
         except OSError as error:
-            raise _ClientGoneError from error
+            raise ClientGoneError from error
         except h11.LocalProtocolError as error:
             raise BadAnswerError(_words(error)) from error
         self._moved()

@@ -49,6 +49,12 @@ class Peer:
         self.http.receive_data(data)
         return bool(data)
 
+    async def gone(self) -> None:
+        """Once the other side has closed its end. For ever where it says much before: that waits on its way."""
+        while await self.wait_for_more():
+            if len(self.http.trailing_data[0]) > PIECE_BYTES:
+                await asyncio.Event().wait()
+
     async def close(self) -> None:
         """Once what is written is out, in LINGER_SECONDS at most; at once where the task is cancelled."""
         self.writer.close()

@@ -6,11 +6,13 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from events.workload.fields.connections import ExposedUrl
 from services.proxy import wire
 from tests.proxy.given import CONTAINER, Given, echo, head_of, program, proxy, url
+from tests.support.lives import FIRST
 
 pytestmark = pytest.mark.anyio
 
@@ -212,6 +214,31 @@ async def test_a_workload_that_cannot_answer_is_told_of_in_words() -> None:
         away = await client.get("/", headers=headers)
         assert away.status_code == 502
         assert f"port {CONTAINER} of workload tool does not answer" in away.json()["message"]
+
+
+async def test_a_request_that_one_pod_does_not_take_goes_to_another_and_is_carried_out_once() -> None:
+    """Of a pod that ended just now the log tells a moment later."""
+    bodies: list[bytes] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        bodies.append(await reader.readexactly(4))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await writer.drain()
+
+    given = Given()
+    async with program(handler) as port, proxy(given) as (_, at), httpx.AsyncClient() as client:
+        key = given.workload("tool", parallelism=3, completions=3)
+        async with program(echo) as gone:
+            given.runs(key, gone)
+        given.runs(key, port, pod=msgspec.structs.replace(FIRST, index=1))
+        given.runs(key, gone, pod=msgspec.structs.replace(FIRST, index=2))
+        for number in range(6):
+            answer = await client.post(
+                f"http://127.0.0.1:{at}/", content=b"%04d" % number, headers={"host": given.host(key), **ALICE}
+            )
+            assert answer.text == "ok"
+    assert bodies == [b"%04d" % number for number in range(6)]
 
 
 @pytest.mark.parametrize(
