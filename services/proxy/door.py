@@ -19,7 +19,14 @@ from events.refusal import Refusal
 from events.service_accounts import is_account_token, token_hash
 from events.workload.exposure import ProxyAddress
 from services.proxy.authorize import objection
-from services.proxy.forward import BadAnswerError, ClientGoneError, Exchange, StandsStillError, TooLargeError, UnreachableError
+from services.proxy.forward import (
+    BadAnswerError,
+    ClientGoneError,
+    Exchange,
+    StandsStillError,
+    TooLargeError,
+    UnreachableError,
+)
 from services.proxy.headers import (
     PLAIN_COOKIE,
     SECURE_COOKIE,
@@ -295,12 +302,12 @@ class Door:
         for left in reversed(range(MOST_PODS)):
             try:
                 async with self._replicas.one(route, client.gone) as target:
-                    await exchange.run(target, head)
-                return
+                    return await exchange.run(target, head)
             except UnreachableError:
                 alone = not route.serves and len(self._routes.targets(route)) <= 1
                 if alone or not left:
                     raise
+        raise AssertionError("the last one returned, or raised")
 
 
 def _host_of(headers: list[tuple[bytes, bytes]]) -> str:

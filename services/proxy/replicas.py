@@ -7,7 +7,6 @@ from typing import Final, Protocol
 
 from services.proxy.routes import Route, Routes, Target
 
-
 MOST_TURNS: Final = 10_000
 """Workloads of which it is remembered whose turn it is; of more, all begin anew."""
 
@@ -20,7 +19,7 @@ class NoReplicaError(Exception):
         self.again_seconds = again_seconds
 
 
-type Gone = Callable[[], Awaitable[None]]
+type Gone = Callable[[], Awaitable[object]]
 """Returns once who asks has gone."""
 
 
