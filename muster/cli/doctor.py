@@ -180,8 +180,8 @@ def _versions(served: str, url: str) -> Finding:
 
 
 def clock_finding(date: str | None, asked: datetime, answered: datetime) -> Finding:
-    """Whether the clocks agree. The server told its time at some moment from the question to the answer: a busy one takes
-    long for that.
+    """Whether the clocks agree. The server told its time at some moment from the question to the answer, and a busy
+    one takes long.
     """
     from email.utils import parsedate_to_datetime
 
