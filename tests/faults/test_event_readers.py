@@ -105,6 +105,7 @@ class Killable:
 
     def __init__(self, *command: str, **environment: str) -> None:
         self._command = command
+        self.environment = environment
         self._environment = os.environ | environment
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -116,6 +117,14 @@ class Killable:
         assert self._process.poll() is None, "it ended by itself"
         self._process.kill()
         self._process.wait()
+
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def end(self) -> None:
+        """Killed, where it has not ended by itself."""
+        if self.runs():
+            self.kill()
 
     def seen(self) -> psutil.Process:
         """As the system shows it."""
