@@ -1,5 +1,5 @@
-"""A rotation of the store's key that is killed again and again, beside others that are begun meanwhile and people who go
-on storing values: every value that was acknowledged opens in the end, with the one key that is left.
+"""A rotation of the store's key that is killed again and again, beside others that are begun meanwhile, and people who
+go on storing values: every value that was acknowledged opens in the end, with the one key that is left.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from services.runtime.credentials.kept import KeptCredentials
 from services.runtime.credentials.keys import Ring, new_ring, read_public, read_ring, write_public, write_ring
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests
+from services.runtime.process.settings import Settings
 from tests.faults.test_event_readers import Killable
 
 pytestmark = [pytest.mark.faults, pytest.mark.anyio, pytest.mark.timeout(1800)]
@@ -43,9 +44,17 @@ asyncio.run(main())
 
 
 class Store:
-    """Of one owner, as the API writes it."""
+    """Of one owner, as the API writes it; and who replaces its key."""
 
-    def __init__(self, requests: Requests, folder: Path) -> None:
+    def __init__(self, requests: Requests, folder: Path, settings: Settings) -> None:
+        self.rotation, self.second = (
+            Killable(
+                *(sys.executable, "-c", ROTATE, str(folder)),
+                MUSTER_NATS_URL=settings.nats_url,
+                MUSTER_NATS_PASSWORD=settings.nats_password,
+            )
+            for _ in range(2)
+        )
         self.private, self.public = folder / "private", folder / "public"
         write_ring(self.private, new_ring())
         write_public(self.public, read_ring(self.private))
@@ -76,27 +85,17 @@ class Store:
 @pytest.fixture
 async def store(fresh_log: NatsServer, tmp_path: Path) -> AsyncIterator[Store]:
     nc = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
-    yield Store(Requests(nc), tmp_path)
+    yield Store(Requests(nc), tmp_path, fresh_log.settings("rotate"))
     await nc.close()
 
 
 async def test_no_value_is_lost_however_often_a_rotation_is_killed(
-    store: Store,
-    fresh_log: NatsServer,
-    tmp_path: Path,
-    rounds: int,
-    chance: random.Random,
-    request: pytest.FixtureRequest,
+    store: Store, rounds: int, chance: random.Random, request: pytest.FixtureRequest
 ) -> None:
     count = VALUES_IN_SHORT if request.config.option.short else VALUES
     for number in range(count):
         await store.put(number)
-    settings = fresh_log.settings("rotate")
-    rotation = Killable(
-        *(sys.executable, "-c", ROTATE, str(tmp_path)),
-        MUSTER_NATS_URL=settings.nats_url,
-        MUSTER_NATS_PASSWORD=settings.nats_password,
-    )
+    rotation = store.rotation
     first, newest = read_ring(store.private), count
     for _ in range(rounds):
         rotation.start()
@@ -108,10 +107,9 @@ async def test_no_value_is_lost_however_often_a_rotation_is_killed(
         if chance.random() < 0.3 and rotation.runs():
             # One that stands still while another is begun, and goes on beside it.
             with rotation.paused():
-                other = Killable(sys.executable, "-c", ROTATE, str(tmp_path), **rotation.environment)
-                other.start()
+                store.second.start()
                 await asyncio.sleep(2)
-                other.end()
+                store.second.end()
         rotation.end()
         assert await store.lost() == []
     rotation.start()

@@ -105,7 +105,6 @@ class Killable:
 
     def __init__(self, *command: str, **environment: str) -> None:
         self._command = command
-        self.environment = environment
         self._environment = os.environ | environment
         self._process: subprocess.Popen[bytes] | None = None
 
