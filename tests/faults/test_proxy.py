@@ -19,10 +19,11 @@ from nats.aio.client import Client
 from development.ports import free_port
 from development.servers import EVERYTHING, NatsServer
 from events.codec import encode_commit
+from events.node import reservation_id
 from events.subjects import aggregate_subject
 from events.workload.commands import PodFact
 from events.workload.exposure import label_of
-from events.workload.pod import PodRef
+from events.workload.pod import PodAddress, PodRef, PortAddress
 from services.runtime.identity.local_keys import load_or_create_key, sign_token, write_jwks
 from services.runtime.nats.connection import connect
 from tests.faults.test_event_readers import Killable
@@ -113,7 +114,10 @@ class Scene:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         replica = Replica(index, try_, server.sockets[0].getsockname()[1], server, writers)
         self.replicas.append(replica)
-        self.given.runs(self.given.key, replica.port, pod=replica.ref, container=PORT)
+        self.world.place([(self.given.key, replica.ref, self.given.node, index)])
+        address = PodAddress(host="127.0.0.1", ports=(PortAddress(container=PORT, port=replica.port),))
+        running = PodFact(pod=replica.ref, kind="running", at=self.world.now, address=address)
+        self.given.report(self.given.key, running)
         await self.write()
 
     async def end_one(self, chance: random.Random) -> None:
@@ -124,6 +128,9 @@ class Scene:
         await asyncio.sleep(chance.uniform(0.0, 0.5))
         fact = PodFact(pod=victim.ref, kind="failed", at=self.world.now, exit_code=137)
         self.given.report(self.given.key, fact)
+        self.world.release(
+            self.given.node, [reservation_id(self.given.workload_id, victim.ref.pod_set, victim.index, 1, victim.try_)]
+        )
         await self.write()
         self.world.later(3600)
         await self.start(victim.index, victim.try_ + 1)

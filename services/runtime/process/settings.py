@@ -304,6 +304,13 @@ class Settings(BaseSettings):
         return [url.strip() for url in self.nats_url.split(",") if url.strip()]
 
     @property
+    def own_ports(self) -> frozenset[int]:
+        """Ports of Muster's own servers, as far as these settings name them."""
+        urls = (*self.nats_servers, self.postgres_url, self.postgres_reader_url)
+        named = (urlsplit(url).port for url in urls if url)
+        return frozenset(port for port in (*named, self.http_port, self.health_port, self.proxy_port) if port)
+
+    @property
     def subscriber_address(self) -> str:
         """`subscriber_url`, or where services find NATS."""
         return self.subscriber_url or self.nats_servers[0]

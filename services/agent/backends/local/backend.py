@@ -356,7 +356,7 @@ class LocalBackend:
     def _take_ports(self, run: _Run) -> ExitFile | None:
         """Have its ports, or say as its end which it cannot have."""
         others = [other for other in self._runs.values() if other.live]
-        held = {port.port for other in others for port in other.ports}
+        held = {port.port for other in others for port in other.ports} | self._machine.own_ports
         same = [other for other in others if other.pod.workload_id == run.pod.workload_id]
         try:
             run.ports = choose_ports(run.pod, held, {port.port for other in same for port in other.ports})
