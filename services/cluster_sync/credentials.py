@@ -74,8 +74,8 @@ class Credentials:
         """By variable. Raises NotFoundError, KeyFileError, SealError."""
         if desired.state.owner != desired.state.created_by:
             raise NotFoundError(
-                "it was given to another owner, and credentials are for workloads that their owner submitted: its owner "
-                "has to submit it again"
+                "it was given to another owner, and credentials are for workloads that their owner submitted: its "
+                "owner has to submit it again"
             )
         if self._key_file is None:
             raise KeyFileError("MUSTER_CREDENTIAL_KEY_FILE is not set")
