@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from events.load import InferenceLoad, LoadReport
+from events.load import LEAST_SECONDS, InferenceLoad, LoadReport
 from services.proxy.forward import UnreachableError
 from services.proxy.replicas import NoReplicaError, Replicas
 from services.proxy.routes import Route, Routes, Target
@@ -94,7 +94,7 @@ class Holding:
     def reports(self, inferences: Collection[str]) -> list[LoadReport]:
         """What was asked of each of these since the last time, also where that is nothing."""
         now = self._clock()
-        seconds = min(max(now - self._reported_at, 0.001), 3600.0)
+        seconds = min(max(now - self._reported_at, LEAST_SECONDS), 3600.0)
         self._reported_at = now
         told = [self._told(id_) for id_ in inferences]
         # What has gone is told no more; what is still under way is forgotten with its end.

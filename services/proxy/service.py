@@ -144,6 +144,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             idle_seconds=settings.proxy_idle_seconds,
             most_bytes=settings.proxy_max_body_bytes,
             most_connections=settings.proxy_max_connections,
+            most_connections_per_address=settings.proxy_max_connections_per_address,
         )
         caught_up = asyncio.Event()
         try:

@@ -333,7 +333,8 @@ SERVICES: Final[dict[str, Service]] = {
         settings=(
             *("health_port", "http_port", "nats_servers", "postgres_reader_url", "postgres_url"),
             *("proxy_cluster", "proxy_host", "proxy_idle_seconds", "proxy_max_body_bytes", "proxy_max_connections"),
-            *("proxy_hold_seconds", "proxy_max_connections_per_workload", "proxy_max_held_per_workload"),
+            *("proxy_hold_seconds", "proxy_max_connections_per_address", "proxy_max_connections_per_workload"),
+            "proxy_max_held_per_workload",
             *("proxy_pod_networks", "proxy_port", "proxy_session_hours", "proxy_url"),
         ),
     ),

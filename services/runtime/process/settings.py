@@ -188,6 +188,10 @@ class Settings(BaseSettings):
     all clusters."""
     proxy_max_connections: int = Field(default=2_000, ge=1)
     """Client connections that a proxy keeps open. One more is answered 503 and closed."""
+    proxy_max_connections_per_address: int = Field(default=500, ge=1)
+    """Client connections of a proxy from one address (for IPv6, one /64). One more is answered 429 and closed. Behind
+    an ingress all connections come from one address: set this to `MUSTER_PROXY_MAX_CONNECTIONS`, and limit clients in
+    the ingress."""
     proxy_max_connections_per_workload: int = Field(default=500, ge=1)
     """Requests and tunnels to one workload at once, for each proxy. One more is answered 503."""
     proxy_hold_seconds: float = Field(default=120.0, gt=0, le=3600)
