@@ -31,6 +31,8 @@ class _Inference:
     """Those that take connections. A process that runs may still be loading its model."""
     looking: dict[Target, asyncio.Task[None]] = field(default_factory=dict[Target, asyncio.Task[None]])
     """At those that do not take connections yet."""
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and another one is here, where its pods may answer otherwise than before."""
     held: int = 0
     arrived: int = 0
     """Since it was last reported; likewise below."""
@@ -79,17 +81,20 @@ class Holding:
         self._clock = clock
         self._inferences: dict[str, _Inference] = {}
         """By workload id."""
-        self._moved = asyncio.Event()
         self._reported_at = clock()
 
     def one(self, route: Route) -> contextlib.AbstractAsyncContextManager[Target]:
         """As `Replicas.one`."""
         return self._serving(route) if route.serves else self._others.one(route)
 
-    def moved(self) -> None:
-        """What the routes know has changed: whoever waits looks again."""
-        self._moved.set()
-        self._moved = asyncio.Event()
+    def moved(self, workload_ids: Collection[str] | None) -> None:
+        """What the routes know of these has changed, or of all (None): whoever waits for them looks again. Nobody else
+        does: the log moves all the time, and thousands may wait.
+        """
+        of = self._inferences if workload_ids is None else self._inferences.keys() & workload_ids
+        for found in (self._inferences[id_] for id_ in of):
+            found.moved.set()
+            found.moved = asyncio.Event()
 
     def reports(self, inferences: Collection[str]) -> list[LoadReport]:
         """What was asked of each of these since the last time, also where that is nothing."""
@@ -160,7 +165,7 @@ class Holding:
             while target in self._routes.targets(route):
                 if await self._takes(target):
                     found.up.add(target)
-                    self.moved()
+                    self.moved((route.workload_id,))
                     return
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_LOOK_SECONDS)
@@ -187,7 +192,7 @@ class Holding:
                 while not (targets := self._ready(route, found)):
                     if not self._routes.may_come(route):
                         raise NoReplicaError(f"workload {route.workload_name} {self._routes.how_it_is(route)}")
-                    await self._moved.wait()
+                    await found.moved.wait()
                 return targets
         except TimeoutError:
             told = self._routes.how_it_is(route)

@@ -107,14 +107,19 @@ class Routes(LogFold):
         """Keys of clusters, by id."""
         self._targets: dict[tuple[str, int], tuple[int, tuple[Target, ...]]] = {}
         """By workload and container port: the version of the workload that they are of, and where its pods answer."""
+        self._moved: set[str] = set()
+        """Ids of workloads with addresses that a commit changed; likewise below."""
+        self._all_moved = False
 
     @override
     def took(self, commit: Commit, before: Chain[Any], after: Chain[Any]) -> None:
         if commit.aggregate == CLUSTER.name:
             self._clusters[after.state.cluster_id] = commit.key
             self._targets.clear()
+            self._all_moved = True
             return
         was, now = before.state, after.state
+        self._moved.update(state.workload_id for state in (was, now) if asks(state))
         if (was.workload_id, asks(was)) != (now.workload_id, asks(now)):
             self._let_go(commit.key, was)
             self._enter(commit.key, now)
@@ -129,6 +134,13 @@ class Routes(LogFold):
         self._clusters = {chain.state.cluster_id: key for key, chain in self.of(CLUSTER).items()}
         for key, chain in self.of(WORKLOAD).items():
             self._enter(key, chain.state)
+
+    def moved(self) -> frozenset[str] | None:
+        """Ids of workloads of which something changed since this was asked last; None: perhaps of all."""
+        moved = None if self._all_moved else frozenset(self._moved)
+        self._moved.clear()
+        self._all_moved = False
+        return moved
 
     def __len__(self) -> int:
         return len(self._by_label)

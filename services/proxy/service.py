@@ -68,8 +68,8 @@ class RoutesFollower:
         self._bounds = bounds
         self._snapshots = FoldSnapshots(store.snapshots, NAME, shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
         self.routes = Routes(bounds)
-        self.moved: Callable[[], None] = lambda: None
-        """Called once the routes may have changed."""
+        self.moved: Callable[[frozenset[str] | None], None] = lambda _: None
+        """Called once the routes may have changed, with `Routes.moved`."""
 
     async def begin(self, *, from_snapshot: bool) -> None:
         """From the newest snapshot, or anew."""
@@ -89,7 +89,7 @@ class RoutesFollower:
             async with contextlib.aclosing(follow) as arrivals:
                 async for commits in arrivals:
                     if commits:
-                        self.moved()
+                        self.moved(self.routes.moved())
                     if self.routes.seq >= newest:
                         caught_up.set()
                     else:
