@@ -53,8 +53,14 @@ def bounds_of(settings: Settings) -> Bounds:
     urls = (*settings.nats_servers, settings.postgres_url, settings.postgres_reader_url)
     named = (urlsplit(url).port for url in urls if url)
     ports = (*named, settings.http_port, settings.health_port, settings.proxy_port)
+    by_cluster: dict[str, list[str]] = {}
+    for part in settings.proxy_pod_networks.split(","):
+        cluster_id, _, network = part.rpartition("=")
+        by_cluster.setdefault(cluster_id.strip().lower(), []).append(network)
+    networks = {id_: networks_of(",".join(named)) for id_, named in by_cluster.items()}
     return Bounds(
-        pod_networks=networks_of(settings.proxy_pod_networks),
+        pod_networks=networks.pop("", ()),
+        networks_of_clusters=networks,
         own_ports=frozenset(port for port in ports if port),
         cluster_id=settings.proxy_cluster,
     )
