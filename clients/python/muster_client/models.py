@@ -1989,8 +1989,8 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -1998,6 +1998,12 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2400,8 +2406,8 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2409,6 +2415,12 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2807,8 +2819,8 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2816,6 +2828,12 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2899,6 +2917,10 @@ class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel"
     """Rules of minReplicas."""
     max_replicas: WholeNumberRules | None = None
     """Rules of maxReplicas."""
+    slots_per_worker: WholeNumberRules | None = None
+    """Rules of slotsPerWorker."""
+    mpi_launcher_creation_policy: TextRules | None = None
+    """Rules of mpiLauncherCreationPolicy."""
     clean_pod_policy: TextRules | None = None
     """Rules of cleanPodPolicy."""
 
@@ -3494,8 +3516,8 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -3503,6 +3525,12 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -7368,8 +7396,8 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Framework, workers, what becomes of pods at the end."""
 
     distributed_framework: Framework
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -7377,6 +7405,12 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -7545,7 +7579,8 @@ if TYPE_CHECKING:
     type CredentialSpecKind = Literal["access-key", "docker-registry", "generic-secret", "ngc-key", "password"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
-    type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
+    type DistributedSpecMpiLauncherCreationPolicy = Literal["AtStartup", "WaitForWorkersReady"]
+    type Framework = Literal["JAX", "MPI", "PyTorch", "TensorFlow", "XGBoost"]
     type HappeningAbout = Literal["asset", "cluster", "department", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
@@ -7756,6 +7791,7 @@ else:
     CredentialSpecKind = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
+    DistributedSpecMpiLauncherCreationPolicy = str
     Framework = str
     HappeningAbout = str
     HealthStatus = str
