@@ -56,8 +56,7 @@ def pod_environment(
     """A clean base, then the workload's own, then what Muster says, which nobody may change.
 
     `devices`: those that stand behind the pod's shares, in their order; empty where it cannot be started. `home`: the
-    run's own home folder; empty: it has that of this machine's user. `more`: variables that only the backend knows, such
-    as its ports.
+    run's own home folder; empty: it has that of this machine's user. `more`: variables that only the backend knows.
     """
     key, _, value = run_mark(machine, pod.pod_key, pod.token).partition("=")
     return {
