@@ -17,6 +17,7 @@ from events.node import NodeFacts
 from events.project import PodSecurity
 from events.workload.commands import PodFactKind, PodWarning
 from events.workload.fields.scheduling import NodeSelectorTerm, PodAffinity, Toleration
+from events.workload.mpi import Mpi
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodAddress, PodRef
 from events.workload.pod_sets import Container, ContainerPort
@@ -124,6 +125,8 @@ class RunPod(_Message, frozen=True, kw_only=True):
     rendezvous: dict[str, str] = {}
     """Variables by which the pods of a workload find each other; addresses are for the agent to fill in
     (`events.workload.rendezvous`)."""
+    mpi: Mpi | None = None
+    """Of a pod of an MPI training: the agent makes its host files, and says in variables where they are."""
     cpu_milli: int = 0
     memory_bytes: int = 0
     cpu_limit_milli: int = 0

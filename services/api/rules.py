@@ -42,6 +42,7 @@ from services.api.container_rules import (
 from services.api.inference_rules import check_inference, check_stated_load
 from services.api.issues import Issue, fault, shown
 from services.api.label_rules import check_label_key, check_label_value
+from services.api.mpi_rules import check_launcher, check_mpi, taken_variables
 from services.api.placing_rules import (
     check_node_affinity,
     check_node_type,
@@ -143,6 +144,7 @@ def check_order(creation: Creation) -> Iterator[Issue]:
             yield from _over_quota(creation.spec)
         case DistributedCreation() if isinstance(beside, Distributed):
             yield from _distribution(beside.distribution)
+            yield from check_mpi(creation, beside)
             yield from _master(creation, beside.master)
         case InferenceCreation() if isinstance(beside, Inference):
             yield from check_inference(spec, beside.serving)
@@ -296,6 +298,8 @@ def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
     if isinstance(creation, DistributedCreation) and creation.master_spec is not None and distributed.master:
         yield from _of_master(check_cluster(distributed.master, cluster))
         yield from _of_master(_set_by_framework(distributed.master, framework, cluster.kind))
+    if isinstance(creation, DistributedCreation) and distributed.master and framework == "MPI":
+        yield from check_launcher(creation, distributed.master, cluster.kind)
 
 
 def check_within(creation: Creation, project: Project, department: Department = NEVER_CHANGED) -> Iterator[Issue]:
@@ -337,7 +341,7 @@ def _set_by_framework(spec: TrainingSpec, framework: DistributedFramework, kind:
     """As `_set_by_muster`, of the variables by which its pods find each other."""
     if kind == "simulated":
         return
-    taken = rendezvous.names(framework)
+    taken = rendezvous.names(framework) | taken_variables(framework, kind)
     for index, variable in enumerate(spec.environment_variables):
         if variable.name in taken and not variable.exclude:
             details = f"{variable.name} is set by Muster for {framework}; leave it out"

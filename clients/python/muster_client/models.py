@@ -991,6 +991,10 @@ class Cluster(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Whether only owners, and users who may override ownership, may act on its workloads."""
     ownership_protection_source: ClusterOwnershipProtectionSource
     """Who set ownership protection."""
+    storage_classes: list[StorageClass] | None
+    """Those of which it makes new claims, by name. Null where its agent has not told them, and for a simulated
+    cluster.
+    """
     created_at: datetime | None
     """When it was added."""
     nodes: int | None
@@ -2007,8 +2011,8 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2016,6 +2020,12 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2418,8 +2428,8 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2427,6 +2437,12 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2825,8 +2841,8 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2834,6 +2850,12 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2917,6 +2939,10 @@ class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel"
     """Rules of minReplicas."""
     max_replicas: WholeNumberRules | None = None
     """Rules of maxReplicas."""
+    slots_per_worker: WholeNumberRules | None = None
+    """Rules of slotsPerWorker."""
+    mpi_launcher_creation_policy: TextRules | None = None
+    """Rules of mpiLauncherCreationPolicy."""
     clean_pod_policy: TextRules | None = None
     """Rules of cleanPodPolicy."""
 
@@ -3530,8 +3556,8 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -3539,6 +3565,12 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -4196,6 +4228,17 @@ class RefusedReport(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """The rule that it breaks."""
     value: str
     """The value that the agent reported."""
+
+
+class StorageClass(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A class of storage of which a cluster makes new claims."""
+
+    name: str
+    """What `claimInfo.storageClass` names it by."""
+    default: bool
+    """Whether claims that name no class are of this one."""
+    attributes: list[str]
+    """Keys that `claimInfo.addedAttrValues` may have."""
 
 
 class Node(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7364,11 +7407,13 @@ class ClaimInfo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     size: str | None = None
     """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
     storage_class: str | None = None
-    """Storage class of the cluster. Default: the cluster's own default. Only on clusters of kind kubernetes."""
+    """Storage class of the cluster, one of those that it reports. Default: the cluster's own default."""
     access_modes: PvcAccessModes | None = None
     """How many nodes may use it, and how."""
     volume_mode: ClaimInfoVolumeMode | None = None
     """Block: the pod finds a device and no folder; only on clusters of kind kubernetes. Default: Filesystem."""
+    added_attr_values: list[PvcAddedAttrValue] | None = None
+    """Attributes of the claim, whose keys the storage class allows; at most 1000."""
 
 
 class ProbeHandler(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7406,8 +7451,8 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Framework, workers, what becomes of pods at the end."""
 
     distributed_framework: Framework
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -7415,6 +7460,12 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -7474,6 +7525,15 @@ class PvcAccessModes(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Pods of many nodes read it. Default: no."""
     read_write_many: bool | None = None
     """Pods of many nodes read and write it. Default: no."""
+
+
+class PvcAddedAttrValue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcAddedAttrValue."""
+
+    key: str
+    """Key, one of those that the storage class allows. Mandatory."""
+    value: str | None = None
+    """Value. On Kubernetes the claim has it as an annotation."""
 
 
 class HttpGet(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7583,7 +7643,8 @@ if TYPE_CHECKING:
     type CredentialSpecKind = Literal["access-key", "docker-registry", "generic-secret", "ngc-key", "password"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
-    type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
+    type DistributedSpecMpiLauncherCreationPolicy = Literal["AtStartup", "WaitForWorkersReady"]
+    type Framework = Literal["JAX", "MPI", "PyTorch", "TensorFlow", "XGBoost"]
     type HappeningAbout = Literal["asset", "cluster", "department", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
@@ -7796,6 +7857,7 @@ else:
     CredentialSpecKind = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
+    DistributedSpecMpiLauncherCreationPolicy = str
     Framework = str
     HappeningAbout = str
     HealthStatus = str
