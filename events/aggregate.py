@@ -196,7 +196,7 @@ POLICY: Final = Aggregate(
     evolve=policy.evolve,
     decide=policy.decide,
     about=lambda state: About(id=state.policy_id or None, project_id=state.project_id or None),
-    fold_version=2,
+    fold_version=3,
 )
 
 AGGREGATES: Final[dict[str, Aggregate[Any]]] = {

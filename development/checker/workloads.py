@@ -451,7 +451,7 @@ class Model:
         seconds = data.get("auto_deletion_time_after_completion_seconds")
         if seconds is not None:
             workload.spec = workload.spec | {"autoDeletionTimeAfterCompletionSeconds": seconds}
-        for marks in ("labels", "annotations"):
+        for marks in ("labels", "annotations", "storage"):
             if marks in data:
                 workload.spec = workload.spec | {marks: data[marks]}
         if (data.get("delete_at") is not None) != (seconds is not None and bool(workload.ended)):

@@ -22,6 +22,7 @@ from events.workload.commands import (
 )
 from events.workload.decide import final_name, retry_wait
 from events.workload.fields.metadata import Label
+from events.workload.fields.storage import EmptyDirVolume, PvcVolume, SecretVolume, StorageSpec
 from events.workload.pod import PodAddress, PodRef, PortAddress
 from events.workload.state import (
     bindable,
@@ -55,8 +56,8 @@ def _report(kind: PodFactKind, pod: PodRef | None = None, **more: Any) -> Report
     return report(fact(kind, pod, **more))
 
 
-def running() -> Story:
-    return Story().created().bound().saw(fact("starting"), fact("running"))
+def running(**spec: object) -> Story:
+    return Story().created(**spec).bound().saw(fact("starting"), fact("running"))
 
 
 def completed(**spec: object) -> Story:
@@ -425,6 +426,31 @@ def test_a_priority_of_what_has_ended_would_do_nothing_and_is_refused() -> None:
     assert (refusal.code, refusal.field) == ("workload_finished", "priorityClass")
     later = ChangeWorkload(workload_id=story.state.workload_id, auto_deletion_time_after_completion_seconds=60)
     assert names(story.when(later)) == ["WorkloadChanged"]
+
+
+def test_r30_of_volumes_only_paths_and_rights_of_files_change_and_not_once_it_has_ended() -> None:
+    claim, secret = (
+        PvcVolume(path="/data", existing_pvc=True, claim_name="c"),
+        SecretVolume(secret="s", mount_path="/s"),
+    )
+    before = StorageSpec(pvc=(claim,), secret_volume=(secret,))
+    story = running(storage=before)
+    elsewhere = replace(before, pvc=(replace(claim, path="/x"),), secret_volume=(replace(secret, default_mode="0400"),))
+    for other in (
+        replace(elsewhere, pvc=(replace(claim, claim_name="d"),)),
+        replace(elsewhere, pvc=()),
+        replace(elsewhere, empty_dir_volume=(EmptyDirVolume(path="/e"),)),
+    ):
+        refusal = story.refused(ChangeWorkload(workload_id=ID, storage=other))
+        assert (refusal.code, refusal.field) == ("volumes_fixed", "storage")
+    assert names(story.when(ChangeWorkload(workload_id=ID, storage=elsewhere))) == ["WorkloadChanged"]
+    assert story.state.spec.storage == elsewhere
+    assert story.when(ChangeWorkload(workload_id=ID, storage=elsewhere)) == ()
+    back = undoing("WorkloadChanged", made=Changeable(storage=elsewhere), before=Changeable(storage=before))
+    assert names(story.when(back)) == ["ActUndone", "WorkloadChanged"]
+    assert story.state.spec.storage == before
+    over = completed()
+    assert over.refused(ChangeWorkload(workload_id=over.state.workload_id, storage=before)).code == "workload_finished"
 
 
 @pytest.mark.parametrize("command", [SUSPEND, RESUME])

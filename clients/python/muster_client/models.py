@@ -539,6 +539,8 @@ class TrainingPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Fields that a training gets where nothing else sets them, as they were given."""
     rules: TrainingSpecFieldRules | None
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: list[str]
+    """Ids of data sources that every workload has."""
 
 
 class TrainingPolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -548,6 +550,8 @@ class TrainingPolicySetting(Model, frozen=True, kw_only=True, rename="camel", om
     """Fields that a training gets where neither a template, assets nor the request set them."""
     rules: TrainingSpecFieldRules | None = None
     """What may be given, in the tree of the fields."""
+    imposed_assets: list[str] | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class DistributedPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -559,6 +563,8 @@ class DistributedPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Fields that workers and masters get where nothing else sets them, as they were given."""
     rules: DistributedSpecFieldRules | None
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: list[str]
+    """Ids of data sources that every workload has."""
 
 
 class DistributedPolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -568,6 +574,8 @@ class DistributedPolicySetting(Model, frozen=True, kw_only=True, rename="camel",
     """Fields that workers, and a master of its own, get where neither a template, assets nor the request set them."""
     rules: DistributedSpecFieldRules | None = None
     """What may be given, in the tree of the fields; of a master, too."""
+    imposed_assets: list[str] | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class WorkspacePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -579,6 +587,8 @@ class WorkspacePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Fields that a workspace gets where nothing else sets them, as they were given."""
     rules: WorkspaceSpecFieldRules | None
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: list[str]
+    """Ids of data sources that every workload has."""
 
 
 class WorkspacePolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -588,6 +598,8 @@ class WorkspacePolicySetting(Model, frozen=True, kw_only=True, rename="camel", o
     """Fields that a workspace gets where neither a template, assets nor the request set them."""
     rules: WorkspaceSpecFieldRules | None = None
     """What may be given, in the tree of the fields."""
+    imposed_assets: list[str] | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class InferencePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -599,6 +611,8 @@ class InferencePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Fields that an inference gets where nothing else sets them, as they were given."""
     rules: InferenceSpecFieldRules | None
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: list[str]
+    """Ids of data sources that every workload has."""
 
 
 class InferencePolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -608,6 +622,8 @@ class InferencePolicySetting(Model, frozen=True, kw_only=True, rename="camel", o
     """Fields that an inference gets where neither a template, assets nor the request set them."""
     rules: InferenceSpecFieldRules | None = None
     """What may be given, in the tree of the fields."""
+    imposed_assets: list[str] | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class Rehearsal(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -904,6 +920,8 @@ class WorkloadChange(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """All labels that it has from then on; an empty list takes them off. Runs that begin later carry them."""
     annotations: list[Annotation] | UnsetType | None = UNSET
     """All annotations, likewise."""
+    storage: MountPaths | UnsetType | None = UNSET
+    """Where runs that begin later find claims and Secrets. Runs that are there keep what they have."""
 
 
 class History(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -991,6 +1009,10 @@ class Cluster(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Whether only owners, and users who may override ownership, may act on its workloads."""
     ownership_protection_source: ClusterOwnershipProtectionSource
     """Who set ownership protection."""
+    storage_classes: list[StorageClass] | None
+    """Those of which it makes new claims, by name. Null where its agent has not told them, and for a simulated
+    cluster.
+    """
     created_at: datetime | None
     """When it was added."""
     nodes: int | None
@@ -3317,6 +3339,8 @@ class ChangedValues(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """All labels."""
     annotations: list[ChangedMark] | None = None
     """All annotations."""
+    storage: VolumePlaces | None = None
+    """Where pods find its volumes."""
 
 
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3573,6 +3597,15 @@ class Annotation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Any text. Default: empty."""
     exclude: bool | None = None
     """Whether to drop the annotation of this name that a template sets."""
+
+
+class MountPaths(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MountPaths."""
+
+    pvc: list[PvcPath] | None = None
+    """Claims that pods are to find elsewhere."""
+    secret_volume: list[SecretPath] | None = None
+    """Secrets likewise, and the rights of their files."""
 
 
 class WorkloadCreatedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4196,6 +4229,17 @@ class RefusedReport(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """The rule that it breaks."""
     value: str
     """The value that the agent reported."""
+
+
+class StorageClass(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A class of storage of which a cluster makes new claims."""
+
+    name: str
+    """What `claimInfo.storageClass` names it by."""
+    default: bool
+    """Whether claims that name no class are of this one."""
+    attributes: list[str]
+    """Keys that `claimInfo.addedAttrValues` may have."""
 
 
 class Node(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5715,6 +5759,35 @@ class ChangedMark(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Its value."""
 
 
+class VolumePlaces(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where pods find volumes."""
+
+    pvc: list[str]
+    """Paths of its claims, in their order."""
+    secret_volume: list[str]
+    """Mount paths of its Secrets, likewise."""
+
+
+class PvcPath(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcPath."""
+
+    mounted_at: str
+    """Where they find it now: `path` of the volume."""
+    path: str
+    """Where runs that begin later find it."""
+
+
+class SecretPath(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretPath."""
+
+    mounted_at: str
+    """Where they find them now: `mountPath` of the volume."""
+    mount_path: str | None = None
+    """Where runs that begin later find them. Default: where they are."""
+    default_mode: str | None = None
+    """Rights of the files in four octal digits, in runs that begin later. Default: as they are."""
+
+
 class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody submitted a workload, and it was accepted."""
 
@@ -5927,6 +6000,10 @@ class WorkloadChangedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """All labels that it has from now on. Runs that begin later carry them."""
     annotations: list[AnnotationData] | None = None
     """All annotations that it has from now on, likewise."""
+    storage: StorageSpecData | None = None
+    """All volumes that it has from now on. Only mount paths of claims and Secrets, and rights of files, differ
+    from before. Runs that begin later have them.
+    """
 
 
 class WorkloadTransferredData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7302,6 +7379,25 @@ class AnnotationData(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Whether to drop the annotation of this name that a template sets."""
 
 
+class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Volumes of each pod, by their kind."""
+
+    config_map_volume: list[ConfigMapVolume] | None = None
+    """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
+    empty_dir_volume: list[EmptyDirVolume] | None = None
+    """Empty folders, gone with their pod; at most 1000."""
+    git: list[GitVolume] | None = None
+    """Repositories; at most 1000. The image needs git and timeout; on the cluster local, this machine does."""
+    host_path: list[HostPathVolume] | None = None
+    """Folders and files of the node; at most 1000. The project must be privileged."""
+    nfs: list[NfsVolume] | None = None
+    """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
+    pvc: list[PvcVolume] | None = None
+    """Persistent volume claims; at most 1000."""
+    secret_volume: list[SecretVolume] | None = None
+    """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
+
+
 class PublicActor(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Who caused an event, as an id of Muster's own that says nothing about the person."""
 
@@ -7364,11 +7460,13 @@ class ClaimInfo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     size: str | None = None
     """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
     storage_class: str | None = None
-    """Storage class of the cluster. Default: the cluster's own default. Only on clusters of kind kubernetes."""
+    """Storage class of the cluster, one of those that it reports. Default: the cluster's own default."""
     access_modes: PvcAccessModes | None = None
     """How many nodes may use it, and how."""
     volume_mode: ClaimInfoVolumeMode | None = None
     """Block: the pod finds a device and no folder; only on clusters of kind kubernetes. Default: Filesystem."""
+    added_attr_values: list[PvcAddedAttrValue] | None = None
+    """Attributes of the claim, whose keys the storage class allows; at most 1000."""
 
 
 class ProbeHandler(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7474,6 +7572,15 @@ class PvcAccessModes(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Pods of many nodes read it. Default: no."""
     read_write_many: bool | None = None
     """Pods of many nodes read and write it. Default: no."""
+
+
+class PvcAddedAttrValue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcAddedAttrValue."""
+
+    key: str
+    """Key, one of those that the storage class allows. Mandatory."""
+    value: str | None = None
+    """Value. On Kubernetes the claim has it as an annotation."""
 
 
 class HttpGet(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -2145,7 +2145,7 @@ def get_workload(
 def change_workload(
     workload_id: str, body: models.WorkloadChange, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Change the priority, labels or annotations of a workload, or when it is deleted automatically.
+    """Change priority, labels, annotations, mount paths or the automatic deletion of a workload.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
