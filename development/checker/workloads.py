@@ -296,7 +296,11 @@ class Model:
         elif "unknown" in phases:
             workload.phase = "Unknown"
         elif "running" in phases:
-            workload.phase = "Running"
+            behind = any(
+                pod.try_ and (isinstance(pod, Waiting) or pod.phase in {"bound", "starting"})
+                for pod in workload.pods.values()
+            )
+            workload.phase = "Degraded" if behind else "Running"
         elif phases & {"bound", "starting"}:
             workload.phase = "Initializing"
         elif workload.queued and workload.inference and not workload.replicas:

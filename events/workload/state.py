@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from events.phases import (
     FINISHED,
     NODE_UNREACHABLE,
+    PODS_RUN_AGAIN,
     SCALED_TO_ZERO,
     SCALED_TO_ZERO_MESSAGE,
     UNQUEUED,
@@ -28,6 +29,7 @@ from events.phases import (
     PodPhase,
     may_follow,
     nodes_unreachable,
+    pods_run_again,
 )
 from events.workload.fields.connections import ExposedUrl
 from events.workload.fields.inference import MOST_REPLICAS, ScaleReason, serving_url
@@ -673,6 +675,8 @@ def _derive(edit: Edit, *, queued: bool = False) -> None:
     if pods.unseen:
         # One that nobody sees is what a person must know of first, however many others run.
         _say(edit, Phase.UNKNOWN, reason=NODE_UNREACHABLE, names_unseen=True)
+    elif pods.running and pods.behind:
+        _say(edit, Phase.DEGRADED, reason=PODS_RUN_AGAIN, message=pods_run_again(pods.behind))
     elif pods.running:
         _say(edit, Phase.RUNNING)
     elif pods.coming:

@@ -119,7 +119,17 @@ class Chosen:
 _LEFT_OUT: Final = {
     "delete": ("Deleting",),
     "suspend": ("Stopped", "Stopping", "Completed", "Failed", "Deleting"),
-    "resume": ("Creating", "Pending", "Initializing", "Running", "Resuming", "Completed", "Failed", "Deleting"),
+    "resume": (
+        "Creating",
+        "Pending",
+        "Initializing",
+        "Running",
+        "Degraded",
+        "Resuming",
+        "Completed",
+        "Failed",
+        "Deleting",
+    ),
     "transfer": ("Deleting",),
     "undo": (),
 }
@@ -326,7 +336,7 @@ def _add_resume(app: typer.Typer, noun: str, kind: str | None, framework: str) -
         idempotency_key: IdempotencyOption = None,
     ) -> int:
         """Run suspended workloads again."""
-        there = frozenset({"Running", "Completed"})
+        there = frozenset({"Running", "Degraded", "Completed"})
         named = _Act(verb="resume", there=there, wait=wait, timeout=timeout, key=idempotency_key)
         chosen = Chosen(
             all=everything,
