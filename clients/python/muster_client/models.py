@@ -75,6 +75,8 @@ class Evaluation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Everything that is wrong with the request, by its own paths."""
     not_yet_in_force: list[str]
     """Paths of given fields that Muster does not act on yet."""
+    placement: Outlook | None = None
+    """Where it would run, and why it would wait. Only where placement is true, and a submission would be accepted."""
 
 
 class HttpResponse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1947,6 +1949,27 @@ class ComplianceIssue(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """What is wrong, what was given, what would do."""
     rule: Rule | None = None
     """The kind of rule that is broken."""
+
+
+class Outlook(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the scheduler would do with it now, beside everything that waits. Another moment may have another
+    answer.
+    """
+
+    outcome: OutlookOutcome
+    """runs: all pods that begin with it have room. waits: some, or all, wait. never: it cannot be placed as it is,
+    however much becomes free. unknown: the scheduler did not answer, or did not find out.
+    """
+    placed: list[WouldRun]
+    """Where pods would run, at most 100 nodes."""
+    more_nodes: int
+    """Nodes beyond them."""
+    waiting_pods: int
+    """Pods that would wait."""
+    reason: str | None
+    """Code of why they would wait, such as insufficient_gpu."""
+    message: str | None
+    """The same in a sentence, with numbers; or why it is not known."""
 
 
 class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4601,6 +4624,22 @@ class WorkloadRunningPublicEvent(Model, frozen=True, kw_only=True, rename="camel
     data: WorkloadRunning
 
 
+class WorkloadDegradedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Some of its processes run, and others ended and do not run again yet."""
+
+    type: Literal["muster.WorkloadDegraded.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: WorkloadDegraded
+
+
 class WorkloadUnknownPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A node of it has not answered for long: nobody knows whether its pods there run."""
 
@@ -5438,6 +5477,21 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Name for people. Default: the type."""
     exclude: bool | None = None
     """Whether to drop the address of this name that a template sets."""
+
+
+class WouldRun(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Pods of one pod set that would get the same node."""
+
+    pod_set: str
+    """Pod set, such as `main`."""
+    node: str
+    """Name of the node."""
+    node_pool: str
+    """The pool of that node."""
+    pods: int
+    """How many of them."""
+    gpus: float
+    """GPUs that they would hold there together."""
 
 
 class ServingPort(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6343,6 +6397,27 @@ class WorkloadInitializing(Model, frozen=True, kw_only=True, rename="camel", omi
 
 class WorkloadRunning(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """At least one of its processes runs."""
+
+    actor: PublicActor
+    """Who caused it."""
+    workload_id: str
+    """UUID. A name that is used again is another workload."""
+    name: str
+    """Unique among the living workloads of the project."""
+    project_id: str
+    """UUID."""
+    previous_phase: str
+    """The phase before."""
+    reason: str
+    """Code of the reason; empty where the phase says it all."""
+    message: str
+    """The same in a sentence, with numbers."""
+    attempt: int
+    """Counts the runs of the whole workload, from 1."""
+
+
+class WorkloadDegraded(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Some of its processes run, and others ended and do not run again yet."""
 
     actor: PublicActor
     """Who caused it."""
@@ -7701,6 +7776,7 @@ if TYPE_CHECKING:
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
     ]
     type NodeTaintFieldsEffect = Literal["NoExecute", "NoSchedule", "PreferNoSchedule"]
+    type OutlookOutcome = Literal["never", "runs", "unknown", "waits"]
     type Phase = Literal[
         "Completed",
         "Creating",
@@ -7733,6 +7809,7 @@ if TYPE_CHECKING:
         "no_such_node_pool",
         "node_port_taken",
         "node_unreachable",
+        "pods_run_again",
         "project_deleted",
         "quota_too_small",
         "quota_used",
@@ -7750,6 +7827,7 @@ if TYPE_CHECKING:
         | WorkloadPendingPublicEvent
         | WorkloadInitializingPublicEvent
         | WorkloadRunningPublicEvent
+        | WorkloadDegradedPublicEvent
         | WorkloadUnknownPublicEvent
         | WorkloadStoppingPublicEvent
         | WorkloadStoppedPublicEvent
@@ -7912,6 +7990,7 @@ else:
     MatchExpressionOperator = str
     MeasurementType = str
     NodeTaintFieldsEffect = str
+    OutlookOutcome = str
     Phase = str
     PhaseReason = str
     PodAffinityType = str
@@ -7929,6 +8008,7 @@ else:
             "muster.WorkloadPending.v1": WorkloadPendingPublicEvent,
             "muster.WorkloadInitializing.v1": WorkloadInitializingPublicEvent,
             "muster.WorkloadRunning.v1": WorkloadRunningPublicEvent,
+            "muster.WorkloadDegraded.v1": WorkloadDegradedPublicEvent,
             "muster.WorkloadUnknown.v1": WorkloadUnknownPublicEvent,
             "muster.WorkloadStopping.v1": WorkloadStoppingPublicEvent,
             "muster.WorkloadStopped.v1": WorkloadStoppedPublicEvent,
