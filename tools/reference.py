@@ -358,7 +358,7 @@ def refusals_page() -> str:
     phases = [
         (
             phase,
-            f"not built yet: {UNBUILT_PHASES[phase]}"
+            f"no workload enters it yet: {UNBUILT_PHASES[phase]}"
             if phase in UNBUILT_PHASES
             else "final"
             if phase in FINISHED
@@ -381,8 +381,9 @@ def refusals_page() -> str:
             *table("code", "status", "meaning", rows=refusals),
             "## Phases of a workload",
             "",
-            f"The desired phase is one of {', '.join(DesiredPhase)}. {', '.join(UNBUILT_PHASES)}",
-            "are not built yet, so no workload is in them.",
+            f"The desired phase is one of {', '.join(DesiredPhase)}.",
+            "A workload is Degraded while some of its pods run, and others ended in this attempt and do not run again",
+            "yet.",
             "",
             *table("phase", "", "possible next phases", rows=phases),
             "## Phases of a pod",

@@ -296,7 +296,11 @@ class Model:
         elif "unknown" in phases:
             workload.phase = "Unknown"
         elif "running" in phases:
-            workload.phase = "Running"
+            behind = any(
+                pod.try_ and (isinstance(pod, Waiting) or pod.phase in {"bound", "starting"})
+                for pod in workload.pods.values()
+            )
+            workload.phase = "Degraded" if behind else "Running"
         elif phases & {"bound", "starting"}:
             workload.phase = "Initializing"
         elif workload.queued and workload.inference and not workload.replicas:
@@ -451,7 +455,7 @@ class Model:
         seconds = data.get("auto_deletion_time_after_completion_seconds")
         if seconds is not None:
             workload.spec = workload.spec | {"autoDeletionTimeAfterCompletionSeconds": seconds}
-        for marks in ("labels", "annotations"):
+        for marks in ("labels", "annotations", "storage"):
             if marks in data:
                 workload.spec = workload.spec | {marks: data[marks]}
         if (data.get("delete_at") is not None) != (seconds is not None and bool(workload.ended)):

@@ -9,6 +9,7 @@ from events.actors import STRANGER
 from events.workload.fields.inference import ScaleReason
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
+from events.workload.fields.storage import StorageSpec
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
 from events.workload.pod import Placement, PodAddress, PodRef
@@ -74,6 +75,8 @@ class ChangeWorkload(_Command, frozen=True, kw_only=True):
     """All of them: what is not among them is taken off."""
     annotations: tuple[Annotation, ...] | None = None
     """Likewise."""
+    storage: StorageSpec | None = None
+    """All volumes. Only where pods find claims and Secrets, and rights of files, may differ from before (R30)."""
 
 
 class TransferWorkload(_Command, frozen=True, kw_only=True):
@@ -93,6 +96,7 @@ class Changeable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     auto_deletion_time_after_completion_seconds: int | None = None
     labels: tuple[Label, ...] | None = None
     annotations: tuple[Annotation, ...] | None = None
+    storage: StorageSpec | None = None
 
 
 class UndoAct(_Command, frozen=True, kw_only=True):

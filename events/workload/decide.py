@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from events.decision import Context, Decision
 from events.ids import incarnation_id, name_suffix, workload_key
@@ -26,6 +27,7 @@ from events.workload.commands import (
     WorkloadCommand,
 )
 from events.workload.fields.inference import MOST_REPLICAS
+from events.workload.fields.storage import StorageSpec
 from events.workload.kinds import KINDS
 from events.workload.pod import (
     POD_TRANSITIONS,
@@ -219,8 +221,11 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
     priority = command.priority_class if command.priority_class != spec.priority_class else None
     labels = command.labels if command.labels != spec.labels else None
     annotations = command.annotations if command.annotations != spec.annotations else None
-    if seconds is None and priority is None and labels is None and annotations is None:
+    storage = command.storage if command.storage != spec.storage else None
+    if all(one is None for one in (seconds, priority, labels, annotations, storage)):
         return ()
+    if storage is not None and (refusal := _fixed_volumes(storage, state)):
+        return refusal
     if seconds is not None and state.inference is not None:
         return Refusal(
             code="never_ends",
@@ -245,7 +250,33 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
             delete_at=delete_at,
             labels=labels,
             annotations=annotations,
+            storage=storage,
         ),
+    )
+
+
+def _fixed_volumes(after: StorageSpec, state: Workload) -> Refusal | None:
+    """Why the volumes of a workload cannot become these (R30)."""
+    if state.phase in FINISHED:
+        return Refusal(
+            code="workload_finished",
+            field="storage",
+            message=f"{state.name!r} is {state.phase} and will not run again, so its volumes stay where they are",
+        )
+    if _without_paths(after) != _without_paths(state.spec.storage):
+        message = (
+            "of volumes only the path of a claim, and the mount path and default mode of a Secret can be changed; look "
+            "again, somebody may have changed them since"
+        )
+        return Refusal(code="volumes_fixed", field="storage", message=message)
+    return None
+
+
+def _without_paths(storage: StorageSpec) -> StorageSpec:
+    return replace(
+        storage,
+        pvc=tuple(replace(one, path=None) for one in storage.pvc),
+        secret_volume=tuple(replace(one, mount_path=None, default_mode=None) for one in storage.secret_volume),
     )
 
 

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from events.phases import (
     FINISHED,
     NODE_UNREACHABLE,
+    PODS_RUN_AGAIN,
     SCALED_TO_ZERO,
     SCALED_TO_ZERO_MESSAGE,
     UNQUEUED,
@@ -28,11 +29,13 @@ from events.phases import (
     PodPhase,
     may_follow,
     nodes_unreachable,
+    pods_run_again,
 )
 from events.workload.fields.connections import ExposedUrl
 from events.workload.fields.inference import MOST_REPLICAS, ScaleReason, serving_url
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
+from events.workload.fields.storage import StorageSpec
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
 from events.workload.pod import (
@@ -183,6 +186,10 @@ class WorkloadChanged(_Event, frozen=True, kw_only=True):
     """All labels that it has from now on. Runs that begin later carry them."""
     annotations: tuple[Annotation, ...] | None = None
     """All annotations that it has from now on, likewise."""
+    storage: StorageSpec | None = None
+    """All volumes that it has from now on. Only mount paths of claims and Secrets, and rights of files, differ from
+    before. Runs that begin later have them.
+    """
 
 
 class WorkloadTransferred(_Event, frozen=True, kw_only=True):
@@ -668,6 +675,8 @@ def _derive(edit: Edit, *, queued: bool = False) -> None:
     if pods.unseen:
         # One that nobody sees is what a person must know of first, however many others run.
         _say(edit, Phase.UNKNOWN, reason=NODE_UNREACHABLE, names_unseen=True)
+    elif pods.running and pods.behind:
+        _say(edit, Phase.DEGRADED, reason=PODS_RUN_AGAIN, message=pods_run_again(pods.behind))
     elif pods.running:
         _say(edit, Phase.RUNNING)
     elif pods.coming:
@@ -795,6 +804,10 @@ def _changed(state: Workload, event: WorkloadChanged) -> Workload:
     if event.labels is not None or event.annotations is not None:
         distributed = _master_changed(distributed, state.spec, event)
         spec = _marked(spec, event)
+    if event.storage is not None:
+        spec = replace(spec, storage=event.storage)
+        if distributed is not None and distributed.master is not None:
+            distributed = replace(distributed, master=replace(distributed.master, storage=event.storage))
     made_from = None if state.made_from is None else state.made_from.after(state.spec, spec)
     state = replace(state, spec=spec, distributed=distributed, made_from=made_from)
     if event.delete_at is None:

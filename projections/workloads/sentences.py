@@ -4,7 +4,7 @@ They are made from the event and what it found and left (`Happened`); times and 
 changed sentence shows up in old histories with the next rebuild.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, assert_never
 
@@ -13,6 +13,7 @@ from events.cluster import DEFAULT_POOL
 from events.commit import Actor
 from events.phases import PodPhase
 from events.quantities import format_bytes
+from events.workload.fields.storage import StorageSpec
 from events.workload.pod import (
     DeviceShare,
     Placement,
@@ -248,7 +249,21 @@ def _changed(event: WorkloadChanged, before: Asked, actor: Actor) -> str:
         parts.append(f"labels {_marks(f'{label.name}={label.value}' for label in event.labels)}")
     if event.annotations is not None:
         parts.append(f"annotations {_marks(one.name for one in event.annotations)}")
+    if event.storage is not None:
+        parts.append(f"volumes of runs that begin later {_marks(_moved_volumes(before.spec.storage, event.storage))}")
     return f"changed by {_who(actor)}: {_listed(parts) or 'nothing'}"
+
+
+def _moved_volumes(before: StorageSpec, after: StorageSpec) -> Iterator[str]:
+    """Those that pods find elsewhere, as `/data->/sets`, and files with other rights."""
+    for was, now in zip(before.pvc, after.pvc, strict=False):
+        if was.path != now.path:
+            yield f"{was.path}->{now.path}"
+    for was, now in zip(before.secret_volume, after.secret_volume, strict=False):
+        if was.mount_path != now.mount_path:
+            yield f"{was.mount_path}->{now.mount_path}"
+        if was.default_mode != now.default_mode:
+            yield f"{now.mount_path} with {now.default_mode or '0644'}"
 
 
 def _marks(marks: Iterable[str]) -> str:

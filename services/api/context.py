@@ -148,7 +148,7 @@ class Look:
     """Query parameters, parsed; every one of the operation is there."""
     faults: list[Issue] = field(default_factory=list[Issue])
     """What is wrong with the query and the headers; told with what is wrong with the body, and nothing is sent."""
-    policies: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
+    policies: dict[tuple[str, str, str], Any] = field(default_factory=dict[tuple[str, str, str], Any])
     """Those that were read for this request, by kind and project: a batch has many items."""
 
     @property

@@ -42,6 +42,7 @@ from events.subjects import (
     WEBHOOKS_ASKED,
     WEBHOOKS_STAND,
     WEBHOOKS_STREAM,
+    WHAT_IF,
     chain_snapshots_filter,
     fold_snapshots_filter,
 )
@@ -152,6 +153,7 @@ SERVICES: Final[dict[str, Service]] = {
             # How far subscribers are.
             call("CONSUMER.INFO", FEED_STREAM, "*"),
             f"{WEBHOOKS_ASKED}.*",
+            WHAT_IF,
         ),
         group="control",
         uid=10011,
@@ -213,7 +215,13 @@ SERVICES: Final[dict[str, Service]] = {
         ),
     ),
     "scheduler": Service(
-        rights=log_follower("scheduler", *append("workload", "node"), fold_snapshots_filter("scheduler")),
+        rights=log_follower(
+            "scheduler",
+            *append("workload", "node"),
+            *answer("api"),
+            fold_snapshots_filter("scheduler"),
+            subscribe=(WHAT_IF,),
+        ),
         group="workers",
         uid=10014,
     ),

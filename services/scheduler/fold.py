@@ -357,6 +357,48 @@ class SchedulingState(LogFold):
             ),
         )
 
+    def imagine(self, state: Workload, now: datetime) -> tuple[Snapshot, tuple[tuple[PodClass, Pending], ...]]:
+        """What the planner would look at now if there were also this workload, and its waiting pods."""
+        snapshot = self.snapshot(now)
+        # Behind all keys that there can be: of two that were made in one moment, the real one goes first.
+        key = f"~{state.workload_id}"
+        ready: dict[str, list[PodRef]] = {}
+        for pod in bindable(state, now):
+            ready.setdefault(pod.pod_set, []).append(pod)
+        order = tuple(each.value(state) for each in self._orders)
+        added = tuple(
+            (
+                pod_class,
+                Pending(
+                    order=(order, key, number),
+                    key=key,
+                    workload_id=state.workload_id,
+                    name=state.name,
+                    pods=pods,
+                    queued=True,
+                    idle=False,
+                    reported="",
+                ),
+            )
+            for number, (pod_class, pods) in enumerate(_classes(key, state, ready))
+        )
+        view = self._project_view(state.project_id)
+        projects = snapshot.projects if view is None else {**snapshot.projects, state.project_id: view}
+        asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
+        return (
+            Snapshot(
+                now=now,
+                nodes=self._columns.frozen(extended=asked),
+                clusters=snapshot.clusters,
+                projects=projects,
+                held_milli=self._held_under({bound for each in projects.values() for bound in each.bounds}),
+                queues=snapshot.queues,
+                not_schedulable=(),
+                releases=snapshot.releases,
+            ),
+            added,
+        )
+
     def note(self, snapshot: Snapshot, plan: Plan) -> None:
         """Remember what the plan found out, so that the next one need not look again until something is freed."""
         for seen in snapshot.queues:
