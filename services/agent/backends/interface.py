@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from events.cluster import StorageClass
 from events.cluster_protocol import (
     LogLine,
     LogsRequest,
@@ -48,6 +49,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     ownership_protection: bool | None = None
     """None: nothing."""
+    storage_classes: tuple[StorageClass, ...] | None = None
+    """By name; None where they are not known."""
 
 
 class HeldClaims(msgspec.Struct, frozen=True, kw_only=True):
