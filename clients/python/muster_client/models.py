@@ -4102,6 +4102,48 @@ class WorkloadScaledRecord(Model, frozen=True, kw_only=True, rename="camel", omi
     details: WorkloadScaledData
 
 
+class SessionOpenedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody was let into a pod of it. It is told before the pod's cluster is asked."""
+
+    type: Literal["SessionOpened"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: SessionOpenedData
+
+
+class SessionClosedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A session is over."""
+
+    type: Literal["SessionClosed"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: SessionClosedData
+
+
 class WorkloadDeletionRequestedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody or auto-deletion deleted it. It becomes Deleted when its pods are gone."""
 
@@ -6117,6 +6159,48 @@ class WorkloadScaledData(Model, frozen=True, kw_only=True, rename="camel", omit_
     """The load that it was decided by, in a sentence."""
 
 
+class SessionOpenedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody was let into a pod of it. It is told before the pod's cluster is asked."""
+
+    session_id: str
+    """UUID."""
+    kind: SessionOpenedDataKind
+    """`exec`, `attach` or `port-forward`."""
+    pod: PodRefData
+    """The run that they were let into."""
+    at: datetime
+    """When it was decided."""
+    ends_at: datetime
+    """When it is over at the latest."""
+    command: list[str] | None = None
+    """Of `exec`: what is run."""
+    stdin: bool | None = None
+    """Whether something can be typed."""
+    tty: bool | None = None
+    """Whether it has a terminal."""
+    ports: list[int] | None = None
+    """Of `port-forward`: the ports of the container."""
+
+
+class SessionClosedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A session is over."""
+
+    session_id: str
+    """UUID."""
+    at: datetime
+    """When it was over."""
+    reason: str
+    """Code, such as `ended`, `left`, `idle` or `lost` (sessions.md)."""
+    message: str | None = None
+    """The same in a sentence, where there is more to say."""
+    exit_code: int | None = None
+    """Of the command, where it ended."""
+    bytes_in: int | None = None
+    """That went into the pod."""
+    bytes_out: int | None = None
+    """That came out of it."""
+
+
 class WorkloadDeletionRequestedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody or auto-deletion deleted it. It becomes Deleted when its pods are gone."""
 
@@ -7747,6 +7831,7 @@ if TYPE_CHECKING:
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
+        "CloseSession",
         "CordonNode",
         "CreateAsset",
         "CreateCredential",
@@ -7772,6 +7857,7 @@ if TYPE_CHECKING:
         "NoteBudgetUse",
         "NoteHours",
         "NoteServiceAccountUse",
+        "OpenSession",
         "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",
@@ -7918,6 +8004,8 @@ if TYPE_CHECKING:
         | WorkloadTransferredRecord
         | ActUndoneRecord
         | WorkloadScaledRecord
+        | SessionOpenedRecord
+        | SessionClosedRecord
         | WorkloadDeletionRequestedRecord
         | WorkloadDeletedRecord
         | OtherRecord
@@ -7979,6 +8067,7 @@ if TYPE_CHECKING:
     type SecuritySpecSeccompProfileType = Literal["Localhost", "RuntimeDefault", "Unconfined"]
     type SecuritySpecUidGidSource = Literal["custom", "fromIdpToken", "fromTheImage"]
     type ServiceAccountCreationRoleName = Literal["researcher", "viewer"]
+    type SessionOpenedDataKind = Literal["attach", "exec", "port-forward"]
     type SweepSpecCombine = Literal["Product", "Rows"]
     type TolerationEffect = Literal["Any", "NoExecute", "NoSchedule", "PreferNoSchedule"]
     type TolerationOperator = Literal["Equal", "Exists"]
@@ -8104,6 +8193,8 @@ else:
             "WorkloadTransferred": WorkloadTransferredRecord,
             "ActUndone": ActUndoneRecord,
             "WorkloadScaled": WorkloadScaledRecord,
+            "SessionOpened": SessionOpenedRecord,
+            "SessionClosed": SessionClosedRecord,
             "WorkloadDeletionRequested": WorkloadDeletionRequestedRecord,
             "WorkloadDeleted": WorkloadDeletedRecord,
         },
@@ -8116,6 +8207,7 @@ else:
     SecuritySpecSeccompProfileType = str
     SecuritySpecUidGidSource = str
     ServiceAccountCreationRoleName = str
+    SessionOpenedDataKind = str
     SweepSpecCombine = str
     TolerationEffect = str
     TolerationOperator = str
