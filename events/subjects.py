@@ -124,6 +124,11 @@ def agent_logs_subject(cluster_id: str) -> str:
     return f"agent.{_token(cluster_id)}.logs"
 
 
+def agent_exec_subject(cluster_id: str) -> str:
+    """Where a cluster's agent is asked for ways into its pods, and is sent what goes into them."""
+    return f"agent.{_token(cluster_id)}.exec"
+
+
 def recipes_subject(cluster_id: str) -> str:
     """Where a cluster's agent asks what a run is made of: core NATS."""
     return f"recipes.{_token(cluster_id)}"

@@ -291,6 +291,13 @@ LIMITS: Final[tuple[tuple[str, tuple[Bound, ...], str], ...]] = (
     ("webhooks: of a project, and of all projects", (MAX_WEBHOOKS_OF_PROJECT, MAX_WEBHOOKS), "409 `too_many_webhooks`"),
     ("prices of all GPU models, past and future", (MAX_PRICES,), "409 `too_many_prices`"),
     ("open follows of one user, of logs or events", ("follows_per_user",), "429 `too_many_streams`"),
+    ("open ways into pods of one user", ("sessions_per_user",), "429 `too_many_streams`"),
+    ("hours that a way into a pod may last", ("session_hours",), "it ends, with the reason `time`"),
+    (
+        "minutes in which nothing goes through a way into a pod",
+        ("session_idle_minutes",),
+        "it ends, with the reason `idle`",
+    ),
     ("open streams of public events of one user", ("event_streams_per_user",), "429 `too_many_streams`"),
     ("open streams of public events of all users", ("event_streams",), "503 `too_many_streams`"),
     ("exports at the same time: of one user, and of all users", (EXPORTS_EACH, EXPORTS), "429 `too_many_streams`"),

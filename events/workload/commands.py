@@ -13,6 +13,7 @@ from events.workload.fields.storage import StorageSpec
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
 from events.workload.pod import Placement, PodAddress, PodRef
+from events.workload.sessions import SessionKind
 from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
 from events.workload.state import UndoableAct
 
@@ -127,6 +128,34 @@ class ScaleInference(_Command, frozen=True, kw_only=True):
     """The load that it was decided by, in a sentence of at most 300 characters."""
 
 
+class OpenSession(_Command, frozen=True, kw_only=True):
+    """Let somebody into a pod."""
+
+    workload_id: str
+    session_id: str
+    kind: SessionKind
+    pod_set: str
+    index: int
+    seconds: int
+    """How long it may last."""
+    command: tuple[str, ...] = ()
+    stdin: bool = False
+    tty: bool = False
+    ports: tuple[int, ...] = ()
+
+
+class CloseSession(_Command, frozen=True, kw_only=True):
+    """From the api, whose session it was, or from cluster_sync, where nobody has it any more: it is over."""
+
+    workload_id: str
+    session_id: str
+    reason: str
+    message: str = ""
+    exit_code: int | None = None
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
 class PlacePods(_Command, frozen=True, kw_only=True):
     """From the scheduler: take the workload into the queue, and bind these pods, if any."""
 
@@ -188,5 +217,7 @@ UserWorkloadCommand = (
     | TransferWorkload
     | UndoAct
     | ScaleInference
+    | OpenSession
+    | CloseSession
 )
 WorkloadCommand = UserWorkloadCommand | PlacePods | ReportPods

@@ -14,8 +14,10 @@ from events.phases import BACKOFF_LIMIT_EXCEEDED, FINISHED, NODE_PORT_TAKEN, Des
 from events.refusal import Refusal
 from events.workload.commands import (
     ChangeWorkload,
+    CloseSession,
     CreateWorkload,
     DeleteWorkload,
+    OpenSession,
     PlacePods,
     PodFact,
     ReportPods,
@@ -47,6 +49,15 @@ from events.workload.pod import (
     how_it_failed,
     pod_id,
     run_token,
+)
+from events.workload.sessions import (
+    MOST_COMMAND_CHARACTERS,
+    MOST_OPEN,
+    MOST_PORTS,
+    MOST_REASON_CHARACTERS,
+    MOST_WORDS,
+    SessionClosed,
+    SessionOpened,
 )
 from events.workload.spec import Distributed, Inference, beside_with_defaults
 from events.workload.state import (
@@ -121,6 +132,8 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
             return _transfer(command, state, context)
         case ScaleInference():
             return _rescale(command, state)
+        case CloseSession():
+            return _close(command, state, context)
         case _:
             pass
     if refusal := _not_owner(state, context):
@@ -136,6 +149,8 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
             return _change(command, state, context)
         case UndoAct():
             return _undo(command, state, context)
+        case OpenSession():
+            return _open(command, state, context)
         case _:
             assert_never(command)
 
@@ -350,6 +365,61 @@ def _rescale(command: ScaleInference, state: Workload) -> WorkloadDecision:
         return ()
     message = command.message[:MOST_SCALE_WORDS]
     return (WorkloadScaled(replicas=command.replicas, was=command.was, reason=command.reason, message=message),)
+
+
+def _open(command: OpenSession, state: Workload, context: Context) -> WorkloadDecision:
+    if any(one.session_id == command.session_id for one in state.sessions):
+        return ()
+    pod = state.pods.live.get((command.pod_set, command.index))
+    if pod is None or pod.phase is not PodPhase.RUNNING:
+        how = "is not there" if pod is None else f"is {pod.phase}"
+        return Refusal(
+            code="pod_not_running",
+            message=f"pod {command.pod_set}-{command.index} of {state.name!r} {how}, and only into a running pod "
+            f"anybody is let; the workload is {state.phase}",
+        )
+    if len(state.sessions) >= MOST_OPEN:
+        return Refusal(
+            code="too_many_sessions",
+            message=f"{len(state.sessions)} sessions lead into pods of {state.name!r} already; end one of them first",
+        )
+    words = sum(map(len, command.command))
+    if len(command.command) > MOST_WORDS or words > MOST_COMMAND_CHARACTERS or len(command.ports) > MOST_PORTS:
+        return Refusal(
+            code="invalid",
+            message=f"a session has a command of at most {MOST_WORDS} words and {MOST_COMMAND_CHARACTERS} characters, "
+            f"and at most {MOST_PORTS} ports",
+        )
+    run = PodRef(pod_set=command.pod_set, index=command.index, attempt=pod.attempt, try_=pod.try_)
+    return (
+        SessionOpened(
+            session_id=command.session_id,
+            kind=command.kind,
+            pod=run,
+            at=context.now,
+            ends_at=context.now + timedelta(seconds=max(command.seconds, 1)),
+            command=command.command,
+            stdin=command.stdin,
+            tty=command.tty,
+            ports=command.ports,
+        ),
+    )
+
+
+def _close(command: CloseSession, state: Workload, context: Context) -> WorkloadDecision:
+    if all(one.session_id != command.session_id for one in state.sessions):
+        return ()
+    return (
+        SessionClosed(
+            session_id=command.session_id,
+            at=context.now,
+            reason=command.reason,
+            message=command.message[:MOST_REASON_CHARACTERS],
+            exit_code=command.exit_code,
+            bytes_in=command.bytes_in,
+            bytes_out=command.bytes_out,
+        ),
+    )
 
 
 def _ended(state: Workload, verb: str) -> Refusal | None:

@@ -61,6 +61,7 @@ from events.workload.pod import (
 )
 from events.workload.pod_sets import PodSet
 from events.workload.pods import Pods, PodsEdit
+from events.workload.sessions import Session, SessionClosed, SessionOpened
 from events.workload.spec import (
     NO_SPEC,
     PRIORITY_RANK,
@@ -261,6 +262,8 @@ WorkloadEvent = (
     | WorkloadTransferred
     | ActUndone
     | WorkloadScaled
+    | SessionOpened
+    | SessionClosed
     | WorkloadDeletionRequested
     | WorkloadDeleted
 )
@@ -333,6 +336,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When it became Completed or Failed."""
     deletion_reason: str = ""
     deleted_at: datetime | None = None
+    sessions: tuple[Session, ...] = ()
+    """Ways into its pods that are open."""
 
     @property
     def exists(self) -> bool:
@@ -546,7 +551,8 @@ def take(edit: Edit, event: WorkloadEvent) -> bool:
             return False
         edit.state, edit.pods, edit.fitted = _created(event), PodsEdit(Pods()), True
         return True
-    if not before.living or not countable(event):
+    # A session may be over a moment after the pod that it led to, which was the last one.
+    if not (before.living or isinstance(event, SessionClosed)) or not countable(event):
         return False
     edit.pods.begin()
     if is_of_pod(event):
@@ -641,6 +647,14 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
         case WorkloadScaled():
             _scale(edit, event.replicas)
             _derive(edit)
+        case SessionOpened():
+            opened = Session(
+                session_id=event.session_id, kind=event.kind, pod=event.pod, at=event.at, ends_at=event.ends_at
+            )
+            edit.state = replace(state, sessions=(*state.sessions, opened))
+        case SessionClosed():
+            left = tuple(one for one in state.sessions if one.session_id != event.session_id)
+            edit.state = replace(state, sessions=left)
         case WorkloadDeletionRequested():
             edit.state = replace(
                 state,

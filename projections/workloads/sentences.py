@@ -4,6 +4,7 @@ They are made from the event and what it found and left (`Happened`); times and 
 changed sentence shows up in old histories with the next rebuild.
 """
 
+import shlex
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, assert_never
@@ -29,6 +30,7 @@ from events.workload.pod import (
     PodUnreachable,
     PodWarned,
 )
+from events.workload.sessions import SessionClosed, SessionOpened
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import (
     ActUndone,
@@ -133,6 +135,10 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
         case WorkloadScaled():
             told = f"{event.message}: " if event.message else ""
             return f"scaled: {told}{_count(event.replicas, 'replica')} (was {event.was})"
+        case SessionOpened():
+            return _session_opened(event, actor)
+        case SessionClosed():
+            return _session_closed(event)
         case WorkloadDeletionRequested():
             if event.reason == "auto_deletion":
                 return f"auto-deletion: its time has come; {_told_to_stop(happened.live)}"
@@ -270,6 +276,27 @@ def _marks(marks: Iterable[str]) -> str:
     named = [*marks]
     more = len(named) - MAX_NAMED_MARKS
     return " ".join(named[:MAX_NAMED_MARKS]) + (f" and {more} more" if more > 0 else "") or "none"
+
+
+def _session_opened(event: SessionOpened, actor: Actor) -> str:
+    match event.kind:
+        case "exec":
+            what = f"runs {shlex.join(event.command)!r} in"
+        case "attach":
+            what = "is attached to"
+        case "port-forward":
+            what = f"reaches {'port' if len(event.ports) == 1 else 'ports'} {_listed([*map(str, event.ports)])} of"
+        case _:
+            assert_never(event.kind)
+    told = " with a terminal" if event.tty else ", and can type" if event.stdin else ""
+    return f"{_who(actor)} {what} {_run(event.pod)}{told} (session {event.session_id[:8]})"
+
+
+def _session_closed(event: SessionClosed) -> str:
+    code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
+    told = f": {event.message}" if event.message else ""
+    moved = f"{format_bytes(event.bytes_in)} in, {format_bytes(event.bytes_out)} out"
+    return f"session {event.session_id[:8]} is over{code} ({event.reason.replace('_', ' ')}){told}; {moved}"
 
 
 def _told_to_stop(live: int) -> str:

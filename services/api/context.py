@@ -35,6 +35,7 @@ from services.api.limits import RateLimiter, Slots
 from services.api.node_names import NodeNames
 from services.api.operations import MAX_BIGINT, Answer, Operation, Query
 from services.api.rows import LoggedRows
+from services.api.session_ends import Sessions
 from services.api.tickets import Ticket, Tickets
 from services.runtime.identity.actors import ActorNames
 from services.runtime.identity.authentication import Identity
@@ -107,6 +108,8 @@ class Api(Readers):
     requests: Requests
     streams: Slots
     """Of public events."""
+    sessions: Sessions
+    """Ways into pods."""
     batches: Slots
     """Of large bodies."""
     heartbeat_seconds: float

@@ -40,7 +40,7 @@ from services.scheduler.plan import plan
 from services.scheduler.snapshot import Plan, StatusUpdate
 from services.scheduler.what_if import what_if
 
-SNAPSHOT_SHAPE: Final = 1
+SNAPSHOT_SHAPE: Final = 2
 """Raise it when what is stored of the fold changes."""
 BATCH_MESSAGES: Final = 300
 """Some 8 ms per batch; more gains little, and loses more where it conflicts."""
@@ -114,7 +114,10 @@ class Scheduler:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if self._snapshots is not None and self._caught_up.is_set():
-            await self._snapshots.save(self.fold.seq, self.fold.chains, self._clock())
+            await self._save(self._snapshots)
+
+    async def _save(self, snapshots: FoldSnapshots) -> None:
+        await snapshots.save(self.fold.seq, self.fold.chains, self._clock(), beside=self.fold.beside())
 
     async def _follow(self, on_reading: Callable[[int, int], None], on_standing: OnStanding) -> None:
         async with contextlib.aclosing(
@@ -131,7 +134,7 @@ class Scheduler:
                     on_reading(self.fold.seq, self._target_seq)
                 if self._snapshots is not None and self._snapshots.due(self.fold.seq, self._clock()):
                     self.fold.settle(self._clock())  # what has ended is forgotten, also while nothing is planned yet
-                    await self._snapshots.save(self.fold.seq, self.fold.chains, self._clock())
+                    await self._save(self._snapshots)
                 await asyncio.sleep(0)  # a long log must not keep the process from everything else
 
     async def _schedule(self, on_ready: Callable[[], None]) -> None:
@@ -306,7 +309,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         snapshots = FoldSnapshots(store.snapshots, "scheduler", shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
         fold = SchedulingState()
         if found := await snapshots.load():
-            fold.restore(*found)
+            fold.restore(*found, beside=snapshots.beside)
 
         standing = health.reader()
         await answering.start()

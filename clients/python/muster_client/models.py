@@ -2052,8 +2052,8 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2061,6 +2061,12 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2463,8 +2469,8 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2472,6 +2478,12 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2870,8 +2882,8 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2879,6 +2891,12 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2962,6 +2980,10 @@ class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel"
     """Rules of minReplicas."""
     max_replicas: WholeNumberRules | None = None
     """Rules of maxReplicas."""
+    slots_per_worker: WholeNumberRules | None = None
+    """Rules of slotsPerWorker."""
+    mpi_launcher_creation_policy: TextRules | None = None
+    """Rules of mpiLauncherCreationPolicy."""
     clean_pod_policy: TextRules | None = None
     """Rules of cleanPodPolicy."""
 
@@ -3577,8 +3599,8 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -3586,6 +3608,12 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -4072,6 +4100,48 @@ class WorkloadScaledRecord(Model, frozen=True, kw_only=True, rename="camel", omi
     actor: Actor
     """Who caused it."""
     details: WorkloadScaledData
+
+
+class SessionOpenedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody was let into a pod of it. It is told before the pod's cluster is asked."""
+
+    type: Literal["SessionOpened"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: SessionOpenedData
+
+
+class SessionClosedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A session is over."""
+
+    type: Literal["SessionClosed"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: SessionClosedData
 
 
 class WorkloadDeletionRequestedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6089,6 +6159,48 @@ class WorkloadScaledData(Model, frozen=True, kw_only=True, rename="camel", omit_
     """The load that it was decided by, in a sentence."""
 
 
+class SessionOpenedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody was let into a pod of it. It is told before the pod's cluster is asked."""
+
+    session_id: str
+    """UUID."""
+    kind: SessionOpenedDataKind
+    """`exec`, `attach` or `port-forward`."""
+    pod: PodRefData
+    """The run that they were let into."""
+    at: datetime
+    """When it was decided."""
+    ends_at: datetime
+    """When it is over at the latest."""
+    command: list[str] | None = None
+    """Of `exec`: what is run."""
+    stdin: bool | None = None
+    """Whether something can be typed."""
+    tty: bool | None = None
+    """Whether it has a terminal."""
+    ports: list[int] | None = None
+    """Of `port-forward`: the ports of the container."""
+
+
+class SessionClosedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A session is over."""
+
+    session_id: str
+    """UUID."""
+    at: datetime
+    """When it was over."""
+    reason: str
+    """Code, such as `ended`, `left`, `idle` or `lost` (sessions.md)."""
+    message: str | None = None
+    """The same in a sentence, where there is more to say."""
+    exit_code: int | None = None
+    """Of the command, where it ended."""
+    bytes_in: int | None = None
+    """That went into the pod."""
+    bytes_out: int | None = None
+    """That came out of it."""
+
+
 class WorkloadDeletionRequestedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody or auto-deletion deleted it. It becomes Deleted when its pods are gone."""
 
@@ -7579,8 +7691,8 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Framework, workers, what becomes of pods at the end."""
 
     distributed_framework: Framework
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -7588,6 +7700,12 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -7713,6 +7831,7 @@ if TYPE_CHECKING:
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
+        "CloseSession",
         "CordonNode",
         "CreateAsset",
         "CreateCredential",
@@ -7738,6 +7857,7 @@ if TYPE_CHECKING:
         "NoteBudgetUse",
         "NoteHours",
         "NoteServiceAccountUse",
+        "OpenSession",
         "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",
@@ -7765,7 +7885,8 @@ if TYPE_CHECKING:
     type CredentialSpecKind = Literal["access-key", "docker-registry", "generic-secret", "ngc-key", "password"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
-    type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
+    type DistributedSpecMpiLauncherCreationPolicy = Literal["AtStartup", "WaitForWorkersReady"]
+    type Framework = Literal["JAX", "MPI", "PyTorch", "TensorFlow", "XGBoost"]
     type HappeningAbout = Literal["asset", "cluster", "department", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
@@ -7883,6 +8004,8 @@ if TYPE_CHECKING:
         | WorkloadTransferredRecord
         | ActUndoneRecord
         | WorkloadScaledRecord
+        | SessionOpenedRecord
+        | SessionClosedRecord
         | WorkloadDeletionRequestedRecord
         | WorkloadDeletedRecord
         | OtherRecord
@@ -7944,6 +8067,7 @@ if TYPE_CHECKING:
     type SecuritySpecSeccompProfileType = Literal["Localhost", "RuntimeDefault", "Unconfined"]
     type SecuritySpecUidGidSource = Literal["custom", "fromIdpToken", "fromTheImage"]
     type ServiceAccountCreationRoleName = Literal["researcher", "viewer"]
+    type SessionOpenedDataKind = Literal["attach", "exec", "port-forward"]
     type SweepSpecCombine = Literal["Product", "Rows"]
     type TolerationEffect = Literal["Any", "NoExecute", "NoSchedule", "PreferNoSchedule"]
     type TolerationOperator = Literal["Equal", "Exists"]
@@ -7981,6 +8105,7 @@ else:
     CredentialSpecKind = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
+    DistributedSpecMpiLauncherCreationPolicy = str
     Framework = str
     HappeningAbout = str
     HealthStatus = str
@@ -8068,6 +8193,8 @@ else:
             "WorkloadTransferred": WorkloadTransferredRecord,
             "ActUndone": ActUndoneRecord,
             "WorkloadScaled": WorkloadScaledRecord,
+            "SessionOpened": SessionOpenedRecord,
+            "SessionClosed": SessionClosedRecord,
             "WorkloadDeletionRequested": WorkloadDeletionRequestedRecord,
             "WorkloadDeleted": WorkloadDeletedRecord,
         },
@@ -8080,6 +8207,7 @@ else:
     SecuritySpecSeccompProfileType = str
     SecuritySpecUidGidSource = str
     ServiceAccountCreationRoleName = str
+    SessionOpenedDataKind = str
     SweepSpecCombine = str
     TolerationEffect = str
     TolerationOperator = str
