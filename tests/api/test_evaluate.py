@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
@@ -125,7 +125,7 @@ def test_what_evaluates_well_is_accepted_and_nothing_else(admin: httpx.Client, s
 
 
 @contextmanager
-def a_scheduler_that_answers(settings: Settings) -> Iterator[None]:
+def a_scheduler_that_answers(settings: Settings) -> Generator[None]:
     """With the log as it is now; it places nothing."""
     ready, loop = threading.Event(), asyncio.new_event_loop()
     stop = asyncio.Event()

@@ -543,7 +543,7 @@ def test_what_cannot_be_imposed_is_refused_by_name(served: Served, admin: httpx.
     assert faults_of(impose(admin, place, nfs, same)) == [("imposedAssets[1]", None)]
     assert faults_of(impose(admin, place, nfs, kind="inferences")) == [("imposedAssets[0]", None)]
     assert faults_of(impose(admin, place, *[nfs] * 11))[0][0] == "imposedAssets"
-    blocked = {"rules": {"storage": {"nfs": {"canAdd": False}}}}
+    blocked: Json = {"rules": {"storage": {"nfs": {"canAdd": False}}}}
     assert impose(admin, place, nfs, **blocked).status_code == 202
     rehearsed = admin.post(
         f"{V1}/policies/trainings:rehearse",
