@@ -23,6 +23,7 @@ from muster.cli.options import (
 )
 from muster.cli.output import Format
 from muster.cli.submission import SUBMITTED_COLUMNS, send
+from muster.cli.units import check_units
 from muster.cli.values import Json, Row, row_of, set_field, text_of
 
 if TYPE_CHECKING:
@@ -57,11 +58,12 @@ _DryRunOption = Annotated[
     ),
 ]
 _WaitOption = Annotated[
-    bool, typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout.")
+    bool,
+    typer.Option(
+        "--wait", help="Wait until it ends; an inference, until it runs. Exit 0 if so, 8 if it failed, 7 on timeout."
+    ),
 ]
-_WatchOption = Annotated[
-    bool, typer.Option("--watch", "-w", help="Print each phase change until it ends; exits like --wait.")
-]
+_WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Print each phase change; ends as --wait does.")]
 
 
 _TemplateOption = Annotated[
@@ -173,6 +175,7 @@ def _submit(
         from muster.cli.distributed import set_distributed
 
         set_distributed(request, of.framework, fields)
+    check_units(request)
     condition = awaited(wait_for, wait=wait or watch)
     seconds = timeout_seconds(timeout, waits=condition is not None, flags="--wait or --watch")
     if project or "projectId" not in request:
@@ -182,6 +185,10 @@ def _submit(
         chosen = default_cluster(session, cluster)
         request["clusterId"] = text_of(chosen, "id")
         set_working_dir(session.api, request, chosen, code=code)
+    if file is not None:
+        from muster.cli.references import References
+
+        References(session).resolve(request)
     if template or compute or environment:
         _set_assets(session, request, template=template, environment=environment, compute=compute)
     if datasource:
