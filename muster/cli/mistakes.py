@@ -294,11 +294,10 @@ def problem_of(error: "ClickException", arguments: Sequence[str]) -> Problem:
             return Problem(f"{_told(error.param)} is missing", todo=_usage(context), code=ExitCode.USAGE)
         case click.BadParameter() if error.param is not None:
             return Problem(f"{_told(error.param)}: {error.message}", code=ExitCode.USAGE)
+        case click.BadOptionUsage() if "does not take a value" in error.message:
+            return Problem(f"{error.option_name} takes no value", todo=_usage(context), code=ExitCode.USAGE)
         case click.BadOptionUsage():
-            todo = _usage(context)
-            for one in context.command.get_params(context) if context is not None else ():
-                if error.option_name in one.opts and (choices := getattr(one.type, "choices", None)):
-                    todo = f"{error.option_name} is one of {', '.join(map(str, choices))}"
+            todo = "--dry-run=client or --dry-run=server" if error.option_name == "--dry-run" else _usage(context)
             return Problem(f"{error.option_name} needs a value", todo=todo, code=ExitCode.USAGE)
         case click.UsageError():
             return Problem(_sentence(error.format_message()), todo=_usage(context), code=ExitCode.USAGE)

@@ -186,17 +186,11 @@ def _submit(
         request["clusterId"] = text_of(chosen, "id")
         set_working_dir(session.api, request, chosen, code=code)
     if file is not None:
-        from muster.cli.references import References
-
-        References(session).resolve(request)
+        _find_named(session, request)
     if template or compute or environment:
         _set_assets(session, request, template=template, environment=environment, compute=compute)
     if datasource:
-        from muster.cli.assets import find_data_source
-
-        project_of, cluster_of = text_of(request, "projectId"), text_of(request, "clusterId")
-        ids: list[Json] = [find_data_source(session, one, project=project_of, cluster=cluster_of) for one in datasource]
-        set_field(request, "assets.datasourceIds", ids)
+        _set_data_sources(session, request, datasource)
     if code is not None:
         from muster.cli.code import send_code
 
@@ -244,6 +238,22 @@ def _environment(fields: dict[str, Any]) -> str | None:
     if names:
         fields["environment"] = [text for text in given if "=" in text]
     return names[0] if names else None
+
+
+def _find_named(session: Session, request: Row) -> None:
+    """Ids in place of what a file names. Raises Problem where there is none of a name."""
+    from muster.cli.references import References
+
+    References(session).resolve(request)
+
+
+def _set_data_sources(session: Session, request: Row, given: list[str]) -> None:
+    """Raises Problem where there is none of a name."""
+    from muster.cli.assets import find_data_source
+
+    project, cluster = text_of(request, "projectId"), text_of(request, "clusterId")
+    ids: list[Json] = [find_data_source(session, one, project=project, cluster=cluster) for one in given]
+    set_field(request, "assets.datasourceIds", ids)
 
 
 def _set_assets(

@@ -90,6 +90,11 @@ def add_token(root: typer.Typer) -> None:
             session.out.talk(f"no role was bound; where {user} has none yet: --role researcher")
         session.out.write(token + "\n")
 
+    _add_show(app)
+    root.add_typer(app, name="token")
+
+
+def _add_show(app: typer.Typer) -> None:
     @command(
         app,
         "show",
@@ -108,8 +113,6 @@ def add_token(root: typer.Typer) -> None:
                 code=ExitCode.DENIED,
             )
         session.out.write(session.target.token + "\n")
-
-    root.add_typer(app, name="token")
 
 
 def _claims(given: list[str]) -> dict[str, str]:

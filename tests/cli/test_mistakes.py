@@ -108,6 +108,11 @@ def test_a_flag_that_is_not_there_leads_to_the_line_with_the_nearest(muster: Any
 def test_a_flag_that_begins_several_names_them(muster: Any) -> None:
     ran = muster("training", "submit", "x", "-i", "a", "--gpu-mem", "3")
     assert "did you mean --gpu-memory-request or --gpu-memory-limit?" in ran.err
+    assert (
+        "--dry-run needs a value\n  → --dry-run=client or --dry-run=server"
+        in muster("training", "submit", "x", "--dry-run").err
+    )
+    assert "--dry-run takes no value" in muster("apply", "-f", "x", "--dry-run=server").err
     assert "usage: muster training submit [OPTIONS] [NAME]" in muster("training", "submit", "--name", "x").err
 
 

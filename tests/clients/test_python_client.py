@@ -97,8 +97,8 @@ def test_what_was_submitted_is_in_the_next_list_and_every_page_is_of_one_moment(
 
 def test_an_inference_is_submitted_and_waited_for_until_it_runs(served: Served, muster: Muster) -> None:
     spec = InferenceSpec(image="server", serving_port=models.ServingPort(container=8000))
-    place = {"project_id": served.project, "cluster_id": served.cluster}
-    made = muster.submit(InferenceCreation(name=served.training()["name"], spec=spec, **place))
+    name = served.training()["name"]
+    made = muster.submit(InferenceCreation(name=name, project_id=served.project, cluster_id=served.cluster, spec=spec))
     assert made.type == "Inference"
     with pytest.raises(WaitTimeoutError):
         muster.wait(made.id, timeout_seconds=0)
