@@ -132,6 +132,10 @@ def test_a_place_that_is_none_is_refused(admin: httpx.Client, query: Json, field
             {"rules": {"compute": {"cpuMemoryRequest": {"min": "1.2.3"}}}},
             {"rules.compute.cpuMemoryRequest.min": "must be a quantity"},
         ),
+        (
+            {"rules": {"compute": {"cpuMemoryRequest": {"max": "9" * 4000}}}},
+            {"rules.compute.cpuMemoryRequest.max": "at most 63 characters, got 4000"},
+        ),
         ({"rules": {"priorityClass": {"options": ["hig"]}}}, {"rules.priorityClass.options[0]": "very-low"}),
         ({"rules": {"priorityClass": {"options": ["low", "hig"]}}}, {"rules.priorityClass.options[1]": "very-low"}),
         (

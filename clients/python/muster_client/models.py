@@ -1921,7 +1921,9 @@ class EvaluatedField(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     asset and its name.
     """
     locked: bool
-    """Whether a policy lets nobody change it."""
+    """Whether a policy lets nobody change it: also where it is blocked."""
+    blocked: bool
+    """Whether a policy lets nobody give it."""
     required: bool
     """Whether it must have a value."""
     can_add: bool | None = None
