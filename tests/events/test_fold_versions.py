@@ -22,7 +22,7 @@ KNOWN: Final = {
     "project": (9, "819307d1e923"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (12, "a4f576ef5f3b"),
+    "workload": (13, "90a6754fa0bc"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 
