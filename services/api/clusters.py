@@ -30,9 +30,11 @@ from events.node import CordonNode, Taint, UncordonNode
 from events.quantities import cores_to_milli
 from projections.queries import Moment
 from services.api import answers
+from services.api.compute_rules import check_extended
 from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, version_header
 from services.api.errors import not_found
 from services.api.issues import Issue, shown
+from services.api.label_rules import check_label_key, check_label_value
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, reading
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import CLUSTER, CLUSTERS, NODE, NODE_POOL, NODE_POOLS, NODES
@@ -44,7 +46,7 @@ from services.api.places import (
     directory_fresh,
     sent_with_name,
 )
-from services.api.rules import check_extended, check_label_key, check_label_value, check_name, free_name
+from services.api.rules import check_name, free_name
 from services.api.shown_rows import node_answer
 
 MAX_SIMULATED_NODES: Final = 5000
@@ -574,6 +576,12 @@ def _cluster_answer(cluster: Cluster) -> answers.Cluster:
         ],
         ownership_protection=cluster.ownership_protection,
         ownership_protection_source="cluster" if cluster.protection_reported is not None else source,
+        storage_classes=None
+        if cluster.storage_classes is None
+        else [
+            answers.StorageClass(name=one.name, default=one.default, attributes=one.attributes)
+            for one in cluster.storage_classes
+        ],
         created_at=cluster.created_at,
         # Others' nodes are facts of their agents: /nodes lists them. No number is better than a wrong one.
         nodes=sum(len(n.names) for n in cluster.simulated_nodes) if cluster.kind == "simulated" else None,

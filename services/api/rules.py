@@ -9,21 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from events.agent_bounds import MAX_PIECES
 from events.cluster import Cluster, ClusterKind, pool_names
 from events.department import NEVER_CHANGED, Department
-from events.labels import LABEL_KEY, LABEL_VALUE
 from events.project import Project
-from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes, parse_quantity
 from events.workload import rendezvous
 from events.workload.exposure import PORT_VARIABLE
-from events.workload.fields.compute import ComputeSpec
 from events.workload.fields.creation import Creation, DistributedCreation, InferenceCreation, WorkspaceCreation
 from events.workload.fields.distribution import MOST_WORKERS, DistributedFramework, Distribution
 from events.workload.fields.process import EnvironmentVariable
-from events.workload.fields.scheduling import MatchExpression, Toleration
 from events.workload.fields.sweep import MOST_RUNS, SweepParameter
-from events.workload.needs import GPU, is_extended, whole_number
 from events.workload.spec import (
     MAX_AUTO_DELETION_SECONDS,
     Distributed,
@@ -33,6 +27,7 @@ from events.workload.spec import (
     WorkspaceSpec,
 )
 from events.workload.sweeps import runs_of
+from services.api.compute_rules import check_compute, check_extended_resources
 from services.api.connection_rules import check_connections, check_connections_kind
 from services.api.container_rules import (
     check_container,
@@ -46,6 +41,14 @@ from services.api.container_rules import (
 )
 from services.api.inference_rules import check_inference, check_stated_load
 from services.api.issues import Issue, fault, shown
+from services.api.label_rules import check_label_key, check_label_value
+from services.api.placing_rules import (
+    check_node_affinity,
+    check_node_type,
+    check_pod_affinity,
+    check_pools,
+    check_tolerations,
+)
 from services.api.probe_rules import check_probe_kind, check_probes
 from services.api.storage_rules import check_storage, check_storage_kind
 
@@ -63,14 +66,8 @@ MAX_COMPLETIONS: Final = 1_000_000
 """Runs of one workload; the log tells of each."""
 MAX_PARALLELISM: Final = 10_000
 """Pods of one workload at a time: Kubernetes' own limit for large indexed jobs, and what its record can hold."""
-MAX_CPU_CORES: Final = 1_000_000
-"""Of one pod: beyond every machine, and the sum over MAX_PARALLELISM pods still fits 64 bits."""
-MAX_GPU_DEVICES: Final = 1_000_000
-"""As MAX_CPU_CORES."""
 MAX_GRACE_SECONDS: Final = MAX_AUTO_DELETION_SECONDS
 """A longer one cannot be a wish; timers and calendars overflow beyond it."""
-MAX_EXPRESSIONS: Final = 1_000
-"""Of all terms together: the scheduler compares each with the labels of every node."""
 MAX_SHOWN_POOLS: Final = 20
 """In one sentence."""
 
@@ -446,257 +443,6 @@ def _free_texts(spec: TrainingSpec) -> Iterator[tuple[str, str | None]]:
             yield f"spec.{name}[{index}].toolType", item.tool_type
 
 
-def _compute(spec: TrainingSpec) -> Iterator[Issue]:
-    compute = spec.compute
-    yield from _cpu(compute, spec.parallelism)
-    yield from _gpu(compute)
-    yield from _gpu_portion(compute)
-    yield from _gpu_memory(compute)
-
-
-def _bytes(field: str, text: str | None, found: list[Issue]) -> int | None:
-    if text is None:
-        return None
-    try:
-        return parse_bytes(text)
-    except QuantityError as error:
-        found.append(fault(field, str(error)))
-        return None
-
-
-def _cpu(compute: ComputeSpec, parallelism: int) -> Iterator[Issue]:
-    request, limit = compute.cpu_core_request, compute.cpu_core_limit
-    for field, cores in (("cpuCoreRequest", request), ("cpuCoreLimit", limit)):
-        if cores is not None and cores > MAX_CPU_CORES:
-            yield fault(f"spec.compute.{field}", f"is at most {MAX_CPU_CORES} cores, got {shown(cores)}", "max")
-    if limit is not None and limit < request:
-        yield fault(
-            "spec.compute.cpuCoreLimit",
-            f"{limit} is less than cpuCoreRequest {request}; a limit is not below its request",
-            "min",
-            "spec.compute.cpuCoreRequest",
-        )
-    found: list[Issue] = []
-    memory = _bytes("spec.compute.cpuMemoryRequest", compute.cpu_memory_request, found)
-    most = _bytes("spec.compute.cpuMemoryLimit", compute.cpu_memory_limit, found)
-    yield from found
-    if memory is not None and most is not None and most < memory:
-        yield fault(
-            "spec.compute.cpuMemoryLimit",
-            f"{compute.cpu_memory_limit} is less than cpuMemoryRequest {compute.cpu_memory_request}",
-            "min",
-            "spec.compute.cpuMemoryRequest",
-        )
-    if memory is not None and memory * max(parallelism, 1) > MAX_QUANTITY:
-        yield fault(
-            "spec.compute.cpuMemoryRequest",
-            f"times the parallelism is more than {MAX_QUANTITY} bytes, the largest quantity",
-            "max",
-            "spec.parallelism",
-        )
-
-
-def _gpu(compute: ComputeSpec) -> Iterator[Issue]:
-    devices, kind = compute.gpu_devices_request, compute.gpu_request_type
-    field = "spec.compute.gpuDevicesRequest"
-    if devices > MAX_GPU_DEVICES:
-        yield fault(field, f"is at most {MAX_GPU_DEVICES}, got {devices}", "max")
-    if devices > 1 and kind == "memory":
-        yield fault(
-            "spec.compute.gpuRequestType",
-            f"memory is possible for one device only, and gpuDevicesRequest is {devices}: ask for portion, or for one",
-            "options",
-            field,
-        )
-
-
-def _gpu_portion(compute: ComputeSpec) -> Iterator[Issue]:
-    kind, request, limit = compute.gpu_request_type, compute.gpu_portion_request, compute.gpu_portion_limit
-    field, limit_field = "spec.compute.gpuPortionRequest", "spec.compute.gpuPortionLimit"
-    kind_field = "spec.compute.gpuRequestType"
-    if kind == "portion" and request is None:
-        yield fault(field, "is required where gpuRequestType is portion", "required", kind_field)
-    if kind != "portion":
-        for name, value in ((field, request), (limit_field, limit)):
-            if value is not None:
-                yield fault(name, "is possible only where gpuRequestType is portion", "canAdd", kind_field)
-        return
-    if request is not None and not 0 < request <= 1:
-        yield fault(
-            field,
-            f"is a share of one device, more than 0 and at most 1, got {shown(request)}; whole devices are "
-            "gpuDevicesRequest without a gpuRequestType",
-            "max" if request > 1 else "min",
-        )
-    if limit is not None and limit > 1:
-        yield fault(limit_field, f"is a share of one device, at most 1, got {shown(limit)}", "max")
-    if request is not None and limit is not None and limit < request:
-        yield fault(limit_field, f"{limit} is less than gpuPortionRequest {request}", "min", field)
-
-
-def _gpu_memory(compute: ComputeSpec) -> Iterator[Issue]:
-    kind = compute.gpu_request_type
-    field, limit_field = "spec.compute.gpuMemoryRequest", "spec.compute.gpuMemoryLimit"
-    kind_field = "spec.compute.gpuRequestType"
-    if kind == "memory" and compute.gpu_memory_request is None:
-        yield fault(field, "is required where gpuRequestType is memory", "required", kind_field)
-    if kind != "memory":
-        for name, value in ((field, compute.gpu_memory_request), (limit_field, compute.gpu_memory_limit)):
-            if value is not None:
-                yield fault(name, "is possible only where gpuRequestType is memory", "canAdd", kind_field)
-    found: list[Issue] = []
-    memory = _bytes(field, compute.gpu_memory_request, found)
-    most = _bytes(limit_field, compute.gpu_memory_limit, found)
-    yield from found
-    if memory == 0:
-        yield fault(field, "is more than 0; leave the GPU fields out for no GPU", "min")
-    if memory is not None and most is not None and most < memory:
-        yield fault(
-            limit_field,
-            f"{compute.gpu_memory_limit} is less than gpuMemoryRequest {compute.gpu_memory_request}",
-            "min",
-            field,
-        )
-
-
-def _scheduling(spec: TrainingSpec) -> Iterator[Issue]:
-    pools = spec.node_pools
-    for index, pool in enumerate(pools):
-        if not pool:
-            yield fault(f"spec.nodePools[{index}]", "is empty; name a node pool", "min")
-        elif pool in pools[:index]:
-            yield fault(f"spec.nodePools[{index}]", f"{shown(pool)} is given twice; leave one out")
-
-
-def _node_type(spec: TrainingSpec) -> Iterator[Issue]:
-    """S040."""
-    if spec.node_type is not None:
-        yield from check_label_value("spec.nodeType", spec.node_type)
-
-
-def _node_affinity(spec: TrainingSpec) -> Iterator[Issue]:
-    """R14, R15."""
-    if spec.node_affinity_required is None:
-        return
-    terms, field = spec.node_affinity_required.node_selector_terms, "spec.nodeAffinityRequired.nodeSelectorTerms"
-    if not any(term.match_expressions for term in terms):
-        details = "no term has an expression, and so none matches any node; give one, or leave nodeAffinityRequired out"
-        yield fault(field, details, "required")
-    if (count := sum(len(term.match_expressions) for term in terms)) > MAX_EXPRESSIONS:
-        yield fault(field, f"has {count} expressions in all; at most {MAX_EXPRESSIONS} are possible", "max")
-        return
-    for at, term in enumerate(terms):
-        for number, expression in enumerate(term.match_expressions):
-            yield from _expression(f"{field}[{at}].matchExpressions[{number}]", expression)
-
-
-def _expression(path: str, expression: MatchExpression) -> Iterator[Issue]:
-    """R14."""
-    yield from check_label_key(f"{path}.key", expression.key)
-    field, operator, values = f"{path}.values", expression.operator, expression.values
-    match operator:
-        case "In" | "NotIn":
-            if not values:
-                yield fault(field, f"operator {operator} needs at least one value", "required", f"{path}.operator")
-            for number, value in enumerate(values):
-                yield from check_label_value(f"{field}[{number}]", value)
-        case "Exists" | "DoesNotExist":
-            if values:
-                details = f"operator {operator} takes no values, got {len(values)}; leave them out"
-                yield fault(field, details, "canAdd", f"{path}.operator")
-        case "Gt" | "Lt":
-            if len(values) != 1 or whole_number(values[0]) is None:
-                given = shown(values[0]) if len(values) == 1 else f"{len(values)} values"
-                details = f"operator {operator} needs one whole number, such as 4, got {given}"
-                yield fault(field, details, "required", f"{path}.operator")
-
-
-def _pod_affinity(spec: TrainingSpec) -> Iterator[Issue]:
-    """R16: that both are there, the declaration says."""
-    if spec.pod_affinity is not None:
-        yield from check_label_key("spec.podAffinity.key", spec.pod_affinity.key)
-
-
-def _tolerations(spec: TrainingSpec) -> Iterator[Issue]:
-    """R17, R37."""
-    seen: set[str] = set()
-    for index, toleration in enumerate(spec.tolerations):
-        path, name = f"spec.tolerations[{index}]", toleration.name
-        if name is not None and name in seen:
-            yield fault(f"{path}.name", f"{shown(name)} is given twice; leave one out")
-        seen |= set() if name is None else {name}
-        if not toleration.exclude:
-            yield from _toleration(path, toleration)
-        elif name is None:
-            details = "is required where exclude is true: the name of the item to leave out"
-            yield fault(f"{path}.name", details, "required", f"{path}.exclude")
-
-
-def _toleration(path: str, toleration: Toleration) -> Iterator[Issue]:
-    """R17; value goes with Equal (C6: the contract's own text says Exists, which Kubernetes refuses)."""
-    examples = {"key": "dedicated", "operator": "Exists or Equal", "effect": "NoSchedule or Any"}
-    given = {"key": toleration.key, "operator": toleration.operator, "effect": toleration.effect}
-    for name, value in given.items():
-        if not value:
-            yield fault(f"{path}.{name}", f"is required, such as {examples[name]}", "required")
-    if toleration.key:
-        yield from check_label_key(f"{path}.key", toleration.key)
-    operator = f"{path}.operator"
-    if toleration.operator == "Equal" and toleration.value is None:
-        details = "is required with operator Equal; with operator Exists every value of the taint is tolerated"
-        yield fault(f"{path}.value", details, "required", operator)
-    elif toleration.operator == "Exists" and toleration.value is not None:
-        details = (
-            f"goes with operator Equal only, got {shown(toleration.value)} with Exists; leave it out, or give Equal"
-        )
-        yield fault(f"{path}.value", details, "canAdd", operator)
-    elif toleration.value is not None:
-        yield from check_label_value(f"{path}.value", toleration.value)
-    if toleration.seconds is not None and toleration.effect != "NoExecute":
-        details = "goes with effect NoExecute only: no other effect takes a pod off its node; leave it out"
-        yield fault(f"{path}.seconds", details, "canAdd", f"{path}.effect")
-    elif toleration.seconds is not None and toleration.seconds > MAX_GRACE_SECONDS:
-        yield fault(f"{path}.seconds", f"is at most {MAX_GRACE_SECONDS}, got {shown(toleration.seconds)}", "max")
-
-
-def _extended_resources(spec: TrainingSpec) -> Iterator[Issue]:
-    """R36, R37."""
-    seen: set[str] = set()
-    for index, item in enumerate(spec.compute.extended_resources):
-        path, name = f"spec.compute.extendedResources[{index}]", item.resource
-        if name in seen:
-            yield fault(f"{path}.resource", f"{shown(name)} is given twice; leave one out")
-        else:
-            yield from check_extended(f"{path}.resource", name)
-        seen.add(name)
-        if not item.exclude:
-            yield from _pieces(f"{path}.quantity", item.quantity)
-
-
-def check_extended(field: str, name: str) -> Iterator[Issue]:
-    """The name of an extended resource."""
-    if name == GPU:
-        yield fault(field, f"GPUs have fields of their own; leave {GPU} out of the extended resources")
-    elif not LABEL_KEY.match(name) or not is_extended(name):
-        details = f"{shown(name)} is no extended resource; those are named by a domain and a word, such as rdma/hca"
-        yield fault(field, details)
-
-
-def _pieces(field: str, text: str | None) -> Iterator[Issue]:
-    if text is None:
-        yield fault(field, "is required: a whole number, such as 1", "required")
-        return
-    try:
-        amount = parse_quantity(text)
-    except QuantityError as error:
-        yield fault(field, str(error))
-        return
-    if amount < 1 or amount % 1:
-        yield fault(field, f"is a whole number of at least 1, got {shown(text)}", "min" if amount < 1 else "step")
-    elif amount > MAX_PIECES:
-        yield fault(field, f"is at most {MAX_PIECES}, got {shown(text)}", "max")
-
-
 def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
     bounds = (
         ("completions", spec.completions, 1, MAX_COMPLETIONS),
@@ -786,37 +532,19 @@ def check_marks(spec: TrainingSpec) -> Iterator[Issue]:
                 yield from check_stated_load(f"{path}.value", item.name, item.value)
 
 
-def check_label_key(field: str, key: str) -> Iterator[Issue]:
-    if not LABEL_KEY.match(key):
-        yield fault(
-            field,
-            f"{shown(key)} is no Kubernetes key: letters, digits, `-`, `_` and `.`, beginning and ending "
-            "with a letter or digit, perhaps after a domain and a slash",
-        )
-
-
-def check_label_value(field: str, value: str) -> Iterator[Issue]:
-    if not LABEL_VALUE.match(value):
-        yield fault(
-            field,
-            f"{shown(value)} is no Kubernetes label value: at most 63 letters, digits, `-`, `_` and `.`, "
-            "beginning and ending with a letter or digit",
-        )
-
-
 _CHECKS: Final[tuple[Callable[[TrainingSpec], Iterator[Issue]], ...]] = (
     _image,
     _words,
     _working_dir,
     _environment,
     _secrets,
-    _compute,
-    _extended_resources,
-    _scheduling,
-    _node_type,
-    _node_affinity,
-    _pod_affinity,
-    _tolerations,
+    check_compute,
+    check_extended_resources,
+    check_pools,
+    check_node_type,
+    check_node_affinity,
+    check_pod_affinity,
+    check_tolerations,
     _lifetime,
     _sweep,
     _metadata,

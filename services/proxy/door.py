@@ -21,7 +21,14 @@ from events.refusal import Refusal
 from events.service_accounts import is_account_token, token_hash
 from events.workload.exposure import ProxyAddress
 from services.proxy.authorize import objection
-from services.proxy.forward import BadAnswerError, Exchange, StandsStillError, TooLargeError, UnreachableError
+from services.proxy.forward import (
+    BadAnswerError,
+    ClientGoneError,
+    Exchange,
+    StandsStillError,
+    TooLargeError,
+    UnreachableError,
+)
 from services.proxy.headers import (
     PLAIN_COOKIE,
     SECURE_COOKIE,
@@ -50,6 +57,8 @@ LOOK_SECONDS: Final = 5.0
 """Between two looks at whether what let somebody in is still good, while what they asked for goes on."""
 MOST_FIELDS: Final = 5
 """Of a query of ours, which has one."""
+MOST_PODS: Final = 3
+"""To which a request is offered, where none of them takes the connection."""
 OWN_PATHS: Final = "/.muster/"
 """Below it the proxy answers itself, at every address."""
 SIGN_IN: Final = f"{OWN_PATHS}sign-in"
@@ -152,12 +161,18 @@ class Door:
             await self._requests(client)
         except (OSError, TimeoutError, h11.LocalProtocolError):
             pass  # it went, or never came
+        except asyncio.CancelledError:
+            client.abort()  # nobody waits for who reads slowly
+            raise
         finally:
-            self.open.discard(task)
-            self._open_from[here] -= 1
-            if not self._open_from[here]:
-                del self._open_from[here]
-            await client.close()
+            try:
+                await client.close()
+            finally:
+                # Until then it takes a file and memory, and counts.
+                self.open.discard(task)
+                self._open_from[here] -= 1
+                if not self._open_from[here]:
+                    del self._open_from[here]
 
     def _too_many(self, here: str | None) -> _Answer | None:
         """Why one more connection from there is not served."""
@@ -336,8 +351,9 @@ class Door:
         )
         exchange = Exchange(client, idle_seconds=self._idle_seconds, most_bytes=self._most_bytes)
         try:
-            async with self._replicas.one(route) as target:
-                await exchange.run(target, head)
+            await self._to_one(client, route, exchange, head)
+        except ClientGoneError:
+            raise ConnectionAbortedError from None
         except NoReplicaError as error:
             again = ((b"retry-after", b"%d" % error.again_seconds),)
             raise _Answer(503, str(error), headers=again) from None
@@ -351,6 +367,20 @@ class Door:
             raise _Answer(504, f"workload {route.workload_name}: {error}") from None
         except TooLargeError as error:
             raise _Answer(413, str(error)) from None
+
+    async def _to_one(self, client: Peer, route: Route, exchange: Exchange, head: h11.Request) -> None:
+        """To the first pod that takes the connection: of one that ended just now, the log tells a moment later. Nothing
+        of the request was sent to one that does not take it.
+        """
+        for left in reversed(range(MOST_PODS)):
+            try:
+                async with self._replicas.one(route, client.gone) as target:
+                    return await exchange.run(target, head)
+            except UnreachableError:
+                alone = not route.serves and len(self._routes.targets(route)) <= 1
+                if alone or not left:
+                    raise
+        raise AssertionError("the last one returned, or raised")
 
 
 def _account_of(token: str) -> str:

@@ -19,7 +19,7 @@ from events.subjects import agent_recipes_subject, credential_subject, recipes_s
 from events.workload.commands import TransferWorkload
 from events.workload.fields.process import EnvironmentVariable, UserCredentialKey
 from services.runtime.credentials.kept import KeptCredentials
-from services.runtime.credentials.keys import new_ring, read_public, read_ring, write_public, write_ring
+from services.runtime.credentials.keys import KeyFileError, new_ring, read_public, read_ring, write_public, write_ring
 from services.runtime.credentials.rotate import rotate
 from services.runtime.credentials.sealed import SealError, new_private, public_of, unseal
 from services.runtime.nats.connection import connect
@@ -190,6 +190,29 @@ async def test_a_rotation_seals_everything_anew_while_runs_start(world: World, s
     assert len(after.keys) == 1
     assert after.keys != before.keys
     assert read_public(store.public) == after.public
+
+
+async def test_two_rotations_at_once_are_one_and_a_killed_one_leaves_no_keys_behind(world: World, store: Store) -> None:
+    """One that stood still between two steps would write its keys over those of the other, and lose all values."""
+    await store.credential("s3cr3t-of-ann")
+    nc = await connect(world.server.settings("rotate"), "rotate")
+    (store.private.parent / f".{store.private.name}.half").write_text("keys of one that was killed")
+    try:
+        begun, requests = asyncio.Event(), Requests(nc)
+
+        async def first() -> int:
+            return await rotate(requests, store.private, store.public, lambda *_: begun.set(), wait_seconds=0.2)
+
+        going = asyncio.create_task(first())
+        await asyncio.sleep(0.05)
+        with pytest.raises(KeyFileError, match=r"another rotation of .* is at work"):
+            await rotate(requests, store.private, store.public, lambda *_: None, wait_seconds=0)
+        assert await going == 1
+        assert begun.is_set()
+        assert await first() == 1, "and then the next one may"
+    finally:
+        await nc.close()
+    assert not list(store.private.parent.glob(f".{store.private.name}.*"))
 
 
 async def test_a_rotation_that_was_killed_is_finished_by_the_next_and_raises_no_dead_value(

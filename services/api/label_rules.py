@@ -1,0 +1,24 @@
+"""Rules of Kubernetes label keys and values, wherever a request gives one. Pure."""
+
+from collections.abc import Iterator
+
+from events.labels import LABEL_KEY, LABEL_VALUE
+from services.api.issues import Issue, fault, shown
+
+
+def check_label_key(field: str, key: str) -> Iterator[Issue]:
+    if not LABEL_KEY.match(key):
+        yield fault(
+            field,
+            f"{shown(key)} is no Kubernetes key: letters, digits, `-`, `_` and `.`, beginning and ending "
+            "with a letter or digit, perhaps after a domain and a slash",
+        )
+
+
+def check_label_value(field: str, value: str) -> Iterator[Issue]:
+    if not LABEL_VALUE.match(value):
+        yield fault(
+            field,
+            f"{shown(value)} is no Kubernetes label value: at most 63 letters, digits, `-`, `_` and `.`, "
+            "beginning and ending with a letter or digit",
+        )
