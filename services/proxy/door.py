@@ -6,7 +6,6 @@ Who is not signed in learns of no address whether it exists.
 import asyncio
 import contextlib
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,6 +15,7 @@ from urllib.parse import parse_qs
 import h11
 import msgspec
 import structlog
+from prometheus_client import Counter, Gauge
 
 from events.refusal import Refusal
 from events.service_accounts import is_account_token, token_hash
@@ -67,6 +67,9 @@ _NOT_SIGNED_IN: Final = (
     "sign in first: `muster workload open` opens an address in a browser; programs send the header "
     "Authorization: Bearer TOKEN"
 )
+
+_ANSWERS: Final = Counter("muster_proxy_answers", "Answers to requests, by who gave them and status", ["by", "status"])
+_CONNECTIONS: Final = Gauge("muster_proxy_connections", "Connections of clients that are open")
 
 log = structlog.get_logger(__name__)
 
@@ -144,7 +147,7 @@ class Door:
         self._cookie = SECURE_COOKIE if address.scheme == "https" else PLAIN_COOKIE
         self.open: set[asyncio.Task[None]] = set()
         """Connections of clients."""
-        self._open_from: Counter[str | None] = Counter()
+        self._open_from: dict[str | None, int] = {}
         """How many, by where the client is."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -152,8 +155,9 @@ class Door:
         task = asyncio.current_task()
         assert task is not None
         self.open.add(task)
+        _CONNECTIONS.inc()
         client, here = Peer(h11.SERVER, reader, writer), address_of(writer.get_extra_info("peername"))
-        self._open_from[here] += 1
+        self._open_from[here] = self._open_from.get(here, 0) + 1
         try:
             if refusal := self._too_many(here):
                 await _say(client, refusal)
@@ -173,6 +177,7 @@ class Door:
                 self._open_from[here] -= 1
                 if not self._open_from[here]:
                     del self._open_from[here]
+                _CONNECTIONS.dec()
 
     def _too_many(self, here: str | None) -> _Answer | None:
         """Why one more connection from there is not served."""
@@ -375,7 +380,9 @@ class Door:
         for left in reversed(range(MOST_PODS)):
             try:
                 async with self._replicas.one(route, client.gone) as target:
-                    return await exchange.run(target, head)
+                    await exchange.run(target, head)
+                    _count("pod", exchange.status)
+                    return
             except UnreachableError:
                 alone = not route.serves and len(self._routes.targets(route)) <= 1
                 if alone or not left:
@@ -393,8 +400,15 @@ def _host_of(headers: list[tuple[bytes, bytes]]) -> str:
     return value_of(headers, b"host").decode("latin-1").rpartition("]")[2].partition(":")[0]
 
 
+def _count(by: str, status: int) -> None:
+    """By class: a pod may say any number. 0: it said none, since its client had gone."""
+    if status:
+        _ANSWERS.labels(by, f"{status // 100}xx").inc()
+
+
 async def _say(client: Peer, answer: _Answer, *, stays: bool = False) -> None:
     """`stays`: whether the connection does. Who was let in nowhere holds none for longer than it takes to say so."""
+    _count("proxy", answer.status)
     reason = HTTPStatus(answer.status).phrase.encode()
     headers = [
         *answer.headers,
