@@ -6,7 +6,6 @@ Who is not signed in learns of no address whether it exists.
 import asyncio
 import contextlib
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,8 +15,7 @@ from urllib.parse import parse_qs
 import h11
 import msgspec
 import structlog
-from prometheus_client import Counter as Figure
-from prometheus_client import Gauge
+from prometheus_client import Counter, Gauge
 
 from events.refusal import Refusal
 from events.service_accounts import is_account_token, token_hash
@@ -55,12 +53,12 @@ KEEP_ALIVE_SECONDS: Final = 65.0
 DRAIN_SECONDS: Final = 1.0
 """For which the rest of a refused request is read, so that its client reads the refusal."""
 DRAIN_PIECES: Final = 64
-MOST_PODS: Final = 3
-"""To which a request is offered, where none of them takes the connection."""
 LOOK_SECONDS: Final = 5.0
 """Between two looks at whether what let somebody in is still good, while what they asked for goes on."""
 MOST_FIELDS: Final = 5
 """Of a query of ours, which has one."""
+MOST_PODS: Final = 3
+"""To which a request is offered, where none of them takes the connection."""
 OWN_PATHS: Final = "/.muster/"
 """Below it the proxy answers itself, at every address."""
 SIGN_IN: Final = f"{OWN_PATHS}sign-in"
@@ -70,7 +68,7 @@ _NOT_SIGNED_IN: Final = (
     "Authorization: Bearer TOKEN"
 )
 
-_ANSWERS: Final = Figure("muster_proxy_answers", "Answers to requests, by who gave them and status", ["by", "status"])
+_ANSWERS: Final = Counter("muster_proxy_answers", "Answers to requests, by who gave them and status", ["by", "status"])
 _CONNECTIONS: Final = Gauge("muster_proxy_connections", "Connections of clients that are open")
 
 log = structlog.get_logger(__name__)
@@ -149,7 +147,7 @@ class Door:
         self._cookie = SECURE_COOKIE if address.scheme == "https" else PLAIN_COOKIE
         self.open: set[asyncio.Task[None]] = set()
         """Connections of clients."""
-        self._open_from: Counter[str | None] = Counter()
+        self._open_from: dict[str | None, int] = {}
         """How many, by where the client is."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -159,7 +157,7 @@ class Door:
         self.open.add(task)
         _CONNECTIONS.inc()
         client, here = Peer(h11.SERVER, reader, writer), address_of(writer.get_extra_info("peername"))
-        self._open_from[here] += 1
+        self._open_from[here] = self._open_from.get(here, 0) + 1
         try:
             if refusal := self._too_many(here):
                 await _say(client, refusal)

@@ -27,6 +27,7 @@ from tests.support.api import Served
 
 V1 = "/api/v1"
 CREDENTIALS, TRAININGS = f"{V1}/asset/credentials", f"{V1}/workloads/trainings"
+ACCOUNTS = f"{V1}/service-accounts"
 MARK = "marker-4f1c9e"
 DATA: dict[str, dict[str, str]] = {
     "password": {"username": "ann", "password": MARK},
@@ -48,6 +49,15 @@ def person(served: Served, admin: httpx.Client, role: str = "researcher") -> htt
     rule = {"subjectId": name, "roleName": role, "scopeType": "project", "scopeId": served.project}
     assert admin.post(f"{V1}/authorization/access-rules", json=rule).status_code == 202
     return served.client(name)
+
+
+def program(served: Served, admin: httpx.Client, account: str) -> httpx.Client:
+    """With the token of a new service account."""
+    body = {"projectId": served.project, "name": account, "roleName": "researcher"}
+    token = admin.post(ACCOUNTS, json=body).json()["token"]
+    client = served.client(None)
+    client.headers["Authorization"] = f"Bearer {token}"
+    return client
 
 
 def body_of(served: Served, data: dict[str, str] | None = None, kind: str = "generic-secret", **meta: Any) -> Any:
@@ -219,6 +229,22 @@ def test_who_replaces_values_again_and_again_waits_until_old_ones_are_gone(
         assert (refused.status_code, refused.json()["details"]) == (429, "too_many_values")
         assert int(refused.headers["retry-after"]) > 0
         made(bob, served)
+
+
+def test_all_accounts_of_a_project_keep_as_many_values_as_one_person(
+    admin: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever makes accounts of a project, and deletes them again, could fill the store for everybody."""
+    monkeypatch.setattr(credentials, "MOST_VALUES", 3)
+
+    def told_of(account: str) -> tuple[int, str]:
+        with program(served, admin, account) as client:
+            answer = client.post(CREDENTIALS, json=body_of(served))
+        assert admin.delete(f"{ACCOUNTS}/{served.project}/{account}").status_code == 202
+        return answer.status_code, answer.json().get("details", "")
+
+    told = [told_of(fresh("account")) for _ in range(4)]
+    assert told == [(202, "")] * 3 + [(429, "too_many_values")]
 
 
 def test_a_place_has_so_many_assets_of_a_kind_and_no_more(
