@@ -37,6 +37,7 @@ from services.agent.logs import LogServer
 from services.agent.recipes import Recipes
 from services.agent.reconcile import Absent, Action, Forget, Known, Start, Stop, orphans, reconcile
 from services.agent.reports import Reports
+from services.agent.values import Values
 from services.agent.wanted import Changed, Lost, Wanted, Whole
 
 HEARTBEAT_SECONDS: Final = 5.0
@@ -93,6 +94,7 @@ class Agent:
         self._reports = Reports(nc, cluster.cluster_id, silent=lambda: bool(backend.standby()))
         self._claims = Claims(nc, cluster.cluster_id, backend, in_use=self._in_use)
         self._recipes = Recipes(nc, cluster.cluster_id, on_fates=self._claims.hear)
+        self._values = Values(cluster.cluster_id, backend, self._recipes, is_wanted=self._is_wanted)
         self._news = wanted
         self._wanted: dict[str, WantedPod] = {}
         self._current = False
@@ -128,6 +130,7 @@ class Agent:
                 self._heartbeats(),
                 self._sample_usage(),
                 self._claims.run(),
+                self._values.run(),
                 logs.serve(),
             )
         ]
@@ -341,6 +344,10 @@ class Agent:
         live = (run for known in self._known.values() for run in known.runs if run.kind in LIVE_KINDS)
         wanted = {want.workload_id for want in self._wanted.values() if isinstance(want, StartPod)}
         return wanted | {run.workload_id for run in live}
+
+    def _is_wanted(self, key: str, token: int) -> bool:
+        want = self._wanted.get(key)
+        return self._current and isinstance(want, StartPod) and want.token == token
 
     async def _start(self, key: str, wanted: StartPod) -> None:
         recipe, values = await self._recipes.of(wanted.pod_key, wanted.token)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from events.cluster_protocol import RunPod
 from events.workload.pod_sets import Container
 from services.agent.backends.kubernetes.act.code_manifests import code_mount, code_volumes
+from services.agent.backends.kubernetes.act.secret_manifests import Needs, pull_secret
 from services.agent.backends.kubernetes.act.security import Security
 from services.agent.backends.kubernetes.act.volume_manifests import volume_manifests
 
@@ -28,8 +29,8 @@ def image_and_terminal(container: Container) -> Manifest:
     }
 
 
-def pull_secrets(container: Container) -> Manifest:
-    named = [{"name": name} for name in container.pull_secrets]
+def pull_secrets(container: Container, needs: Needs) -> Manifest:
+    named = [*({"name": name} for name in container.pull_secrets), *pull_secret(needs)]
     return {"imagePullSecrets": named} if named else {}
 
 
