@@ -28,7 +28,6 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
         "secretKeyOfPassword": None,
     },
     "spec.storage.pvc[]": {"dataSharing": False},
-    "spec.storage.pvc[].claimInfo": {"addedAttrValues": []},
 }
 """By the path of their object."""
 

@@ -24,10 +24,15 @@ from events.codec import (
     encode_event,
 )
 from events.commit import About, Actor, BatchPart, CommitRecord, EventRecord
-from events.workload.spec import NO_SPEC
+from events.workload.fields.inference import ServedModel, Serving, ServingPort
+from events.workload.spec import NO_SPEC, Inference
 from tests.events.given import NOW
 
 GOLDENS = Path(__file__).parent / "goldens"
+NO_INFERENCE = Inference(
+    serving=Serving(serving_port=ServingPort(container=1), model=ServedModel(name="m")), replicas=1
+)
+"""With all that one may have, and of that the defaults."""
 
 
 def without_later(section: dict[str, Any], golden: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -49,8 +54,11 @@ def test_every_registered_event_is_written_exactly_as_its_golden(name: str, vers
     written = bytes(encode_event(event).data)
     if "spec" in event.__struct_fields__:
         # A spec is stored whole: it has the fields, too, that came after its golden, each with its default.
-        whole, spec = msgspec.json.decode(written), msgspec.json.decode(golden)["spec"]
-        whole["spec"] = without_later(whole["spec"], spec, msgspec.json.decode(msgspec.json.encode(NO_SPEC)))
+        whole, before = msgspec.json.decode(written), msgspec.json.decode(golden)
+        for part, defaults in (("spec", NO_SPEC), ("inference", NO_INFERENCE)):
+            if before.get(part) is not None:
+                told = msgspec.json.decode(msgspec.json.encode(defaults))
+                whole[part] = without_later(whole[part], before[part], told)
         written = msgspec.json.encode(whole)
     assert written == golden
     for field in msgspec.structs.fields(event):

@@ -791,6 +791,14 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Category in the spec."""
     image: str | None
     """Image in the spec."""
+    environment: str | None
+    """Name of the environment that it was made from."""
+    architecture: WorkloadArchitecture
+    """Distributed: its pods work together. Standard: each by itself."""
+    connections: list[str]
+    """Exposed URLs and ports, each as `name=type`."""
+    data_sources: list[str]
+    """Volumes that hold data, each as `name=kind`; of one without a name, where pods find it."""
     node_pools: list[str]
     """Node pools in the spec, the preferred one first."""
     labels: list[str]
@@ -819,6 +827,16 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """GPUs reserved now."""
     gpu_memory_request_bytes: int
     """GPU memory that all pods at the same time request."""
+    gpu_memory_allocated_bytes: int
+    """GPU memory reserved now: its share of each GPU that it holds. 0 where nobody knows their memory."""
+    idle_gpus: int | None
+    """GPUs reserved now that have computed nothing for more than five minutes. Null where none of them is
+    measured, and of the past.
+    """
+    guaranteed_time_left: WorkloadGuaranteedTimeLeft
+    """How long it may keep its nodes at least: unlimited while it is non-preemptible, else none, since a
+    preemptible workload has no time that others cannot take.
+    """
     cpu_request_cores: float
     """CPU cores that all pods at the same time request."""
     cpu_allocated_cores: float
@@ -973,6 +991,10 @@ class Cluster(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Whether only owners, and users who may override ownership, may act on its workloads."""
     ownership_protection_source: ClusterOwnershipProtectionSource
     """Who set ownership protection."""
+    storage_classes: list[StorageClass] | None
+    """Those of which it makes new claims, by name. Null where its agent has not told them, and for a simulated
+    cluster.
+    """
     created_at: datetime | None
     """When it was added."""
     nodes: int | None
@@ -3356,6 +3378,14 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Category in the spec."""
     image: str | None
     """Image in the spec."""
+    environment: str | None
+    """Name of the environment that it was made from."""
+    architecture: WorkloadArchitecture
+    """Distributed: its pods work together. Standard: each by itself."""
+    connections: list[str]
+    """Exposed URLs and ports, each as `name=type`."""
+    data_sources: list[str]
+    """Volumes that hold data, each as `name=kind`; of one without a name, where pods find it."""
     node_pools: list[str]
     """Node pools in the spec, the preferred one first."""
     labels: list[str]
@@ -3384,6 +3414,16 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """GPUs reserved now."""
     gpu_memory_request_bytes: int
     """GPU memory that all pods at the same time request."""
+    gpu_memory_allocated_bytes: int
+    """GPU memory reserved now: its share of each GPU that it holds. 0 where nobody knows their memory."""
+    idle_gpus: int | None
+    """GPUs reserved now that have computed nothing for more than five minutes. Null where none of them is
+    measured, and of the past.
+    """
+    guaranteed_time_left: WorkloadGuaranteedTimeLeft
+    """How long it may keep its nodes at least: unlimited while it is non-preemptible, else none, since a
+    preemptible workload has no time that others cannot take.
+    """
     cpu_request_cores: float
     """CPU cores that all pods at the same time request."""
     cpu_allocated_cores: float
@@ -4162,6 +4202,17 @@ class RefusedReport(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """The rule that it breaks."""
     value: str
     """The value that the agent reported."""
+
+
+class StorageClass(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A class of storage of which a cluster makes new claims."""
+
+    name: str
+    """What `claimInfo.storageClass` names it by."""
+    default: bool
+    """Whether claims that name no class are of this one."""
+    attributes: list[str]
+    """Keys that `claimInfo.addedAttrValues` may have."""
 
 
 class Node(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7269,6 +7320,8 @@ class PlacementData(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Empty if no GPU was requested."""
     gpu_model: str | None = None
     """Model of the node's GPUs at that time; empty if unknown, or if no GPU was requested."""
+    gpu_memory_bytes: int | None = None
+    """Memory of one of the node's GPUs at that time; 0 if unknown, or if no GPU was requested."""
 
 
 class PodRefData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7381,11 +7434,13 @@ class ClaimInfo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     size: str | None = None
     """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
     storage_class: str | None = None
-    """Storage class of the cluster. Default: the cluster's own default. Only on clusters of kind kubernetes."""
+    """Storage class of the cluster, one of those that it reports. Default: the cluster's own default."""
     access_modes: PvcAccessModes | None = None
     """How many nodes may use it, and how."""
     volume_mode: ClaimInfoVolumeMode | None = None
     """Block: the pod finds a device and no folder; only on clusters of kind kubernetes. Default: Filesystem."""
+    added_attr_values: list[PvcAddedAttrValue] | None = None
+    """Attributes of the claim, whose keys the storage class allows; at most 1000."""
 
 
 class ProbeHandler(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7491,6 +7546,15 @@ class PvcAccessModes(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Pods of many nodes read it. Default: no."""
     read_write_many: bool | None = None
     """Pods of many nodes read and write it. Default: no."""
+
+
+class PvcAddedAttrValue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcAddedAttrValue."""
+
+    key: str
+    """Key, one of those that the storage class allows. Mandatory."""
+    value: str | None = None
+    """Value. On Kubernetes the claim has it as an annotation."""
 
 
 class HttpGet(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7787,7 +7851,9 @@ if TYPE_CHECKING:
     type WebhookDeliveryState = Literal["delivered", "failed", "parked", "waiting"]
     type WebhookDisabledBecause = Literal["by_request", "failing", "gone", "too_many_waiting"]
     type WorkloadActsAction = Literal["delete", "resume", "suspend", "transfer"]
+    type WorkloadArchitecture = Literal["Distributed", "Standard"]
     type WorkloadDiffDifference = Literal["appeared", "changed", "gone"]
+    type WorkloadGuaranteedTimeLeft = Literal["none", "unlimited"]
     type WorkloadScaledDataReason = Literal["idle", "load", "request"]
     type WorkloadType = Literal["Distributed", "Inference", "Training", "Workspace"]
 else:
@@ -7920,6 +7986,8 @@ else:
     WebhookDeliveryState = str
     WebhookDisabledBecause = str
     WorkloadActsAction = str
+    WorkloadArchitecture = str
     WorkloadDiffDifference = str
+    WorkloadGuaranteedTimeLeft = str
     WorkloadScaledDataReason = str
     WorkloadType = str

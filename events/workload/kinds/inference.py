@@ -21,7 +21,7 @@ PORT_VARIABLE: Final = "PORT"
 """Under which servers commonly look for where to listen."""
 MODEL_VARIABLE: Final = "MODEL_ID"
 """Under which Hugging Face's own servers look for the model to serve."""
-TOKEN_VARIABLE: Final = "HF_TOKEN"
+TOKEN_VARIABLE: Final = "HF_TOKEN"  # noqa: S105 (a name)
 """Under which Hugging Face's libraries look for who asks."""
 _ALONE: Final = Inference(serving=Serving(serving_port=ServingPort(container=8000)), replicas=1)
 """Of a spec without any: what nobody decides, and an event may say all the same."""

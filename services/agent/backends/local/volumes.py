@@ -10,6 +10,7 @@ from typing import Final, assert_never
 
 from events.cluster_protocol import Login, RunPod
 from events.workload.volumes import (
+    LOCAL_CLASS,
     ClaimedFolder,
     ClonedFolder,
     ConfigFiles,
@@ -34,6 +35,7 @@ _KEPT: Final = ("HOME", "LANG", "MUSTER_RUN_ID", "PATH")
 """Variables that whatever runs for a pod has: by the third it is found when nobody watches it any more."""
 VOLUME: Final = "volume"
 """Reason of a run that failed because of one."""
+_CLASSES: Final = ("", LOCAL_CLASS)
 FOLDER: Final = "volumes"
 """Of a run, with its empty folders by number."""
 
@@ -53,12 +55,10 @@ def impossible_volume(pod: RunPod, *, isolated: bool) -> str:
                 return f"the empty folder at {volume.mount_path} cannot be held to a size here"
             case NodeFolder(propagation=propagation) if propagation:
                 return f"pods of this machine do not see what is mounted below {volume.path} later"
-            case ClaimedFolder(new=new) if new is not None and (new.block or new.storage_class):
-                return (
-                    f"the claim at {volume.mount_path} can only be a folder here: there are no devices and no classes"
-                )
             case ClonedFolder(login=GitLogin(credential=False, name=name)):
                 return f"a local cluster has no Secret {name} to clone {volume.repository} with: name a credential"
+            case ClaimedFolder(new=new) if new is not None and (new.block or new.storage_class not in _CLASSES):
+                return f"the claim at {volume.mount_path} can only be a folder of the class {LOCAL_CLASS} here"
             case EmptyFolder() | ClonedFolder() | NodeFolder() | ClaimedFolder():
                 pass
             case _:
