@@ -9,7 +9,7 @@ import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -93,7 +93,7 @@ async def local(tmp_path: Path) -> AsyncIterator[Watched]:
     await watched.close()
 
 
-async def apply(local: Watched, url: str, script: str = f"cat {PLACE}/file", **more: str) -> None:
+async def apply(local: Watched, url: str, script: str = f"cat {PLACE}/file", **more: Any) -> None:
     volume = ClonedFolder(mount_path=PLACE, repository=url, **more)
     await local.backend.apply(run_pod(node_name=local.node, arguments=("/bin/sh", "-ec", script), volumes=(volume,)))
 

@@ -17,6 +17,7 @@ import pytest
 from development.kubernetes.control_plane import ControlPlane
 from development.kubernetes.proxy import Mode, Proxy, Request, proxied
 from events.cluster_protocol import EnvironmentSource, Login, Registry, RunPod, SealedValues
+from events.workload.commands import PodWarning
 from events.workload.pod_sets import Container
 from events.workload.volumes import ClonedFolder, ConfigFiles, GitLogin
 from services.agent.backends.interface import BackendError
@@ -60,7 +61,7 @@ async def cluster(control_plane: ControlPlane, proxy: Proxy, tmp_path: Path) -> 
 
 
 def run_of(cluster: KubernetesWatched, token: int = 1, *, waits: bool = False, **more: Any) -> RunPod:
-    run = cluster.pod(token, **({"seconds": 60} | more))
+    run = cluster.pod(token, **more)
     return msgspec.structs.replace(run, annotations=run.annotations | (WAITS if waits else {}))
 
 
@@ -78,6 +79,11 @@ async def until_secrets(cluster: KubernetesWatched, count: int) -> list[dict[str
 
 def opened(secret: dict[str, Any]) -> dict[str, str]:
     return {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+
+
+def told_of(cluster: KubernetesWatched) -> tuple[PodWarning, ...]:
+    newest = cluster.newest()
+    return () if newest is None else newest.warnings
 
 
 async def end(cluster: KubernetesWatched, token: int = 1) -> None:
@@ -232,7 +238,7 @@ async def test_a_refusal_is_told_on_the_pod_without_a_value_and_tried_again(
     run = run_of(cluster, waits=True)
     await cluster.backend.apply(run, VALUES)
     async with asyncio.timeout(20):
-        while not (cluster.newest() and [one for one in cluster.newest().warnings if one.reason == "no_credentials"]):
+        while "no_credentials" not in [one.reason for one in told_of(cluster)]:
             await asyncio.sleep(0.05)
     newest = cluster.newest()
     assert newest is not None
