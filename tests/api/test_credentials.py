@@ -1,6 +1,6 @@
 """Credentials over HTTP: what is taken, what is told, who may what. Their values come out nowhere.
 
-Requirement rows: S020, R9, R10.
+Requirement rows: S018, S020, S057, R9, R10, R34.
 """
 
 import secrets
@@ -125,6 +125,47 @@ def test_what_is_wrong_is_told_without_a_word_of_the_values(
     assert issues(answer).keys() == fields
     assert MARK not in answer.text
     assert "5551234" not in answer.text
+
+
+def pulls(name: str) -> dict[str, Any]:
+    return {"imagePullSecrets": [{"name": name, "userCredential": True}]}
+
+
+def clones(name: str, **more: Any) -> dict[str, Any]:
+    login = {"name": name, "userCredential": True, "authenticationMethod": "password", **more}
+    return {"storage": {"git": [{"repository": "https://git.example.com/a", "path": "/src", "secretRef": login}]}}
+
+
+def test_images_are_pulled_and_repositories_cloned_with_what_is_ones_own_and_fits(
+    admin: httpx.Client, served: Served
+) -> None:
+    """S018, S057, R10, R34."""
+    cluster = admin.post(f"{V1}/clusters", json={"name": fresh("k"), "kind": "kubernetes"}).json()["id"]
+    with person(served, admin) as ann, person(served, admin) as bob:
+        own = {
+            kind: made(ann, served, kind=kind)["meta"]["name"]
+            for kind in ("docker-registry", "password", "generic-secret")
+        }
+        registry, login, other = own.values()
+        pull, git = "spec.imagePullSecrets[0].name", "spec.storage.git[0].secretRef"
+        cases: list[tuple[httpx.Client, dict[str, Any], dict[str, str]]] = [
+            (ann, clones(login), {}),
+            (ann, clones(other, secretKeyOfPassword="ANY_KEY"), {}),
+            (ann, clones(login) | {"imagePullSecrets": [{"name": registry}]}, {}),
+            (ann, clones(other), {f"{git}.secretKeyOfPassword": "has no key 'password'"}),
+            (ann, clones(login, secretKeyOfUser="who"), {f"{git}.secretKeyOfUser": "has no key 'who'"}),
+            (bob, clones(login), {f"{git}.name": "of somebody else"}),
+            (ann, pulls(registry), {}),
+            (ann, pulls(login), {pull: "docker-registry"}),
+            (ann, pulls("never"), {pull: "create it first"}),
+            (bob, pulls(registry), {pull: "of somebody else"}),
+        ]
+        for client, spec, wanted in cases:
+            body = served.training() | {"clusterId": cluster, "spec": {"image": "i", **spec}}
+            answer = client.post(TRAININGS, json=body)
+            told = {} if answer.status_code == 202 else issues(answer)
+            assert told.keys() == wanted.keys(), (spec, answer.text)
+            assert all(words in told[field] for field, words in wanted.items()), told
 
 
 def test_a_credential_is_its_owners_and_others_neither_see_nor_use_nor_change_it(
@@ -328,6 +369,12 @@ def test_the_examples_are_taken(admin: httpx.Client, served: Served) -> None:
     answer = admin.post(CREDENTIALS, json=credential | {"meta": credential["meta"] | place})
     assert answer.status_code == 202, answer.text
     answer = admin.post(TRAININGS, json=served.training() | {"spec": training["spec"]})
+    assert answer.status_code == 202, answer.text
+    for name, kind in (("registry", "docker-registry"), ("code", "password")):
+        assert admin.post(CREDENTIALS, json=body_of(served, kind=kind, name=name)).status_code == 202
+    cluster = admin.post(f"{V1}/clusters", json={"name": fresh("k"), "kind": "kubernetes"}).json()["id"]
+    private = yaml.safe_load((folder / "private.yaml").read_text())["spec"]
+    answer = admin.post(TRAININGS, json=served.training() | {"clusterId": cluster, "spec": private})
     assert answer.status_code == 202, answer.text
     source = yaml.safe_load((folder / "datasource.yaml").read_text())
     answer = admin.post(f"{V1}/asset/datasource/git", json=source)
