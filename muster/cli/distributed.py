@@ -9,6 +9,7 @@ from muster.cli.command import MusterGroup
 from muster.cli.exits import usage
 from muster.cli.submit import Submitted, add_submit
 from muster.cli.values import Row, row_of, set_field
+from muster.cli.ways import add_ways
 from muster.cli.workload import add_describe, add_list, add_logs
 from muster.cli.workload_acts import add_acts
 
@@ -49,6 +50,7 @@ def add_frameworks(training: typer.Typer) -> None:
         add_describe(app, noun)
         add_logs(app, noun)
         add_acts(app, noun, kind="Distributed", framework=framework)
+        add_ways(app, noun)
         training.add_typer(app, name=word)
 
 

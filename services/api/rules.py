@@ -90,7 +90,7 @@ _POD_FIELDS: Final = (
 """What Kubernetes' downward API gives to variables, beside single labels and annotations."""
 _STEP: Final = re.compile(r"[.\[]")
 _POD_LABEL_OR_ANNOTATION: Final = re.compile(r"^metadata\.(?:labels|annotations)\['([^']{1,317})'\]\Z")
-_SECRETS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
+SECRETS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("a signed token (JWT)", re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")),
     ("a private key (PEM)", re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")),
     ("an AWS access key", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
@@ -413,7 +413,7 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
 
 def _secrets(spec: TrainingSpec) -> Iterator[Issue]:
     for field, text in _free_texts(spec):
-        for kind, pattern in _SECRETS:
+        for kind, pattern in SECRETS:
             if text and pattern.search(text):
                 yield fault(
                     field,

@@ -27,7 +27,7 @@ from services.runtime.log.log_fold import LogFold
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
-SNAPSHOT_SHAPE: Final = 3
+SNAPSHOT_SHAPE: Final = 4
 """Raise it when what is forgotten, or kept, changes."""
 
 
@@ -51,6 +51,8 @@ class DesiredState(LogFold):
         self.desired: dict[str, Desired] = {}
         """By subject in WANTED: every run that holds a node."""
         self.changed = Changed()
+        self.with_sessions: set[str] = set()
+        """Keys of workloads into whose pods ways are open."""
         self._notes = True
         """Whether `desired` and `changed` are kept up to date about pods."""
 
@@ -64,6 +66,7 @@ class DesiredState(LogFold):
         self.desired.clear()
         for key, chain in self.workloads.items():
             self._note_pods(key, WORKLOAD.initial, chain.state)
+        self.with_sessions = {key for key, chain in self.workloads.items() if chain.state.sessions}
 
     @override
     def took(self, commit: Commit, before: Chain[Any], after: Chain[Any]) -> None:
@@ -82,8 +85,12 @@ class DesiredState(LogFold):
     def _took_workload(self, key: str, before: Workload, after: Workload) -> None:
         if self._notes:
             self._note_pods(key, before, after)
+        if after.sessions:
+            self.with_sessions.add(key)
+        else:
+            self.with_sessions.discard(key)
         over = after.phase in FINISHED or not after.living
-        if over and not after.pods.live:
+        if over and not after.pods.live and not after.sessions:
             self.forget(WORKLOAD, key)
 
     def _note_pods(self, key: str, before: Workload, after: Workload) -> None:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 import structlog
@@ -30,6 +30,7 @@ from events.cluster_protocol import (
     ObservedPod,
     RunPod,
     SealedValues,
+    SessionOpen,
     UsageSample,
 )
 from events.node import NodeFacts
@@ -46,8 +47,10 @@ from services.agent.backends.interface import (
     ClusterSettings,
     HeldClaims,
     LogsUnavailableError,
+    NoWayError,
     Observation,
     Picture,
+    Way,
 )
 from services.agent.backends.local import shim
 from services.agent.backends.local.claims import ClaimError, Claims
@@ -88,6 +91,7 @@ from services.agent.backends.local.volumes import (
     preparations,
     untouched_folders,
 )
+from services.agent.backends.local.ways import Attach, Exec, Place, PortForward
 from services.agent.backends.privileged import NOT_PRIVILEGED, beyond_baseline
 from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 from services.agent.backends.which_run import which_run
@@ -373,7 +377,7 @@ class LocalBackend:
     def _take_ports(self, run: _Run) -> ExitFile | None:
         """Have its ports, or say as its end which it cannot have."""
         others = [other for other in self._runs.values() if other.live]
-        held = {port.port for other in others for port in other.ports}
+        held = {port.port for other in others for port in other.ports} | self._machine.own_ports
         same = [other for other in others if other.pod.workload_id == run.pod.workload_id]
         try:
             run.ports = choose_ports(run.pod, held, {port.port for other in same for port in other.ports})
@@ -731,6 +735,25 @@ class LocalBackend:
         self._fences.close()
         self._gpus.close()
         os.close(self._lock_fd)
+
+    # -- ways in -----------------------------------------------------------------------------------------------------
+
+    async def open_way(self, request: SessionOpen) -> Way:
+        run = self._runs.get((request.pod_key, request.token))
+        begun = None if run is None else run.folder.read_started()
+        file = None if run is None else run.folder.read_run()
+        if run is None or not run.live or begun is None or file is None or run.pod.workload_id != request.workload_id:
+            raise NoWayError("pod_not_running", "this run of the pod is not there, or not any more")
+        place = Place(file=file, begun=begun, shim_pid=run.shim_pid, ports=run.ports, seen=lambda: run.seen)
+        match request.kind:
+            case "exec":
+                return await Exec.start(request, place)
+            case "attach":
+                return Attach(request, place, self.logs)
+            case "port-forward":
+                return PortForward(request, place)
+            case _:
+                assert_never(request.kind)
 
     # -- logs ------------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,8 @@ class LocalMachine(msgspec.Struct, frozen=True, kw_only=True):
     logs_total_max_bytes: int
     isolation: Isolation | None
     """What pods are shut off from; None: from nothing."""
+    own_ports: frozenset[int] = frozenset()
+    """Of Muster's own servers: no pod gets one, also while a server is away for a moment."""
 
 
 def run_mark(machine: LocalMachine, pod_key: str, token: int | str) -> str:
