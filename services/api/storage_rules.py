@@ -65,6 +65,13 @@ def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
     yield from _files(storage)
 
 
+def check_untaken(storage: StorageSpec, folder: str, what: str) -> Iterator[Issue]:
+    """That no volume is at the place of something of Muster's. `what`: that is there, in words."""
+    for one in _asked(storage):
+        if one.mount_path and f"/{posixpath.normpath(one.mount_path).lstrip('/')}" == folder:
+            yield fault(f"{one.path}.{one.mount}", f"{folder} is taken by {what}; give another path", "locked")
+
+
 class _Volume(Protocol):
     @property
     def exclude(self) -> bool: ...
@@ -260,9 +267,7 @@ def _new(path: str, info: ClaimInfo | None) -> Iterator[Issue]:
     for index, one in enumerate(info.added_attr_values):
         field = f"{path}.addedAttrValues[{index}].key"
         if not _ATTRIBUTE.match(one.key):
-            details = (
-                f"{shown(one.key)} is no key: letters, digits, `-`, `_`, `.`, ending in one of the first two"
-            )
+            details = f"{shown(one.key)} is no key: letters, digits, `-`, `_`, `.`, ending in one of the first two"
             yield fault(field, details)
         elif one.key in seen:
             yield fault(field, f"{shown(one.key)} is given twice; each key has one value", None, seen[one.key])
