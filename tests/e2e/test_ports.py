@@ -137,7 +137,7 @@ def begun(stack: Stack, *words: str, **streams: Any) -> subprocess.Popen[bytes]:
     """One that goes on, beside the test."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [stack.python, "-P", "-m", "muster.cli.main", *words]
-    return subprocess.Popen(command, env=stack.environment, start_new_session=True, **pipes | streams)
+    return subprocess.Popen[bytes](command, env=stack.environment, start_new_session=True, **pipes | streams)
 
 
 def _echoed(port: int) -> bytes:
