@@ -13,9 +13,8 @@ import sys
 import termios
 import threading
 import tty as terminals
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from dataclasses import dataclass
-from email.message import Message
 from http.client import HTTPMessage
 from json import dumps, loads
 from typing import TYPE_CHECKING, Any, Final
@@ -76,9 +75,10 @@ async def carry(
                 await asyncio.wait({writing, left}, return_when=asyncio.FIRST_COMPLETED)
                 return writing.result() if writing.done() else Ended("interrupted")
             finally:
-                for task in filter(None, (typing, resizing, writing)):
+                tasks: list[asyncio.Task[Any]] = [task for task in (typing, resizing, writing) if task is not None]
+                for task in tasks:
                     task.cancel()
-                await asyncio.gather(*filter(None, (typing, resizing, writing)), return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _write(socket: "ClientConnection") -> Ended:
@@ -158,7 +158,7 @@ async def _resize(socket: "ClientConnection") -> None:
 
 
 @contextlib.contextmanager
-def _raw() -> Iterator[None]:
+def _raw() -> Generator[None]:
     """The terminal passes on every key as it is, until the end of this, whatever that is."""
     before = termios.tcgetattr(0)
     try:
@@ -169,7 +169,7 @@ def _raw() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _interrupted(*, tty: bool) -> "Iterator[asyncio.Future[None]]":
+def _interrupted(*, tty: bool) -> "Generator[asyncio.Future[None]]":
     """A future that is done once somebody wants to leave. With a terminal, Ctrl-C is for the command."""
     loop = asyncio.get_running_loop()
     left: asyncio.Future[None] = loop.create_future()
@@ -258,7 +258,7 @@ async def _take(socket: "ClientConnection", forwarding: Forwarding) -> Ended:
 @contextlib.asynccontextmanager
 async def _connected(
     session: "Session", path: str, parameters: Sequence[tuple[str, Any]]
-) -> "AsyncIterator[ClientConnection]":
+) -> "AsyncGenerator[ClientConnection]":
     """Raises Problem with what the API refused it with."""
     target = session.target
     parts = urlsplit(target.url)
@@ -296,7 +296,7 @@ async def _connected(
 
 
 def _response(error: InvalidStatus, base: str, path: str) -> Response:
-    headers: Message = HTTPMessage()
+    headers = HTTPMessage()
     for name, value in error.response.headers.raw_items():
         headers[name] = value
     return Response(
@@ -305,6 +305,6 @@ def _response(error: InvalidStatus, base: str, path: str) -> Response:
         path=path,
         status=error.response.status_code,
         reason=error.response.reason_phrase,
-        headers=headers,  # pyright: ignore[reportArgumentType] (it is one)
+        headers=headers,
         content=bytes(error.response.body or b""),
     )

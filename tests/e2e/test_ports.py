@@ -135,9 +135,9 @@ while True:
 
 def begun(stack: Stack, *words: str, **streams: Any) -> subprocess.Popen[bytes]:
     """One that goes on, beside the test."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [stack.python, "-P", "-m", "muster.cli.main", *words]
-    return subprocess.Popen(command, env=stack.environment, start_new_session=True, **pipes | streams)
+    return subprocess.Popen[bytes](command, env=stack.environment, start_new_session=True, **pipes | streams)
 
 
 def _echoed(port: int) -> bytes:
@@ -191,10 +191,11 @@ def test_a_command_a_shell_an_attachment_and_a_port_lead_into_a_pod_and_the_hist
         line = forwarding.stderr.readline().decode()
         assert line.endswith("leads to port 7000 of main-0\n")
         here = int(line.split()[0].rpartition(":")[2])
-        assert attached.stdout is not None
+        seen = attached.stdout
+        assert seen is not None
         # Until whoever is attached sees it: that session opens beside this one.
-        until(lambda: (_echoed(here) == b"cba" and select.select([attached.stdout], [], [], 0.5)[0]) or None, 60)
-        assert attached.stdout.readline() == b"heard 3\n"
+        until(lambda: (_echoed(here) == b"cba" and select.select([seen], [], [], 0.5)[0]) or None, 60)
+        assert seen.readline() == b"heard 3\n"
         forwarding.send_signal(signal.SIGINT)
         assert forwarding.wait(20) == 130
         assert stack.muster("workspace", "delete", "inside").returncode == 0
