@@ -107,11 +107,12 @@ def session(connection: socket.socket) -> None:
     connection.settimeout(REQUEST_SECONDS)
     command, streams = receive(connection)
     asked_to_end: list[int] = []
+    # Before the command begins: it may be told to end at once.
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, lambda number, _frame: asked_to_end.append(number))
     pid = start(command, streams)
     ended = os.pidfd_open(pid)
-    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     poll = select.poll()
     for descriptor in (ended, woken, connection.fileno()):
         poll.register(descriptor, select.POLLIN)
