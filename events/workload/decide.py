@@ -370,6 +370,13 @@ def _rescale(command: ScaleInference, state: Workload) -> WorkloadDecision:
 def _open(command: OpenSession, state: Workload, context: Context) -> WorkloadDecision:
     if any(one.session_id == command.session_id for one in state.sessions):
         return ()
+    holds = any(one.user_credential is not None for each in state.pod_sets for one in each.template.environment)
+    if holds and not context.actor.id == state.owner == state.created_by:
+        return Refusal(
+            code="holds_credentials",
+            message=f"pods of {state.name!r} hold values of its owner's credentials: nobody else is let into them, "
+            "administrators neither; its logs can be read",
+        )
     pod = state.pods.live.get((command.pod_set, command.index))
     if pod is None or pod.phase is not PodPhase.RUNNING:
         how = "is not there" if pod is None else f"is {pod.phase}"

@@ -9,13 +9,14 @@ from msgspec.structs import replace
 from events.aggregate import WORKLOAD
 from events.authorize import Grants, Permission
 from events.cluster_protocol import ObservedCluster
-from events.commit import About
+from events.commit import About, Actor
 from events.refusal import Refusal
-from events.workload.commands import CloseSession, DeleteWorkload, OpenSession
+from events.workload.commands import CloseSession, DeleteWorkload, OpenSession, TransferWorkload
+from events.workload.fields.process import EnvironmentVariable, UserCredentialKey
 from events.workload.sessions import MOST_COMMAND_CHARACTERS, MOST_OPEN, MOST_PORTS, SessionClosed, SessionOpened
 from services.cluster_sync.observe import lost_session
 from services.ownership.decide import Admission, Facts, decide
-from tests.events.given import ID, NOW, SERVICE, Story, context, fact, names, ref
+from tests.events.given import ALICE, BOB, ID, NOW, SERVICE, Story, context, fact, names, ref
 
 OPEN = OpenSession(
     workload_id=ID, session_id="s1", kind="exec", pod_set="main", index=0, seconds=3600, command=("bash",), tty=True
@@ -54,6 +55,18 @@ def test_one_is_opened_into_a_running_pod_and_closed_once() -> None:
 )
 def test_what_leads_nowhere_or_is_too_large_is_refused(command: OpenSession) -> None:
     assert running().refused(command).code in {"pod_not_running", "invalid"}
+
+
+@pytest.mark.parametrize(("actor", "override"), [(BOB, False), (BOB, True), (ALICE, True)])
+def test_r10_into_pods_that_hold_credentials_only_who_brought_them_is_let(actor: Actor, override: bool) -> None:
+    held = EnvironmentVariable(name="TOKEN", user_credential=UserCredentialKey(name="wandb", key="password"))
+    story = Story().created(environment_variables=(held,)).bound().saw(fact("running"))
+    who = context(actor=actor, override=override)
+    if actor is BOB:
+        assert story.refused(OPEN, who).code == "holds_credentials"
+        story.when(TransferWorkload(workload_id=ID, subject="bob", actor="bob"), context(override=True))
+        assert story.refused(OPEN, who).code == "holds_credentials", "they are those of who submitted it"
+    assert names(story.when(OPEN)) == ["SessionOpened"] if actor is ALICE else True
 
 
 def test_nobody_is_let_into_a_pod_that_only_starts_and_no_more_than_so_many_into_one_workload() -> None:
