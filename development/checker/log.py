@@ -25,6 +25,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "ActUndone": "user",
     "WorkloadQueued": "scheduler",
     "WorkloadScaled": "autoscaler",
+    "PodsEvicted": "scheduler",
     "WorkloadWaiting": "scheduler",
     "PodsBound": "scheduler",
     "PodsReserved": "scheduler",

@@ -31,6 +31,7 @@ from events.workload.pod import (
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import (
     ActUndone,
+    PodsEvicted,
     Workload,
     WorkloadChanged,
     WorkloadCompleted,
@@ -132,6 +133,8 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
         case WorkloadScaled():
             told = f"{event.message}: " if event.message else ""
             return f"scaled: {told}{_count(event.replicas, 'replica')} (was {event.was})"
+        case PodsEvicted():
+            return f"{event.reason}: {event.message}; {_told_to_stop(len(event.pods))}"
         case WorkloadDeletionRequested():
             if event.reason == "auto_deletion":
                 return f"auto-deletion: its time has come; {_told_to_stop(happened.live)}"

@@ -20,7 +20,15 @@ from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
 from events.workload.state import Workload
 from services.runtime.log.folding import take
-from services.scheduler.batches import Heads, batch_drafts, batches, release_drafts, seen_by, update_drafts
+from services.scheduler.batches import (
+    Heads,
+    batch_drafts,
+    batches,
+    eviction_drafts,
+    release_drafts,
+    seen_by,
+    update_drafts,
+)
 from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.planning import Policy
@@ -98,8 +106,14 @@ class World:
     def connect(self, cluster_id: str, name: str = "local", *, connected: bool = True) -> None:
         self.do("cluster", cluster_key(name), ReportCluster(cluster_id=cluster_id, connected=connected))
 
-    def project(self, name: str = "default", *, quota: int | None = None, pools: tuple[str, ...] = ()) -> str:
-        self.do("project", project_key(name), CreateProject(name=name, gpu_quota_milli=quota, node_pools=pools))
+    def project(
+        self, name: str = "default", *, quota: int | None = None, limit: int | None = None, pools: tuple[str, ...] = ()
+    ) -> str:
+        self.do(
+            "project",
+            project_key(name),
+            CreateProject(name=name, gpu_quota_milli=quota, gpu_limit_milli=limit, node_pools=pools),
+        )
         project_id: str = self.chain("project", project_key(name)).state.project_id
         self.project_id = self.project_id or project_id
         return project_id
@@ -176,6 +190,8 @@ class World:
             self._commit(drafts)
         for key, ids in released.items():
             self._commit(release_drafts(self.heads(), key, ids, str(uuid4()), self.now))
+        for each in planned.evictions:
+            self._commit(eviction_drafts(self.heads(), each, str(uuid4()), self.now))
         for update in planned.updates:
             self._commit(update_drafts(self.heads(), update, str(uuid4()), self.now))
         return planned
