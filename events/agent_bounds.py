@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from events.cluster import StorageClass
 from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod, UsageReport, UsageSample
 from events.ids import KEY_PATTERN
 from events.node import MOST_DEVICES, NodeFacts, Taint
@@ -31,6 +32,10 @@ MAX_PIECES: Final = 2**50
 """Of one extended resource of one node; some count in bytes."""
 MAX_PODS: Final = 10_000
 """Of one node, each of these; what an administrator may have simulated is held to the same."""
+MAX_STORAGE_CLASSES: Final = 100
+"""Of one cluster: they stand in each heartbeat."""
+MAX_ATTRIBUTES: Final = 20
+"""Of the claims of one storage class. A value has 10,000 characters, and all annotations of an object 256 KiB."""
 SHOWN_CHARACTERS: Final = 80
 """Of a refused value, and of the name of what it was said of."""
 MAX_SHOWN_BITS: Final = 256
@@ -168,8 +173,17 @@ BOUNDS: Final[dict[type[msgspec.Struct], dict[str, Bound]]] = {
         "foreign_extended": Many(most=MAX_EXTENDED, keys=_RESOURCE, of=_PIECES, why="like those of the node"),
     },
     ObservedNode: {"name": _NAME},
+    StorageClass: {
+        "name": _NAME,
+        "attributes": Many(
+            most=MAX_ATTRIBUTES,
+            of=Text(least=1, most=63, why="a request may name keys of 63 characters"),
+            why="all values of a claim fit its annotations",
+        ),
+    },
     ObservedCluster: {
         "at": _MOMENT,
+        "storage_classes": Many(most=MAX_STORAGE_CLASSES, why="agents list at most a hundred"),
         "agent_version": Text(most=63, why="it is a version number"),
         "nodes": Number(most=1_000_000, why="it is only a count; the number of accepted nodes has its own limit"),
         "problem": _SENTENCE,

@@ -89,7 +89,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=11,
+    fold_version=12,
 )
 NODE: Final = Aggregate(
     name="node",
@@ -107,7 +107,7 @@ CLUSTER: Final = Aggregate(
     evolve=cluster.evolve,
     decide=cluster.decide,
     about=lambda state: About(id=state.cluster_id or None, cluster_id=state.cluster_id or None),
-    fold_version=5,
+    fold_version=6,
 )
 PROJECT: Final = Aggregate(
     name="project",

@@ -65,6 +65,17 @@ class NodePool(msgspec.Struct, frozen=True, kw_only=True):
     """Value of the label."""
 
 
+class StorageClass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A class of storage of which a cluster makes new claims."""
+
+    name: str
+    """Name of the class."""
+    default: bool = False
+    """Whether claims that name no class are of this one."""
+    attributes: tuple[str, ...] = ()
+    """Keys of the attributes that a new claim of this class may have."""
+
+
 class RefusedReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A value in an agent's report that was refused because it breaks a rule."""
 
@@ -135,6 +146,13 @@ class ClusterReportsRefused(_Event, frozen=True, kw_only=True):
     """One for each broken rule, at most ten. Empty if no report is refused."""
 
 
+class StorageClassesReported(_Event, frozen=True, kw_only=True):
+    """The storage classes of the cluster are others than before."""
+
+    classes: tuple[StorageClass, ...] = ()
+    """All of them, by name."""
+
+
 class OwnershipProtectionSet(_Event, frozen=True, kw_only=True):
     """Ownership protection was turned on or off: whether only owners and administrators may change the cluster's
     workloads.
@@ -178,6 +196,7 @@ ClusterEvent = (
     | ClusterConnected
     | ClusterDisconnected
     | ClusterReportsRefused
+    | StorageClassesReported
     | OwnershipProtectionSet
     | OwnershipProtectionUnset
     | NodePoolSet
@@ -202,6 +221,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agent_version: str = ""
     refused: tuple[RefusedReport, ...] = ()
     """What of its agent's words is not taken."""
+    storage_classes: tuple[StorageClass, ...] | None = None
+    """None where its agent never told them."""
     protection_reported: bool | None = None
     """What the cluster's own configuration says; None where it says nothing."""
     protection_set: bool = False
@@ -241,6 +262,8 @@ def _evolve(state: Cluster, event: ClusterEvent) -> Cluster:
             return replace(state, connected=False, connection_changed_at=event.at, problem=event.reason)
         case ClusterReportsRefused():
             return replace(state, refused=event.refused)
+        case StorageClassesReported():
+            return replace(state, storage_classes=event.classes)
         case OwnershipProtectionSet():
             if event.source == "cluster":
                 return replace(state, protection_reported=event.enabled)
@@ -318,6 +341,8 @@ class ReportCluster(_Command, frozen=True, kw_only=True):
     """Why the agent cannot work with the cluster, where it is heard and says so."""
     agent_version: str = ""
     ownership_protection: bool | None = None
+    storage_classes: tuple[StorageClass, ...] | None = None
+    """None: it says nothing of them."""
     refused: tuple[RefusedReport, ...] = ()
     """What of the agent's words was not taken lately."""
 
@@ -435,6 +460,8 @@ def _report(command: ReportCluster, state: Cluster, context: Context) -> Decisio
             events.append(OwnershipProtectionUnset())
         else:
             events.append(OwnershipProtectionSet(enabled=command.ownership_protection, source="cluster"))
+    if command.connected and command.storage_classes not in (None, state.storage_classes):
+        events.append(StorageClassesReported(classes=command.storage_classes or ()))
     if _rules(command.refused) != _rules(state.refused):
         events.append(ClusterReportsRefused(at=context.now, refused=command.refused))
     return tuple(events)

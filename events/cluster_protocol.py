@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from events.cluster import ClusterKind, SimulatedNodes
+from events.cluster import ClusterKind, SimulatedNodes, StorageClass
 from events.node import NodeFacts
 from events.project import PodSecurity
 from events.workload.commands import PodFactKind, PodWarning
@@ -245,6 +245,8 @@ class ObservedCluster(_Message, frozen=True, kw_only=True):
     agent_version: str = ""
     ownership_protection: bool | None = None
     """What the cluster's own configuration says; None: nothing."""
+    storage_classes: tuple[StorageClass, ...] | None = None
+    """By name; None where the agent does not know them."""
     nodes: int = 0
     problem: str = ""
     """Why the cluster cannot be worked with now, in words; empty where it can."""

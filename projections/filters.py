@@ -7,7 +7,7 @@ do. Nothing here runs a query.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import isfinite
 from typing import Any, Final, Literal
@@ -37,7 +37,7 @@ from events.nearest import did_you_mean
 from events.phases import FINISHED, Phase
 from projections.columns import Column, Type, columns_of
 from projections.selectors import Requirement, selected
-from projections.tables import clusters, projects, workloads
+from projections.tables import clusters, pods, projects, usage_samples, workloads
 from projections.workloads.rows import WorkloadRow
 
 MAX_LIMIT: Final = 500
@@ -158,6 +158,51 @@ def _total_seconds(column: ColumnElement[Any], phases: tuple[str, ...]) -> Colum
 
 
 _w = workloads.c
+IDLE: Final = timedelta(minutes=5)
+"""After which a GPU that computes nothing counts as idle (S076)."""
+MEASURED: Final = timedelta(minutes=2)
+"""How old a sample may be to tell of now: agents send one every ten seconds, and of many runs each is kept less often.
+And how far ahead: one of a clock that was wrong for a moment would otherwise be the newest for as long as it was ahead.
+"""
+
+
+def _idle_gpus() -> ColumnElement[Any]:
+    """GPUs of runs that were measured all that time, and never found to compute. The past has no runs."""
+    p, u, now = pods.c, usage_samples.c, func.now()
+    percent = u.gpu_utilization_percent
+    told = (
+        select(
+            func.min(u.at).label("first"),
+            func.max(u.at).label("last"),
+            func.max(u.at).filter(percent > 0).label("busy"),
+        )
+        .where(
+            u.workload_id == p.workload_id,
+            u.cluster_id == _w.cluster_id,
+            u.pod_set == p.pod_set,
+            u.index == p.index,
+            u.attempt == p.attempt,
+            u.try_ == p.try_,
+            u.at.between(now - literal(IDLE + MEASURED), now + literal(MEASURED)),
+            percent.is_not(None),
+        )
+        .correlate(workloads, pods)
+        .lateral("told")
+    )
+    since = now - literal(IDLE)
+    idle = and_(told.c.first <= since, func.coalesce(told.c.busy <= since, true()))
+    found = (
+        select(func.sum(case((idle, func.json_array_length(p.devices)), else_=0)).cast(BigInteger))
+        .select_from(pods.join(told, true()))
+        .where(p.workload_id == _w.id, p.finished_at.is_(None), p.gpu_milli > 0)
+        .where(told.c.last >= now - literal(MEASURED))
+        .correlate(workloads)
+        .scalar_subquery()
+    )
+    # Whatever holds none is not looked at: a list may be put in order by this.
+    return case((_w.gpu_allocated_milli > 0, found), else_=0)
+
+
 SUBJECTS: Final = "subjects"
 """The parameter of a statement that holds `WorkloadQuery.subjects`."""
 
@@ -179,6 +224,7 @@ UNSTORED: Final[dict[str, ColumnElement[Any]]] = {
     "cluster_name": clusters.c.name,
     "total_pending_seconds": total_pending_seconds,
     "total_running_seconds": total_running_seconds,
+    "idle_gpus": _idle_gpus(),
 }
 """How a query of workloads makes the columns that their table does not have."""
 

@@ -8,7 +8,6 @@ only what is there now, or are read by an index, so nothing here grows with what
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
 
@@ -35,13 +34,9 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from events.phases import Phase
-from projections.filters import MAX_LIMIT, MAX_OFFSET, SUBJECTS, WAITING_PHASES, submitter
+from projections.filters import MAX_LIMIT, MAX_OFFSET, MEASURED, SUBJECTS, WAITING_PHASES, submitter
 from projections.tables import clusters, nodes, projects, reservations, usage_samples, workloads
 
-MEASURED: Final = timedelta(minutes=2)
-"""How old a sample may be to tell of now: agents send one every ten seconds, and of many runs each is kept less often.
-And how far ahead: one of a clock that was wrong for a moment would otherwise be the newest for as long as it was ahead.
-"""
 PLACED_PHASES: Final = tuple(
     phase.value for phase in (Phase.INITIALIZING, Phase.RUNNING, Phase.UNKNOWN, Phase.DEGRADED, Phase.UPDATING)
 )

@@ -276,7 +276,11 @@ LIMITS: Final[tuple[tuple[str, tuple[Bound, ...], str], ...]] = (
         ("project_max_bytes_per_hour",),
         "429 `too_many_bytes`",
     ),
-    ("bytes of those of a user in 60 minutes", ("user_max_bytes_per_hour",), "429 `too_many_bytes`"),
+    (
+        "bytes of those of a user in 60 minutes; a suspension, resumption or transfer counts as 2,048",
+        ("user_max_bytes_per_hour",),
+        "429 `too_many_bytes`",
+    ),
     (
         "people to whom one user gives a first role in 60 minutes (administrators: no limit)",
         (NEW_PEOPLE_PER_HOUR,),

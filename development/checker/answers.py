@@ -153,7 +153,7 @@ def _runs(workload: Workload) -> Iterator[Answer]:
 
 
 def _cluster(cluster: Cluster) -> Answer:
-    own = cluster.own_protection
+    own, classes = cluster.own_protection, cluster.storage_classes
     silent = "WaitingToConnect" if cluster.heard_at is None else "Disconnected"
     by = "cluster" if own is not None else "administrator" if cluster.set_protection else "default"
     return {
@@ -164,6 +164,7 @@ def _cluster(cluster: Cluster) -> Answer:
         "statusChangedAt": cluster.heard_at,
         "problem": cluster.problem or None,
         "refusedReports": [{"about": each["about"], "rule": each["rule"]} for each in cluster.refused],
+        "storageClasses": classes and [{"name": one["name"], "default": one.get("default", False)} for one in classes],
         "ownershipProtection": cluster.set_protection if own is None else own,
         "ownershipProtectionSource": by,
         "createdAt": cluster.created_at,

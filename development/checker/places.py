@@ -64,6 +64,8 @@ class Cluster:
     problem: str = ""
     agent_version: str = ""
     refused: list[Fields] = field(default_factory=list[Fields])
+    storage_classes: list[Fields] | None = None
+    """None: never told."""
     own_protection: bool | None = None
     """What its own configuration says of ownership protection; None: nothing."""
     set_protection: bool = False
@@ -227,6 +229,8 @@ class Places:
                 known.agent_version = data.get("agent_version", "") if known.connected else known.agent_version
             case "ClusterReportsRefused":
                 known.refused = data.get("refused", [])
+            case "StorageClassesReported":
+                known.storage_classes = data.get("classes", [])
             case "OwnershipProtectionSet" if data["source"] == "cluster":
                 known.own_protection = data["enabled"]
             case "OwnershipProtectionSet":

@@ -121,3 +121,8 @@ def container_ports(urls: Iterable[ExposedUrl], ports: Iterable[Port]) -> tuple[
                 container=port.container, service=port.service_type, external=port.external or 0
             )
     return tuple(found[number] for number in sorted(found))
+
+
+def called(item: ExposedUrl | Port) -> str:
+    """What people call a URL or a port of a workload: its name, that of its tool, else its port."""
+    return item.name or item.tool_name or f"{'url' if isinstance(item, ExposedUrl) else 'port'}-{item.container}"

@@ -101,6 +101,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Empty if no GPU was requested."""
     gpu_model: str = ""
     """Model of the node's GPUs at that time; empty if unknown, or if no GPU was requested."""
+    gpu_memory_bytes: int = 0
+    """Memory of one of the node's GPUs at that time; 0 if unknown, or if no GPU was requested."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -283,6 +285,8 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     devices: tuple[DeviceShare, ...] = ()
     gpu_model: str = ""
     """Of the devices; empty if unknown."""
+    gpu_memory_bytes: int = 0
+    """Of one of the devices; 0 if unknown."""
     not_before: datetime | None = None
     """A pending pod may not be placed earlier."""
     interruptions: int = 0
@@ -310,6 +314,9 @@ def pod_id(ref: PodRef) -> PodId:
     return (ref.pod_set, ref.index)
 
 
+MOST_GPU_MEMORY_BYTES: Final = 2**40
+"""That is counted of one device: then the sum over all pods of a workload fits 64 bits, whatever a node reports."""
+
 # -- evolve ----------------------------------------------------------------------------------------------------------
 
 
@@ -327,6 +334,7 @@ def bound(before: Pod | None, placement: Placement, token: int) -> Pod | None:
         pool=placement.pool,
         devices=placement.devices,
         gpu_model=placement.gpu_model,
+        gpu_memory_bytes=max(0, min(placement.gpu_memory_bytes, MOST_GPU_MEMORY_BYTES)),
         interruptions=before.interruptions if before else 0,
         failures=before.failures if before else 0,
         token=token,

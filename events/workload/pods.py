@@ -11,6 +11,7 @@ import msgspec
 
 from events.phases import PodPhase
 from events.workload.pod import LIVE_POD_PHASES, Pod, PodId
+from events.workload.spec import WHOLE_GPU_MILLI
 
 CHUNK_PODS: Final = 64
 """Pods that are copied where one changes: a few microseconds, and 10,000 pods are 157 chunks."""
@@ -76,6 +77,8 @@ class Pods(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """(node name, pods of which nobody knows whether they run), by name."""
     gpu_milli: int = 0
     """What the live ones hold of GPUs, in thousandths of a device."""
+    gpu_memory_bytes: int = 0
+    """What the live ones hold of the memory of GPUs, as far as that is known."""
 
     def __len__(self) -> int:
         return self.live.size + self.waiting.size
@@ -185,14 +188,25 @@ class MapEdit[V]:
 class PodsEdit:
     """Pods that change in place while the events of a commit are folded. What an event did can be undone."""
 
-    __slots__ = ("_before", "_journal", "coming", "gpu_milli", "live", "running", "unseen", "waiting")
+    __slots__ = (
+        "_before",
+        "_journal",
+        "coming",
+        "gpu_memory_bytes",
+        "gpu_milli",
+        "live",
+        "running",
+        "unseen",
+        "waiting",
+    )
 
     def __init__(self, before: Pods) -> None:
         self._before = before
         self._journal: list[tuple[PodId, Pod | None]] = []
         self.live = MapEdit(before.live)
         self.waiting = MapEdit(before.waiting)
-        self.coming, self.running, self.gpu_milli = before.coming, before.running, before.gpu_milli
+        self.coming, self.running = before.coming, before.running
+        self.gpu_milli, self.gpu_memory_bytes = before.gpu_milli, before.gpu_memory_bytes
         self.unseen = dict(before.unseen)
 
     def get(self, pod_id: PodId) -> Pod | None:
@@ -231,6 +245,7 @@ class PodsEdit:
             running=self.running,
             unseen=tuple(sorted(self.unseen.items())),
             gpu_milli=self.gpu_milli,
+            gpu_memory_bytes=self.gpu_memory_bytes,
         )
 
     def _set(self, pod_id: PodId, before: Pod | None, after: Pod | None) -> None:
@@ -255,6 +270,7 @@ class PodsEdit:
                 del self.unseen[pod.node_name]
         for share in pod.devices:
             self.gpu_milli += sign * share.milli
+            self.gpu_memory_bytes += sign * (share.milli * pod.gpu_memory_bytes // WHOLE_GPU_MILLI)
         return self.live
 
 

@@ -14,6 +14,10 @@ DEFAULT_FILE_MODE: Final = 0o644
 """Of files that are made from a ConfigMap or a Secret, as Kubernetes has it."""
 
 
+LOCAL_CLASS: Final = "local"
+"""The one storage class of a cluster of kind local: folders of the machine."""
+
+
 class _Volume(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     mount_path: str
     """Where the pod finds it, from `/`."""
@@ -64,6 +68,8 @@ class NewClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A device instead of a folder."""
     ephemeral: bool = False
     """Deleted each time the workload stops or ends."""
+    attributes: dict[str, str] = {}
+    """Annotations of the claim."""
 
 
 class ClaimedFolder(_Volume, frozen=True, kw_only=True):
@@ -161,6 +167,7 @@ def _claim(number: int, pvc: PvcVolume) -> ClaimedFolder:
         modes=tuple(name for name, is_allowed in modes.items() if is_allowed),
         block=info.volume_mode == "Block",
         ephemeral=pvc.ephemeral,
+        attributes={one.key: one.value for one in info.added_attr_values},
     )
     return ClaimedFolder(
         mount_path=pvc.path or "",

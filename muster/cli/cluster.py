@@ -21,7 +21,18 @@ from muster.cli.options import (
     switch_option,
 )
 from muster.cli.output import Column
-from muster.cli.values import Json, Row, ValueProblem, format_number, number_of, parse_integer, row_of, rows_of, text_of
+from muster.cli.values import (
+    Json,
+    Row,
+    ValueProblem,
+    format_number,
+    number_of,
+    parse_integer,
+    row_of,
+    rows_of,
+    text_of,
+    texts_of,
+)
 from muster.cli.watch import watch_rows
 
 if TYPE_CHECKING:
@@ -134,6 +145,23 @@ def refused_reports(cluster: Row) -> list[str]:
     ]
 
 
+def storage_classes(cluster: Row) -> list[str]:
+    """Each with what is to be known of it in words."""
+    return [
+        "; ".join(
+            filter(
+                None,
+                (
+                    text_of(one, "name"),
+                    "the default" if one.get("default") else "",
+                    f"allows {allowed}" if (allowed := ", ".join(texts_of(one, "attributes"))) else "",
+                ),
+            )
+        )
+        for one in rows_of(cluster, "storageClasses")
+    ]
+
+
 def _describe(session: Session, row: Row) -> None:
     out = session.out
     nodes = rows_of(session.api.get("/nodes", [("clusterId", text_of(row, "id"))]), "nodes")
@@ -155,6 +183,7 @@ def _describe(session: Session, row: Row) -> None:
             *(("Not taken", told) for told in refused_reports(row)),
             ("Agent", text_of(row, "agentVersion")),
             ("Ownership protection", f"{protection} (set by: {text_of(row, 'ownershipProtectionSource')})"),
+            *(("Storage class", told) for told in storage_classes(row)),
             ("Created", out.time(row.get("createdAt"))),
             ("Nodes", f"{len(nodes)}, {ready} of them ready"),
             ("GPUs", reserved("gpus")),

@@ -305,9 +305,14 @@ def _item(flag: Flag, text: str) -> Row:
     fields = _fields_of_item(flag.node.item)
     found: Row = {}
     given: set[str] = set()
+    listed = _pair_lists(flag.node.item)
+    pairs: dict[str, list[Json]] = {}
     for part in text.split(","):
         name, value = parse_pair(part, f"part of {flag.names[0]}", form="FIELD=VALUE,FIELD=VALUE")
         name = _RUNAI_WORDS.get(name, name)
+        if (of := next((path for path in listed if name.startswith(f"{path}.")), None)) is not None:
+            pairs.setdefault(of, []).append({"key": name.removeprefix(f"{of}."), "value": value})
+            continue
         field = fields.get(name)
         if field is None:
             raise ValueProblem(f"{name!r} is no field; those are {', '.join(fields)}")
@@ -315,7 +320,20 @@ def _item(flag: Flag, text: str) -> Row:
             raise ValueProblem(f"{name!r} is given twice in {text!r}")
         given.add(name)
         set_field(found, name, _typed(field, value))
+    for path, entries in pairs.items():
+        set_field(found, path, entries)
     return found
+
+
+def _pair_lists(node: Node) -> tuple[str, ...]:
+    """Lists of keys with values within an item: each entry is a field, as `claimInfo.addedAttrValues.KEY=VALUE`."""
+    found: list[str] = []
+    for field in node.fields:
+        if field.kind == "object":
+            found += (f"{field.name}.{path}" for path in _pair_lists(field))
+        elif field.item is not None and [one.name for one in field.item.fields] == ["key", "value"]:
+            found.append(field.name)
+    return tuple(found)
 
 
 def _fields_of_item(node: Node) -> dict[str, Node]:

@@ -1,11 +1,13 @@
 """What the rows of a workload are made of: its state, and the little beside it that a state does not keep. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Protocol, Self
 
 import msgspec
 
+from events.workload.exposure import called
+from events.workload.fields.storage import StorageSpec
 from events.workload.pod import Pod
 from events.workload.spec import Beside, PodRequest, TrainingSpec
 from events.workload.state import Workload
@@ -68,11 +70,17 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gpu_memory_bytes: int
     cpu_milli: int
     memory_bytes: int
+    environment: str
+    """Name of the environment that it was made from; empty if there is none."""
+    connections: tuple[str, ...]
+    """Each as `name=type`; likewise the data sources."""
+    data_sources: tuple[str, ...]
 
     @classmethod
     def of(cls, state: Workload) -> Self:
         spec = state.spec
         sets = state.pod_sets
+        used = None if state.made_from is None else state.made_from.environment
         first = sets[0].template.request
         completions = parallelism = pods = gpu_milli = gpu_memory = cpu_milli = memory = 0
         for pod_set in sets:
@@ -107,7 +115,26 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             gpu_memory_bytes=fit(gpu_memory),
             cpu_milli=fit(cpu_milli),
             memory_bytes=fit(memory),
+            environment="" if used is None else indexed(used.name),
+            connections=tuple(clean(one) for one in _connections(state)),
+            data_sources=tuple(clean(one) for one in _data_sources(spec.storage)),
         )
+
+
+def _connections(state: Workload) -> Iterator[str]:
+    """As `connections` of a workload names them, and in that order."""
+    for url in state.exposed_urls:
+        yield f"{called(url)}=ExternalUrl"
+    for port in state.spec.ports:
+        yield f"{called(port)}={port.service_type or 'ClusterIP'}"
+
+
+def _data_sources(storage: StorageSpec) -> Iterator[str]:
+    """By their kinds, as the fields of the spec are called; what is empty at first is no source of data."""
+    for kind, wire in zip(storage.__struct_fields__, storage.__struct_encode_fields__, strict=True):
+        if kind != "empty_dir_volume":
+            for volume in getattr(storage, kind):
+                yield f"{volume.name or getattr(volume, 'mount_path', None) or volume.path}={wire}"
 
 
 class Sized(Protocol):
@@ -125,6 +152,8 @@ class PodCounts(Protocol):
     def running(self) -> int: ...
     @property
     def gpu_milli(self) -> int: ...
+    @property
+    def gpu_memory_bytes(self) -> int: ...
 
 
 class WorkloadFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):

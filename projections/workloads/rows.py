@@ -28,6 +28,10 @@ else:
 
 PhaseReason: Final = StrEnum("PhaseReason", {reason.upper(): reason for reason in PHASE_REASONS})
 Framework: Final = StrEnum("Framework", {word.upper(): word for word in get_args(DistributedFramework)})
+STANDARD: Final = "Standard"
+DISTRIBUTED: Final = "Distributed"
+GUARANTEED: Final = "unlimited"
+NOT_GUARANTEED: Final = "none"
 Priority: Final = StrEnum("Priority", {word.upper(): word for word in PRIORITY_RANK})
 
 
@@ -187,6 +191,40 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         _Column(lambda w: w.asked.image),
         Public("image", "IMAGE", "Image in the spec.", empty_is_null=True, searched=True),
     ]
+    environment: Annotated[
+        str,
+        _Column(lambda w: w.asked.environment),
+        Public(
+            "environment",
+            "ENVIRONMENT",
+            "Name of the environment that it was made from.",
+            empty_is_null=True,
+        ),
+    ]
+    architecture: Annotated[
+        str,
+        _Column(lambda w: DISTRIBUTED if w.state.distributed is not None else STANDARD),
+        Public(
+            "architecture",
+            "ARCHITECTURE",
+            "Distributed: its pods work together. Standard: each by itself.",
+            values=(STANDARD, DISTRIBUTED),
+        ),
+    ]
+    connections: Annotated[
+        tuple[str, ...],
+        _Column(lambda w: w.asked.connections),
+        Public("connections", "CONNECTIONS", "Exposed URLs and ports, each as `name=type`."),
+    ] = ()
+    data_sources: Annotated[
+        tuple[str, ...],
+        _Column(lambda w: w.asked.data_sources),
+        Public(
+            "dataSources",
+            "DATA-SOURCES",
+            "Volumes that hold data, each as `name=kind`; of one without a name, where pods find it.",
+        ),
+    ] = ()
     node_pools: Annotated[
         tuple[str, ...],
         _Column(lambda w: w.asked.node_pools),
@@ -223,7 +261,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     completions: Annotated[
         int,
         _Column(lambda w: w.asked.completions),
-        Public("completions", "COMPLETIONS", "Number of pods that must succeed.", "csv"),
+        Public("completions", "COMPLETIONS", "Number of pods that must succeed.", "csv", aliases=("requestedRuns",)),
     ]
     parallelism: Annotated[
         int,
@@ -267,6 +305,37 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             "GPU-MEMORY",
             "GPU memory that all pods at the same time request.",
             "csv",
+        ),
+    ]
+    gpu_memory_allocated_bytes: Annotated[
+        int,
+        _Column(lambda w: fit(w.pods.gpu_memory_bytes), often=True),
+        Public(
+            "gpuMemoryAllocatedBytes",
+            "GPU-MEMORY-ALLOCATED",
+            "GPU memory reserved now: its share of each GPU that it holds. 0 where nobody knows their memory.",
+        ),
+    ] = 0
+    idle_gpus: ClassVar[Column[Any]] = Column(
+        type="integer",
+        null=True,
+        public=Public(
+            "idleGpus",
+            "IDLE-GPUS",
+            "GPUs reserved now that have computed nothing for more than five minutes. Null where none of them is "
+            "measured, and of the past.",
+            aliases=("idleAllocatedGpus",),
+        ),
+    )
+    guaranteed_time_left: Annotated[
+        str,
+        _Column(lambda w: GUARANTEED if w.asked.preemptibility == "non-preemptible" else NOT_GUARANTEED),
+        Public(
+            "guaranteedTimeLeft",
+            "GUARANTEED-TIME",
+            "How long it may keep its nodes at least: unlimited while it is non-preemptible, else none, since a "
+            "preemptible workload has no time that others cannot take.",
+            values=(GUARANTEED, NOT_GUARANTEED),
         ),
     ]
     cpu_request_milli: Annotated[

@@ -399,6 +399,7 @@ class Agent:
                     at=datetime.now(UTC),
                     agent_version=self._version,
                     ownership_protection=settings.ownership_protection,
+                    storage_classes=settings.storage_classes,
                     nodes=sum(not node.gone for node in self._nodes.values()),
                     orphans=lost[:ORPHANS_SHOWN],
                     problem=self._backend.problem() or self._recipes.problem(),

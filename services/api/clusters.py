@@ -576,6 +576,12 @@ def _cluster_answer(cluster: Cluster) -> answers.Cluster:
         ],
         ownership_protection=cluster.ownership_protection,
         ownership_protection_source="cluster" if cluster.protection_reported is not None else source,
+        storage_classes=None
+        if cluster.storage_classes is None
+        else [
+            answers.StorageClass(name=one.name, default=one.default, attributes=one.attributes)
+            for one in cluster.storage_classes
+        ],
         created_at=cluster.created_at,
         # Others' nodes are facts of their agents: /nodes lists them. No number is better than a wrong one.
         nodes=sum(len(n.names) for n in cluster.simulated_nodes) if cluster.kind == "simulated" else None,

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from events.aggregate import ASSET, CLUSTER, WORKLOAD
 from events.asset import Asset, credential_keys
+from events.cluster import Cluster
 from events.department import NEVER_CHANGED
 from events.ids import KEY_PATTERN, incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name, name_taken
@@ -18,6 +19,7 @@ from services.api.context import Call
 from services.api.issues import Issue, shown
 from services.api.places import find_cluster, find_department, find_project
 from services.api.rules import check_placed, check_within
+from services.api.storage_rules import check_classes
 from services.runtime.code.kept import Code
 
 
@@ -151,9 +153,14 @@ async def _of_cluster(call: Call, asked: Creation) -> list[Issue]:
     cluster = await find_cluster(call, cluster_id)
     if cluster is None:
         return [Issue(field="clusterId", details=f"there is no cluster {shown(cluster_id)}")]
-    issues = [*check_placed(asked, cluster)]
+    issues = [*_placed(asked, cluster)]
     key = key_of_id(cluster_id)
     if issues and key is not None:
         # The fold lags: what was added to the cluster a moment ago counts before a refusal.
-        issues = [*check_placed(asked, (await call.api.store.load(CLUSTER, key)).state)]
+        issues = [*_placed(asked, (await call.api.store.load(CLUSTER, key)).state)]
     return issues
+
+
+def _placed(asked: Creation, cluster: Cluster) -> Iterator[Issue]:
+    yield from check_placed(asked, cluster)
+    yield from check_classes(asked.order()[0].storage, cluster)

@@ -61,11 +61,13 @@ MAX_VALUE_BYTES: Final = 16 * 1024
 MAX_DATA_BYTES: Final = 32 * 1024
 """Of all values of a credential: a run that needs several still fits a message."""
 TIDY_SECONDS: Final = 3600.0
+"""How often values that no credential has any more are looked for; they are seen so twice before they go."""
 MOST_VALUES: Final = 500
 """Of one person, with those that were replaced and are not removed yet: else one who replaces one again and again fills
 the store for everybody within minutes.
 """
-"""How often values that no credential has any more are looked for; they are seen so twice before they go."""
+KEY_TRIES: Final = 3
+"""Of storing one value, each with another key."""
 KEYS: Final[dict[CredentialKind, tuple[frozenset[str], frozenset[str]]]] = {
     "password": (frozenset({"username", "password"}), frozenset()),
     "access-key": (frozenset({"accessKeyId", "accessKeySecret"}), frozenset()),
@@ -346,7 +348,14 @@ async def _keep(call: Call, owner: str, value_id: str, values: dict[str, str]) -
         again = {"Retry-After": str(int(2 * TIDY_SECONDS))}
         raise ApiError(429, message, details="too_many_values", headers=again)
     try:
-        await kept.put(owner, value_id, values, read_public(file))
+        for _ in range(KEY_TRIES):
+            public = read_public(file)
+            await kept.put(owner, value_id, values, public)
+            # A rotation that began meanwhile may have ended, too: nothing would open what is sealed to its old key.
+            if read_public(file) == public:
+                return
+        told = "the key of the store is being replaced; try again"
+        raise ApiError(503, told, details="no_credential_store", headers={"Retry-After": "10"})
     except KeyFileError as error:
         log.warning("no_public_key", reason=str(error))
         told = "the store of credentials has no key; ask an operator"

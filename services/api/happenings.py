@@ -23,6 +23,7 @@ from events.cluster import (
     NodePoolSet,
     OwnershipProtectionSet,
     OwnershipProtectionUnset,
+    StorageClassesReported,
 )
 from events.commit import Commit
 from events.department import DepartmentChanged, DepartmentCreated, DepartmentDeleted
@@ -35,6 +36,8 @@ from services.api.context import Look
 
 MOST_SEARCHED: Final = 5_000
 """Commits that are looked at: about a second."""
+MOST_CLASSES_TOLD: Final = 10
+"""Names of storage classes in one sentence."""
 _ABOUT: Final[dict[str, About]] = {
     PROJECT.name: "project",
     DEPARTMENT.name: "department",
@@ -99,6 +102,10 @@ def _of_cluster(event: object) -> str | None:
             return f"disconnected: {why}"
         case ClusterReportsRefused():
             return f"{len(event.refused)} sorts of reports of its agent are refused"
+        case StorageClassesReported():
+            names = ", ".join(one.name for one in event.classes[:MOST_CLASSES_TOLD]) or "none"
+            more = len(event.classes) - MOST_CLASSES_TOLD
+            return f"reports its storage classes: {names}{f' and {more} more' if more > 0 else ''}"
         case OwnershipProtectionSet():
             return f"ownership protection turned {'on' if event.enabled else 'off'}"
         case OwnershipProtectionUnset():

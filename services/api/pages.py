@@ -1,8 +1,9 @@
 """Pages that need no token: what the API says of itself, to programs and to people."""
 
+import asyncio
 import html
-from collections.abc import Sequence
-from functools import cache
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -22,28 +23,37 @@ WITH_STYLE: Final = {"Content-Security-Policy": f"{CONTENT_SECURITY_POLICY}; sty
 """What a browser may load for `/docs`: nothing but a style sheet of ours."""
 
 
+def made_once[T](make: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+    """What takes a second or more to make, and anybody may ask for: made at the first request, beside the event loop,
+    which serves all others meanwhile.
+    """
+    lock, made = threading.Lock(), list[T]()
+
+    def first() -> T:
+        with lock:
+            if not made:
+                made.append(make())
+        return made[0]
+
+    async def found() -> T:
+        return made[0] if made else await asyncio.to_thread(first)
+
+    return found
+
+
 def pages_of(operations: Sequence[Operation]) -> tuple[Operation, ...]:
     """The pages on these operations. Each is made when it is first asked for."""
-
-    @cache
-    def described() -> bytes:
-        return msgspec.json.encode(document(operations))
-
-    @cache
-    def page() -> str:
-        return docs_page(document(operations))
+    described = made_once(lambda: msgspec.json.encode(document(operations)))
+    page = made_once(lambda: docs_page(document(operations)))
+    told = made_once(lambda: msgspec.json.encode(asyncapi.document()))
 
     @reads("/openapi.json", tag="System", summary="This description", public=True)
     async def openapi(_: Look) -> Response:
-        return Response(described(), media_type=JSON)
-
-    @cache
-    def told() -> bytes:
-        return msgspec.json.encode(asyncapi.document())
+        return Response(await described(), media_type=JSON)
 
     @reads("/asyncapi.json", tag="System", summary="The public events that other programs subscribe to", public=True)
     async def public_events(_: Look) -> Response:
-        return Response(told(), media_type=JSON)
+        return Response(await told(), media_type=JSON)
 
     @reads(
         "/docs",
@@ -53,7 +63,7 @@ def pages_of(operations: Sequence[Operation]) -> tuple[Operation, ...]:
         public=True,
     )
     async def docs(_: Look) -> Response:
-        return HTMLResponse(page(), headers=WITH_STYLE)
+        return HTMLResponse(await page(), headers=WITH_STYLE)
 
     @reads("/docs.css", tag="System", summary="How that page looks", media=("text/css",), public=True)
     async def style(_: Look) -> Response:

@@ -60,6 +60,8 @@ class LoggedRows:
             | {
                 **await self._of_project(state.project_id),
                 "cluster_name": await self._cluster_name(state.cluster_id),
+                # Measured use stands in the tables alone.
+                "idle_gpus": None if entry.row.gpu_allocated_milli else 0,
             }
         )
 

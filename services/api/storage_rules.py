@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from events.cluster import ClusterKind
+from events.cluster import Cluster, ClusterKind, StorageClass
 from events.fields.values import MAX_LIST_ITEMS
 from events.quantities import QuantityError, parse_bytes
 from events.workload.fields.storage import MEMORY, ClaimInfo, PvcVolume, StorageSpec
@@ -15,8 +15,11 @@ from services.api.issues import Issue, fault, shown
 
 OWN_FOLDERS: Final = ("/muster", "/proc", "/sys")
 """Nothing is laid there: Muster's own folders of a pod, and the kernel's, which no runtime lets anybody cover."""
+MAX_LISTED: Final = 20
+"""Storage classes, or attributes, in one sentence."""
 _SHM: Final = "/dev/shm"  # noqa: S108 (of a pod)
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
+_ATTRIBUTE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)?[A-Za-z0-9]\Z")
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\Z")
 _SERVER: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?\Z")
 
@@ -253,6 +256,17 @@ def _new(path: str, info: ClaimInfo | None) -> Iterator[Issue]:
     if info.storage_class is not None and not _OBJECT_NAME.match(info.storage_class):
         details = f"{shown(info.storage_class)} is no name of a storage class: small letters, digits and `-`"
         yield fault(f"{path}.storageClass", details)
+    seen: dict[str, str] = {}
+    for index, one in enumerate(info.added_attr_values):
+        field = f"{path}.addedAttrValues[{index}].key"
+        if not _ATTRIBUTE.match(one.key):
+            details = (
+                f"{shown(one.key)} is no key: letters, digits, `-`, `_`, `.`, ending in one of the first two"
+            )
+            yield fault(field, details)
+        elif one.key in seen:
+            yield fault(field, f"{shown(one.key)} is given twice; each key has one value", None, seen[one.key])
+        seen.setdefault(one.key, field)
 
 
 def _files(storage: StorageSpec) -> Iterator[Issue]:
@@ -300,10 +314,48 @@ def check_storage_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]
             yield fault(f"spec.storage.hostPath[{index}].mountPropagation", details, "canAdd", "clusterId")
     for index, claim in _kept(storage.pvc):
         info = claim.claim_info or ClaimInfo()
-        given = {"storageClass": info.storage_class is not None, "volumeMode": info.volume_mode == "Block"}
+        given = {"volumeMode": info.volume_mode == "Block"}
         for name, is_given in given.items():
             if is_given:
                 details = (
                     f"is for clusters of kind kubernetes; on one of kind {kind} a claim is a folder, so leave it out"
                 )
                 yield fault(f"spec.storage.pvc[{index}].claimInfo.{name}", details, "canAdd", "clusterId")
+
+
+def check_classes(storage: StorageSpec, cluster: Cluster) -> Iterator[Issue]:
+    """R29: what the storage classes of this cluster do not have, or do not allow. A simulated one runs nothing."""
+    if cluster.kind == "simulated":
+        return
+    for index, claim in _kept(storage.pvc):
+        info = claim.claim_info
+        if info is None or claim.existing_pvc:
+            continue
+        path, classes = f"spec.storage.pvc[{index}].claimInfo", cluster.storage_classes
+        if classes is None:
+            if info.added_attr_values:
+                details = f"cluster {cluster.name} has not told what its storage classes allow; leave it out"
+                yield fault(f"{path}.addedAttrValues", details, "options", "clusterId")
+            continue
+        named = next((one for one in classes if one.name == info.storage_class), None)
+        if info.storage_class is not None and named is None:
+            has = _listed([one.name for one in classes])
+            details = f"cluster {cluster.name} has no storage class {shown(info.storage_class)}; it has {has}"
+            yield fault(f"{path}.storageClass", details, "options", "clusterId")
+            continue
+        yield from _attributes(path, info, named or next((one for one in classes if one.default), None))
+
+
+def _attributes(path: str, info: ClaimInfo, of: StorageClass | None) -> Iterator[Issue]:
+    allowed = () if of is None else of.attributes
+    what = "the cluster has no default class, so a claim without one" if of is None else f"class {of.name}"
+    for number, one in enumerate(info.added_attr_values):
+        if one.key not in allowed:
+            details = f"{what} allows no attribute {shown(one.key)}; it allows {_listed(allowed)}"
+            beside = f"{path}.storageClass"
+            yield fault(f"{path}.addedAttrValues[{number}].key", details, "options", "clusterId", beside)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MAX_LISTED
+    return ", ".join(names[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "") or "none"

@@ -29,7 +29,6 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
         "secretKeyOfPassword": None,
     },
     "spec.storage.pvc[]": {"dataSharing": False},
-    "spec.storage.pvc[].claimInfo": {"addedAttrValues": []},
     "spec.imagePullSecrets[]": {"userCredential": False},
 }
 """By the path of their object."""

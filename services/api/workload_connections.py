@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from events.cluster import ClusterKind
 from events.phases import FINISHED, SCALED_TO_ZERO, PodPhase
-from events.workload.exposure import ProxyAddress, access_of, label_of
+from events.workload.exposure import ProxyAddress, access_of, called, label_of
 from events.workload.fields.connections import Port, ServiceType
 from events.workload.pod import Pod, PodAddress, PodId
 from events.workload.state import Workload
@@ -44,7 +44,7 @@ def connections_of(state: Workload, kind: ClusterKind | None, proxy: ProxyAddres
         # Whoever asks one that is scaled to zero starts its first replica.
         reached = proxy is not None and (address is not None or state.reason == SCALED_TO_ZERO)
         yield Connection(
-            name=url.name or url.tool_name or f"url-{url.container}",
+            name=called(url),
             connection_type="ExternalUrl",
             tool_type=url.tool_type or UNSET,
             tool_name=url.tool_name or UNSET,
@@ -65,7 +65,7 @@ def _of_port(port: Port, address: PodAddress | None, why_not: str) -> Connection
     found = "" if address is None else _reached_at(port, service, address)
     missing = why_not or "its cluster has not told where it answers"
     return Connection(
-        name=port.name or port.tool_name or f"port-{port.container}",
+        name=called(port),
         connection_type=service,
         tool_type=port.tool_type or UNSET,
         tool_name=port.tool_name or UNSET,

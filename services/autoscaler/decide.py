@@ -5,7 +5,7 @@ for a while, so that a load that comes and goes does not start and stop replicas
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from events.workload.fields.inference import Autoscaling, ScaleReason
@@ -22,6 +22,8 @@ STEADY_LATENCY: Final = (0.5, 1.1)
 """Shares of the threshold between which a latency changes nothing. It says little of how many replicas would do: more
 are started in proportion, and one at a time goes.
 """
+UNSEEN_SECONDS: Final = 10.0
+"""After so long without a decision, nobody knows what was asked for meanwhile: it stood still."""
 MOST_GROWTH: Final = 2
 """A step up doubles the replicas at most, and allows LEAST_GROWTH in any case: a moment's load, or one who lies about
 it, does not start a thousand at once.
@@ -54,6 +56,8 @@ class Past:
     """Since when, as far as is known."""
     peaks: tuple[tuple[float, int], ...]
     """(when, replicas that the load asked for), without those that a later one exceeds; the first is the highest."""
+    seen_at: float
+    """When it was decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,14 @@ class Decision:
 
 
 def decide(
-    load: Load | None, now: float, settings: Autoscaling, current: int, *, ready: int, past: Past | None = None
+    load: Load | None,
+    now: float,
+    settings: Autoscaling,
+    current: int,
+    *,
+    ready: int,
+    past: Past | None = None,
+    unseen_seconds: float = math.inf,
 ) -> Decision:
     """How many replicas there are to be, never beyond the bounds of the settings.
 
@@ -77,11 +88,15 @@ def decide(
         current: how many there are to be until now.
         ready: how many of them run.
         past: of the decision before; None: there was none that is known.
+        unseen_seconds: since that decision at most; later, there was none that counts.
     """
-    past = _known(past, now, current)
+    if past is not None and now - past.seen_at > unseen_seconds:
+        past = None
+    past = replace(_known(past, now, current), seen_at=now)
     least, most = settings.min_replicas or 0, settings.max_replicas or 1
     if load is None:
-        return Decision(replicas=current, past=past)
+        # What nobody saw may have asked for all of them: the minute begins anew once something is known again.
+        return Decision(replicas=current, past=replace(past, peaks=((now, current),)))
     retention = settings.scale_to_zero_retention_seconds
     if least == 0 and retention is not None and _idle(load, retention):
         if current == 0:
@@ -104,13 +119,13 @@ def decide(
 def _known(past: Past | None, now: float, current: int) -> Past:
     """What is still true of it; anew where another has scaled meanwhile, or the clock was set back."""
     if past is None or past.replicas != current or past.changed_at > now or past.peaks[-1][0] > now:
-        return Past(replicas=current, changed_at=now, peaks=((now, current),))
+        return Past(replicas=current, changed_at=now, peaks=((now, current),), seen_at=now)
     return past
 
 
 def _with(past: Past, now: float, wanted: int) -> Past:
     kept = tuple((at, peak) for at, peak in past.peaks if now - at < DOWN_SECONDS and peak > wanted)
-    return Past(replicas=past.replicas, changed_at=past.changed_at, peaks=(*kept, (now, wanted)))
+    return replace(past, peaks=(*kept, (now, wanted)))
 
 
 def _idle(load: Load, retention: int) -> bool:

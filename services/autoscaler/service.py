@@ -26,7 +26,7 @@ from events.load import LoadReport
 from events.subjects import ALL_LOADS
 from events.workload.commands import ScaleInference
 from events.workload.state import Workload
-from services.autoscaler.decide import Decision, Load, Past, decide
+from services.autoscaler.decide import UNSEEN_SECONDS, Decision, Load, Past, decide
 from services.autoscaler.fold import FOLDED, SNAPSHOT_SHAPE, Inferences
 from services.autoscaler.stated import stated_load
 from services.autoscaler.windows import Windows
@@ -135,7 +135,8 @@ class Autoscaler:
         load = self._load(state, ready, now, clock)
         settings, current = state.inference.serving.autoscaling, state.inference.replicas
         past = self._past.get(state.workload_id)
-        return decide(load, clock * self._speed, settings, current, ready=ready, past=past)
+        unseen = UNSEEN_SECONDS * self._speed
+        return decide(load, clock * self._speed, settings, current, ready=ready, past=past, unseen_seconds=unseen)
 
     def _load(self, state: Workload, ready: int, now: datetime, clock: float) -> Load | None:
         if self._fold.simulated(state.cluster_id):

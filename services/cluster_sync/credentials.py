@@ -1,7 +1,8 @@
 """Finds the values of credentials that a run needs, and seals them to the agent that starts it.
 
 Of what the log says, the run alone decides: which credentials, and whose. A credential is its owner's (R10), so only a
-workload of the same person gets it, whoever asked for that.
+workload of the same person gets it, whoever asked for that: one that they own and submitted themselves. What somebody
+else wrote shall not find their values because it was given to them.
 """
 
 import asyncio
@@ -71,6 +72,11 @@ class Credentials:
 
     async def _values(self, desired: Desired) -> dict[str, str]:
         """By variable. Raises NotFoundError, KeyFileError, SealError."""
+        if desired.state.owner != desired.state.created_by:
+            raise NotFoundError(
+                "it was given to another owner, and credentials are for workloads that their owner submitted: its "
+                "owner has to submit it again"
+            )
         if self._key_file is None:
             raise KeyFileError("MUSTER_CREDENTIAL_KEY_FILE is not set")
         ring = read_ring(self._key_file)

@@ -129,5 +129,6 @@ def cluster_command(
         connected=True,
         agent_version=newest.agent_version,
         ownership_protection=newest.ownership_protection,
+        storage_classes=newest.storage_classes,
         refused=refused,
     )

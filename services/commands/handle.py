@@ -18,7 +18,7 @@ from prometheus_client import Counter
 
 from events import subscriptions, webhooks
 from events.aggregate import AGGREGATES, CLUSTER, DEPARTMENT, PRICES, PROJECT, WORKLOAD, Aggregate, Chain, Draft
-from events.asset import ChangeAsset, CreateAsset
+from events.asset import ChangeAsset, ChangeCredential, CreateAsset, CreateCredential
 from events.budgets import SetBudget, exhausted_refusal
 from events.cluster import AddCluster, RemoveNodePool, local_taken
 from events.codec import UNDECODABLE
@@ -33,12 +33,20 @@ from events.project import ChangeProject, CreateProject, DeleteProject, MoveLost
 from events.refusal import Refusal
 from events.subjects import aggregate_subject
 from events.void import VoidMessage
-from events.workload.commands import ChangeWorkload, CreateWorkload, DeleteWorkload, ResumeWorkload, UndoAct
+from events.workload.commands import (
+    ChangeWorkload,
+    CreateWorkload,
+    DeleteWorkload,
+    ResumeWorkload,
+    SuspendWorkload,
+    TransferWorkload,
+    UndoAct,
+)
 from events.workload.exposure import asked_labels
 from services.commands.counts import Counts
 from services.commands.decide import decide_on, fits_full_log, key_reused, not_for_service, refused, remembered
 from services.commands.keys import Keys
-from services.commands.limits import Creation
+from services.commands.limits import ACT_BYTES, Creation
 from services.commands.pledge import Pledge, accepted
 from services.commands.turns import Turns
 from services.runtime.identity.directory import Directory
@@ -249,14 +257,32 @@ class Commands:
             return await self._not_left_over(command.workload_id)
         if isinstance(command, SetBudget):
             return await self._other_currency(command)
-        if isinstance(command, ResumeWorkload) or (isinstance(command, UndoAct) and command.act == "WorkloadSuspended"):
-            return await self._exhausted(await self._project_of(command.workload_id))
-        if isinstance(command, CreateAsset | ChangeAsset | SetPolicy | ChangeWorkload | UndoAct):
+        if isinstance(command, SuspendWorkload | ResumeWorkload | TransferWorkload | UndoAct):
+            return await self._act_obstacle(command, admitted)
+        if isinstance(command, CreateCredential):
+            command = command.asset
+        if isinstance(command, CreateAsset | ChangeAsset | ChangeCredential | SetPolicy | ChangeWorkload):
             return await self._written_obstacle(command, admitted)
         return await self._creation_obstacle(command, admitted) if isinstance(command, CreateWorkload) else None
 
+    async def _act_obstacle(
+        self, command: SuspendWorkload | ResumeWorkload | TransferWorkload | UndoAct, admitted: AdmittedCommand
+    ) -> Refusal | None:
+        """Why this may not be done to a workload, which can be done again and again."""
+        undone = command.act if isinstance(command, UndoAct) else None
+        if isinstance(command, UndoAct) and undone == "WorkloadChanged":
+            return await self._written_obstacle(command, admitted)
+        if isinstance(command, ResumeWorkload) or undone == "WorkloadSuspended":
+            exhausted = await self._exhausted(await self._project_of(command.workload_id))
+            if exhausted is not None:
+                return exhausted
+        act = Creation("", admitted.actor.id, ACT_BYTES, count=0)
+        return await self._counts.admit(admitted.command_id, act, self._clock())
+
     async def _written_obstacle(
-        self, command: CreateAsset | ChangeAsset | SetPolicy | ChangeWorkload | UndoAct, admitted: AdmittedCommand
+        self,
+        command: CreateAsset | ChangeAsset | ChangeCredential | SetPolicy | ChangeWorkload | UndoAct,
+        admitted: AdmittedCommand,
     ) -> Refusal | None:
         """Why this may not be written, which holds as much as somebody gives."""
         if isinstance(command, ChangeWorkload | UndoAct):

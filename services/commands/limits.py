@@ -19,7 +19,7 @@ from events.workload.state import WorkloadCreated
 MINUTE_SECONDS: Final = 60
 WINDOW_MINUTES: Final = 60
 """Creations are counted by the minute: what a refusal says of the next free place is at most a minute too late."""
-FOLD_VERSION: Final = 4
+FOLD_VERSION: Final = 5
 """Of `CreationCounts`; another number makes kept ones void."""
 _CREATED: Final = "WorkloadCreated"
 _HAS_URLS: Final = b'"exposedUrls":[{'
@@ -27,6 +27,10 @@ _ENDS: Final = frozenset({"WorkloadCompleted", "WorkloadFailed", "WorkloadDelete
 _WRITTEN: Final = frozenset({"WorkloadChanged", "AssetCreated", "AssetChanged", "PolicySet"})
 """What else holds as many bytes as somebody gives: whoever may do nothing but change one workload again and again could
 fill the log for everybody."""
+_ACTS: Final = frozenset({"WorkloadSuspended", "WorkloadResumed", "WorkloadTransferred"})
+"""What holds next to nothing, and can be done back and forth, to a hundred workloads with one request."""
+ACT_BYTES: Final = 2048
+"""Of one of those, and of what follows from it: the scheduler's words, the ends of pods."""
 
 
 class CreationLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +43,7 @@ class CreationLimits(msgspec.Struct, frozen=True, kw_only=True):
     project_bytes_per_hour: int
     """Of the log, which creations and changes in a project take: of workloads, assets and policies."""
     user_bytes_per_hour: int
-    """Of the log, which those of a user take, in whichever projects."""
+    """Of the log, which those of a user take, in whichever projects; and their acts, with ACT_BYTES for each."""
 
 
 class Creation(msgspec.Struct, frozen=True):
@@ -87,6 +91,8 @@ class CreationCounts(msgspec.Struct, kw_only=True):
                     self._enter(commit)
             if event.type == _CREATED or event.type in _WRITTEN:
                 self._written(commit, memoryview(event.data).nbytes)
+            elif event.type in _ACTS:
+                _add(self.user_bytes, share_of(commit.record.actor.id), _minute(commit.record.occurred_at), ACT_BYTES)
             elif event.type in _ENDS:
                 self._ended(commit.key)
 
@@ -223,9 +229,10 @@ def _bytes(creations: Sequence[Creation]) -> int:
 def _too_many_bytes(whose: str, used: int, limit: int, asked: Creation, wait: int) -> Refusal:
     return Refusal(
         code="too_many_bytes",
-        message=f"the {whose} has created and changed workloads, assets and policies of {used:,} bytes within "
-        f"{WINDOW_MINUTES} minutes and may have {limit:,}; this one has {asked.bytes:,}; try again in {wait} s, ask an "
-        f"operator to raise MUSTER_{whose.upper()}_MAX_BYTES_PER_HOUR, or put large values into a file or a ConfigMap",
+        message=f"the {whose} has created, changed, suspended and resumed workloads, assets and policies of {used:,} "
+        f"bytes within {WINDOW_MINUTES} minutes and may have {limit:,}; this one has {asked.bytes:,}; try again in "
+        f"{wait} s, ask an operator to raise MUSTER_{whose.upper()}_MAX_BYTES_PER_HOUR, or put large values into a "
+        "file or a ConfigMap",
         retry_seconds=wait,
     )
 

@@ -19,7 +19,14 @@ from events.refusal import Refusal
 from events.service_accounts import is_account_token, token_hash
 from events.workload.exposure import ProxyAddress
 from services.proxy.authorize import objection
-from services.proxy.forward import BadAnswerError, Exchange, StandsStillError, TooLargeError, UnreachableError
+from services.proxy.forward import (
+    BadAnswerError,
+    ClientGoneError,
+    Exchange,
+    StandsStillError,
+    TooLargeError,
+    UnreachableError,
+)
 from services.proxy.headers import (
     PLAIN_COOKIE,
     SECURE_COOKIE,
@@ -43,6 +50,8 @@ KEEP_ALIVE_SECONDS: Final = 65.0
 DRAIN_SECONDS: Final = 1.0
 """For which the rest of a refused request is read, so that its client reads the refusal."""
 DRAIN_PIECES: Final = 64
+MOST_PODS: Final = 3
+"""To which a request is offered, where none of them takes the connection."""
 OWN_PATHS: Final = "/.muster/"
 """Below it the proxy answers itself, at every address."""
 SIGN_IN: Final = f"{OWN_PATHS}sign-in"
@@ -128,9 +137,15 @@ class Door:
             await self._requests(client)
         except (OSError, TimeoutError, h11.LocalProtocolError):
             pass  # it went, or never came
+        except asyncio.CancelledError:
+            client.abort()  # nobody waits for who reads slowly
+            raise
         finally:
-            self.open.discard(task)
-            await client.close()
+            try:
+                await client.close()
+            finally:
+                # Until then it takes a file and memory, and counts.
+                self.open.discard(task)
 
     async def _requests(self, client: Peer) -> None:
         seconds = HEAD_SECONDS
@@ -263,8 +278,9 @@ class Door:
         )
         exchange = Exchange(client, idle_seconds=self._idle_seconds, most_bytes=self._most_bytes)
         try:
-            async with self._replicas.one(route) as target:
-                await exchange.run(target, head)
+            await self._to_one(client, route, exchange, head)
+        except ClientGoneError:
+            raise ConnectionAbortedError from None
         except NoReplicaError as error:
             again = ((b"retry-after", b"%d" % error.again_seconds),)
             raise _Answer(503, str(error), headers=again) from None
@@ -278,6 +294,20 @@ class Door:
             raise _Answer(504, f"workload {route.workload_name}: {error}") from None
         except TooLargeError as error:
             raise _Answer(413, str(error)) from None
+
+    async def _to_one(self, client: Peer, route: Route, exchange: Exchange, head: h11.Request) -> None:
+        """To the first pod that takes the connection: of one that ended just now, the log tells a moment later. Nothing
+        of the request was sent to one that does not take it.
+        """
+        for left in reversed(range(MOST_PODS)):
+            try:
+                async with self._replicas.one(route, client.gone) as target:
+                    return await exchange.run(target, head)
+            except UnreachableError:
+                alone = not route.serves and len(self._routes.targets(route)) <= 1
+                if alone or not left:
+                    raise
+        raise AssertionError("the last one returned, or raised")
 
 
 def _host_of(headers: list[tuple[bytes, bytes]]) -> str:

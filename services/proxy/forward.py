@@ -13,6 +13,7 @@ from services.proxy.routes import Target
 from services.proxy.wire import PIECE_BYTES, Peer
 
 CONNECT_SECONDS: Final = 5.0
+_GONE: Final = "it closed the connection before its answer was whole"
 _SWITCHING: Final = 101
 _CONTINUE: Final = (100, 103)
 """Of answers before the answer, those that are passed on."""
@@ -34,7 +35,7 @@ class TooLargeError(Exception):
     """The body is larger than what is passed on."""
 
 
-class _ClientGoneError(Exception):
+class ClientGoneError(Exception):
     """The client has closed its connection."""
 
 
@@ -67,8 +68,9 @@ class Exchange:
                 self._moved = lambda: idle.reschedule(loop.time() + self._idle_seconds)
                 await self._carry(pod, head)
         except TimeoutError:
+            pod.abort()  # it takes nothing of what is still to be sent
             raise StandsStillError(f"nothing moved for {self._idle_seconds:g} s") from None
-        except _ClientGoneError:
+        except ClientGoneError:
             self.begun = True
         finally:
             await pod.close()
@@ -109,17 +111,17 @@ class Exchange:
                         await _send(pod, h11.EndOfMessage())
                     break
                 case _:
-                    raise _ClientGoneError
+                    raise ClientGoneError
         if not await self._client.wait_for_more():
-            raise _ClientGoneError
+            raise ClientGoneError
 
     async def _answer(self, pod: Peer) -> bool:
-        """Whether both speak something else from here on. Raises BadAnswerError, _ClientGoneError."""
+        """Whether both speak something else from here on. Raises BadAnswerError, ClientGoneError."""
         while True:
             try:
                 event = await pod.next()
             except (h11.RemoteProtocolError, OSError) as error:
-                raise BadAnswerError(_words(error)) from error
+                raise BadAnswerError(_GONE if pod.ended else _words(error)) from error
             self._moved()
             match event:
                 case h11.InformationalResponse(status_code=code) if code == _SWITCHING:
@@ -140,14 +142,14 @@ class Exchange:
                     await self._say(h11.EndOfMessage())
                     return False
                 case _:
-                    raise BadAnswerError("it closed the connection without an answer")
+                    raise BadAnswerError(_GONE)
 
     async def _say(self, event: Any) -> None:
         self.begun = self.begun or not isinstance(event, h11.InformationalResponse)
         try:
             await self._client.send(event)
         except OSError as error:
-            raise _ClientGoneError from error
+            raise ClientGoneError from error
         except h11.LocalProtocolError as error:
             raise BadAnswerError(_words(error)) from error
         self._moved()

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from events.load import InferenceLoad, LoadReport
-from services.proxy.forward import UnreachableError
-from services.proxy.replicas import NoReplicaError, Replicas
+from services.proxy.forward import ClientGoneError, UnreachableError
+from services.proxy.replicas import Gone, NoReplicaError, Replicas
 from services.proxy.routes import Route, Routes, Target
 
 MOST_REPORTED: Final = 1_000
@@ -82,9 +82,9 @@ class Holding:
         self._moved = asyncio.Event()
         self._reported_at = clock()
 
-    def one(self, route: Route) -> contextlib.AbstractAsyncContextManager[Target]:
+    def one(self, route: Route, gone: Gone | None = None) -> contextlib.AbstractAsyncContextManager[Target]:
         """As `Replicas.one`."""
-        return self._serving(route) if route.serves else self._others.one(route)
+        return self._serving(route, gone) if route.serves else self._others.one(route, gone)
 
     def moved(self) -> None:
         """What the routes know has changed: whoever waits looks again."""
@@ -124,10 +124,10 @@ class Holding:
         return load
 
     @contextlib.asynccontextmanager
-    async def _serving(self, route: Route) -> AsyncGenerator[Target]:
+    async def _serving(self, route: Route, gone: Gone | None) -> AsyncGenerator[Target]:
         found = self._inferences.setdefault(route.workload_id, _Inference())
         found.arrived += 1
-        targets = self._ready(route, found) or await self._hold(route, found)
+        targets = self._ready(route, found) or await self._hold(route, found, gone)
         if found.in_flight >= self._most:
             raise NoReplicaError(f"{self._most} requests to workload {route.workload_name} are under way; try again")
         target = min(targets, key=lambda one: found.under_way.get(one, 0))
@@ -139,6 +139,7 @@ class Holding:
             found.milliseconds += max(self._clock() - begun, 0.0) * _MILLIS
         except UnreachableError:
             found.up.discard(target)
+            found.arrived = max(found.arrived - 1, 0)  # it comes again, for another one
             raise
         finally:
             found.under_way[target] -= 1
@@ -174,24 +175,34 @@ class Holding:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _hold(self, route: Route, found: _Inference) -> list[Target]:
-        """Until a replica answers. Raises NoReplicaError."""
+    async def _hold(self, route: Route, found: _Inference, gone: Gone | None) -> list[Target]:
+        """Until a replica answers. Raises NoReplicaError, ClientGoneError."""
         if not self._routes.may_come(route):
             raise NoReplicaError(f"workload {route.workload_name} {self._routes.how_it_is(route)}")
         if found.held >= self._most_held:
             raise NoReplicaError(f"{found.held} requests wait for a replica of {route.workload_name}; try again")
         found.held += 1
         self._on_held()
+        going = None if gone is None else asyncio.ensure_future(gone())
         try:
-            async with asyncio.timeout(self._hold_seconds):
+            async with asyncio.timeout(self._hold_seconds) as waiting:
+                if going is not None:
+                    # Who went takes no place, counts as no load, and has nothing worked on.
+                    going.add_done_callback(lambda _: None if waiting.when() is None else waiting.reschedule(0))
                 while not (targets := self._ready(route, found)):
                     if not self._routes.may_come(route):
                         raise NoReplicaError(f"workload {route.workload_name} {self._routes.how_it_is(route)}")
                     await self._moved.wait()
+                waiting.reschedule(None)
                 return targets
         except TimeoutError:
+            if going is not None and going.done():
+                raise ClientGoneError from None
             told = self._routes.how_it_is(route)
             message = f"no replica of {route.workload_name} answered within {self._hold_seconds:g} s: it {told}"
             raise NoReplicaError(message) from None
         finally:
             found.held -= 1
+            if going is not None:
+                going.cancel()
+                await asyncio.gather(going, return_exceptions=True)

@@ -2,10 +2,13 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator
-from typing import Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Final, Protocol
 
 from services.proxy.routes import Route, Routes, Target
+
+MOST_TURNS: Final = 10_000
+"""Workloads of which it is remembered whose turn it is; of more, all begin anew."""
 
 
 class NoReplicaError(Exception):
@@ -16,11 +19,17 @@ class NoReplicaError(Exception):
         self.again_seconds = again_seconds
 
 
+type Gone = Callable[[], Awaitable[object]]
+"""Returns once who asks has gone."""
+
+
 class Replicas(Protocol):
     """Chooses. Whoever wants to hold requests back, or to count them, does it here."""
 
-    def one(self, route: Route) -> contextlib.AbstractAsyncContextManager[Target]:
-        """A pod that answers, for as long as the request goes on. Raises NoReplicaError."""
+    def one(self, route: Route, gone: Gone | None = None) -> contextlib.AbstractAsyncContextManager[Target]:
+        """A pod that answers, for as long as the request goes on. Raises NoReplicaError, and ClientGoneError where who
+        asks did not wait for one.
+        """
         ...
 
 
@@ -38,12 +47,14 @@ class InTurn:
         self._turn: Counter[str] = Counter()
 
     @contextlib.asynccontextmanager
-    async def one(self, route: Route) -> AsyncGenerator[Target]:
+    async def one(self, route: Route, gone: Gone | None = None) -> AsyncGenerator[Target]:  # noqa: ARG002 (no wait)
         targets = self._routes.targets(route)
         if not targets:
             raise NoReplicaError(f"workload {route.workload_name} {self._routes.how_it_is(route)}")
         if self._under_way[route.workload_id] >= self._most:
             raise NoReplicaError(f"{self._most} requests to workload {route.workload_name} are under way; try again")
+        if len(self._turn) >= MOST_TURNS and route.workload_id not in self._turn:
+            self._turn.clear()
         turn = self._turn[route.workload_id]
         self._turn[route.workload_id] = (turn + 1) % len(targets)
         self._under_way[route.workload_id] += 1
@@ -52,4 +63,4 @@ class InTurn:
         finally:
             self._under_way[route.workload_id] -= 1
             if not self._under_way[route.workload_id]:
-                del self._under_way[route.workload_id], self._turn[route.workload_id]
+                del self._under_way[route.workload_id]

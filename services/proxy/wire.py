@@ -3,7 +3,6 @@ is read than the other side has taken.
 """
 
 import asyncio
-import contextlib
 from typing import Any, Final, cast
 
 import h11
@@ -11,6 +10,10 @@ import h11
 HEAD_BYTES: Final = 64 * 1024
 """Of a request or of an answer up to its body: room for a token of 8 KiB and a browser's cookies."""
 PIECE_BYTES: Final = 64 * 1024
+LINGER_SECONDS: Final = 10.0
+"""For which what is written still goes out at the end: the other side may be slow. One that takes nothing would keep
+the connection, and what is written, for ever.
+"""
 
 
 class Peer:
@@ -20,6 +23,8 @@ class Peer:
         self.http = h11.Connection(role, max_incomplete_event_size=HEAD_BYTES)
         self.reader = reader
         self.writer = writer
+        self.ended = False
+        """Whether the other side has closed its end."""
 
     async def next(self) -> Any:
         """The next event of h11. Raises RemoteProtocolError, OSError."""
@@ -27,7 +32,7 @@ class Peer:
             event = self.http.next_event()
             if event is not h11.NEED_DATA:
                 return event
-            self.http.receive_data(await self.reader.read(PIECE_BYTES))
+            await self.wait_for_more()
 
     async def send(self, *events: Any) -> None:
         """Raises LocalProtocolError where it would be no HTTP, OSError."""
@@ -40,10 +45,28 @@ class Peer:
     async def wait_for_more(self) -> bool:
         """Whether the other side says more than what is known; False once it has closed."""
         data = await self.reader.read(PIECE_BYTES)
+        self.ended = not data
         self.http.receive_data(data)
         return bool(data)
 
+    async def gone(self) -> None:
+        """Once the other side has closed its end. For ever where it says much before: that waits on its way."""
+        while await self.wait_for_more():
+            if len(self.http.trailing_data[0]) > PIECE_BYTES:
+                await asyncio.Event().wait()
+
     async def close(self) -> None:
+        """Once what is written is out, in LINGER_SECONDS at most; at once where the task is cancelled."""
         self.writer.close()
-        with contextlib.suppress(OSError, asyncio.CancelledError):
-            await self.writer.wait_closed()
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                await self.writer.wait_closed()
+        except OSError:
+            self.abort()  # of which TimeoutError is one
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Close it at once, whatever is not out yet."""
+        self.writer.transport.abort()

@@ -214,6 +214,7 @@ class Planning:
                 pool=pool,
                 devices=devices,
                 gpu_model=nodes.gpu_models[row] if devices else "",
+                gpu_memory_bytes=int(nodes.gpu_memory_bytes[row]) if devices else 0,
             )
             reservation = Reservation(
                 id=reservation_id(entry.workload_id, pod.pod_set, pod.index, pod.attempt, pod.try_),

@@ -18,6 +18,7 @@ from events.subjects import credential_value_id
 from services.api import asset_core, credentials
 from services.api.credentials import remove_unused
 from services.runtime.credentials.kept import KeptCredentials
+from services.runtime.credentials.keys import new_ring, write_public
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests
@@ -257,6 +258,35 @@ async def test_values_that_no_credential_has_any_more_are_removed_the_second_tim
         (left,) = await of(kept_one)
         state = (await store.load(ASSET, key_of_id(id_of(kept_one)) or "")).state
         assert state.spec["credential"]["value"] == credential_value_id(left)
+    finally:
+        await nc.close()
+
+
+@pytest.mark.anyio
+async def test_a_value_that_is_stored_while_the_key_is_replaced_is_sealed_to_the_new_one(
+    nats_server: NatsServer, served: Served, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the API stood still between reading the key and storing the value."""
+    file, after = served.settings.credential_public_key_file, new_ring()
+    assert file is not None
+
+    class Replaced(KeptCredentials):
+        async def put(self, owner: str, value_id: str, data: dict[str, str], public: bytes) -> None:
+            write_public(file, after)
+            await super().put(owner, value_id, data, public)
+
+    monkeypatch.setattr(credentials, "KeptCredentials", Replaced)
+    before = file.read_bytes()
+    try:
+        asset = made(admin, served)
+    finally:
+        file.write_bytes(before)
+    nc = await connect(nats_server.settings(EVERYTHING), EVERYTHING)
+    try:
+        key = key_of_id(id_of(asset)) or ""
+        state = (await JetStreamEventStore(nc).load(ASSET, key)).state
+        kept = KeptCredentials(Requests(nc))
+        assert await kept.get(state.created_by, state.spec["credential"]["value"], after) == DATA["generic-secret"]
     finally:
         await nc.close()
 

@@ -1,9 +1,11 @@
 """`/docs`, from the document that it is made from: every operation can be tried as it stands there."""
 
+import asyncio
 import html
 import json
 import re
 import shlex
+import threading
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from services.api.application import OPERATIONS
 from services.api.docs_page import curl, docs_page, example_of, fields_of
 from services.api.openapi import document
 from services.api.operations import JSON
+from services.api.pages import made_once
 
 DOCUMENT: dict[str, Any] = document(OPERATIONS)
 PAGE = docs_page(DOCUMENT)
@@ -109,3 +112,21 @@ def test_the_page_has_no_script_no_style_of_its_own_and_nothing_from_elsewhere()
     assert "<script" not in PAGE
     assert not re.search(r"<style|\sstyle=|\son\w+=", re.sub(r"<pre>.*?</pre>", "", PAGE, flags=re.DOTALL))
     assert set(re.findall(r'(?:src|href)="([^"#][^"]*)"', PAGE)) == {"/docs.css", "/openapi.json", "/asyncapi.json"}
+
+
+@pytest.mark.anyio
+async def test_what_takes_long_to_make_is_made_once_and_holds_up_nobody() -> None:
+    """Anybody may ask for it, also while it is made."""
+    go, made = threading.Event(), list[int]()
+
+    def make() -> str:
+        assert go.wait(20), "the event loop stands still"
+        made.append(1)
+        return "a page"
+
+    page = made_once(make)
+    asking = [asyncio.ensure_future(page()) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    go.set()
+    assert await asyncio.gather(*asking) == ["a page"] * 3
+    assert (await page(), made) == ("a page", [1])

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from events.cluster import Cluster, StorageClass
 from events.project import Project
 from events.workload.kinds.training import template
 from events.workload.spec import with_defaults
@@ -18,6 +19,7 @@ from events.workload.volumes import (
 )
 from services.api.check import FaultyCreation, check_training
 from services.api.rules import check_kind, check_within
+from services.api.storage_rules import check_classes
 
 type Issues = set[tuple[str, str | None]]
 GIB = 1024**3
@@ -239,7 +241,6 @@ NOT_HERE: list[tuple[str, dict[str, Any]]] = [
     ("nfs[0]", {"nfs": [NFS]}),
     ("emptyDirVolume[0].sizeLimit", {"emptyDirVolume": [{"path": "/a", "sizeLimit": "1Gi"}]}),
     ("hostPath[0].mountPropagation", {"hostPath": [HOST | {"mountPropagation": "HostToContainer"}]}),
-    ("pvc[0].claimInfo.storageClass", pvc(claimInfo={"size": "1Gi", "storageClass": "fast"})),
     ("pvc[0].claimInfo.volumeMode", pvc(claimInfo={"size": "1Gi", "volumeMode": "Block"})),
 ]
 
@@ -289,3 +290,63 @@ def test_a_restricted_project_has_no_volumes_of_nfs_servers() -> None:
     (issue,) = check_within(taken, Project(pod_security="restricted"))
     assert (issue.field, issue.rule) == ("spec.storage.nfs[0]", "blocked")
     assert list(check_within(taken, Project(pod_security="baseline"))) == []
+
+
+FAST = StorageClass(name="fast", default=True, attributes=("tier", "iops"))
+CLASSES = (FAST, StorageClass(name="slow"))
+
+
+@pytest.mark.parametrize(
+    ("classes", "info", "fault"),
+    [
+        (CLASSES, {"storageClass": "fast", "addedAttrValues": [{"key": "tier", "value": "gold"}]}, None),
+        (CLASSES, {"addedAttrValues": [{"key": "iops"}]}, None),
+        (CLASSES, {"storageClass": "slow"}, None),
+        (
+            CLASSES,
+            {"storageClass": "quick"},
+            ("storageClass", "cluster c has no storage class 'quick'; it has fast, slow"),
+        ),
+        (
+            CLASSES,
+            {"storageClass": "slow", "addedAttrValues": [{"key": "tier"}]},
+            ("addedAttrValues[0].key", "class slow allows no attribute 'tier'; it allows none"),
+        ),
+        (
+            CLASSES,
+            {"addedAttrValues": [{"key": "tier"}, {"key": "colour"}]},
+            ("addedAttrValues[1].key", "class fast allows no attribute 'colour'; it allows tier, iops"),
+        ),
+        (
+            CLASSES[1:],
+            {"addedAttrValues": [{"key": "tier"}]},
+            (
+                "addedAttrValues[0].key",
+                "the cluster has no default class, so a claim without one allows no attribute 'tier'; it allows none",
+            ),
+        ),
+        (None, {"storageClass": "whatever"}, None),
+        (
+            None,
+            {"addedAttrValues": [{"key": "tier"}]},
+            ("addedAttrValues", "cluster c has not told what its storage classes allow; leave it out"),
+        ),
+    ],
+)
+def test_r29_a_claim_has_a_class_that_is_there_and_attributes_that_it_allows(
+    classes: tuple[StorageClass, ...] | None, info: dict[str, Any], fault: tuple[str, str] | None
+) -> None:
+    storage = spec_of(pvc(claimInfo={"size": "1Gi"} | info)).storage
+    told = list(check_classes(storage, Cluster(name="c", kind="kubernetes", storage_classes=classes)))
+    assert [(issue.field, issue.details, issue.rule) for issue in told] == (
+        [] if fault is None else [(f"spec.storage.pvc[0].claimInfo.{fault[0]}", fault[1], "options")]
+    )
+    assert list(check_classes(storage, Cluster(name="c", kind="simulated", storage_classes=classes))) == []
+
+
+def test_attributes_of_a_claim_have_keys_of_their_own() -> None:
+    attributes = [{"key": "tier"}, {"key": "tier"}, {"key": "-x"}]
+    told = found(pvc(claimInfo={"size": "1Gi", "addedAttrValues": attributes}))
+    assert {field for field, _ in told} == {
+        f"pvc[0].claimInfo.addedAttrValues[{index}].key" for index in (1, 2)
+    }

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events.workload.fields.inference import Autoscaling
-from services.autoscaler.decide import DOWN_SECONDS, UP_SECONDS, Decision, Load, Past, decide
+from services.autoscaler.decide import DOWN_SECONDS, UNSEEN_SECONDS, UP_SECONDS, Decision, Load, Past, decide
 
 
 def scaling(least: int = 1, most: int = 10, **more: Any) -> Autoscaling:
@@ -22,7 +22,7 @@ def load(requests_per_second: float = 0, **more: Any) -> Load:
 
 def settled(replicas: int) -> Past:
     """Of an inference that has had so many for long."""
-    return Past(replicas=replicas, changed_at=-1000.0, peaks=((-0.5, 0),))
+    return Past(replicas=replicas, changed_at=-1000.0, peaks=((-0.5, 0),), seen_at=-0.5)
 
 
 def at_once(of: Load | None, given: Autoscaling, current: int, *, ready: int | None = None) -> Decision:
@@ -66,6 +66,22 @@ def test_replicas_that_are_not_ready_yet_are_waited_for_before_a_latency_asks_fo
     slow = load(9, milliseconds=1000)
     assert at_once(slow, scaling(metric="latency"), 2, ready=1).replicas == 2
     assert at_once(slow, scaling(metric="latency"), 2, ready=2).replicas == 6
+
+
+@pytest.mark.parametrize("decides", [True, False])
+def test_after_a_time_that_nobody_saw_the_minute_begins_anew(*, decides: bool) -> None:
+    """Whoever reports stood still, or the autoscaler: the first moment after it says nothing of those before."""
+    of, busy, quiet = scaling(), load(900), load(10)
+    past = decide(busy, 0.0, of, 10, ready=10, past=settled(10)).past
+    for second in range(1, 300 if decides else 1):
+        past = decide(None, float(second), of, 10, ready=10, past=past).past
+    seconds = [300.0 + second for second in range(61)]
+    found: list[int] = []
+    for second in seconds:
+        decision = decide(quiet, second, of, 10, ready=10, past=past, unseen_seconds=UNSEEN_SECONDS)
+        past = decision.past
+        found.append(decision.replicas)
+    assert (set(found[:59]), found[60]) == ({10}, 1)
 
 
 def test_without_a_report_everything_stays_as_it_is() -> None:

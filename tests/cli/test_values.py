@@ -1,11 +1,13 @@
 """Durations, pairs, ages: what people write, and what they read."""
 
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.cli.doctor import clock_finding
 from muster.cli.values import (
     ValueProblem,
     format_age,
@@ -130,3 +132,14 @@ def test_the_values_of_a_sweep_are_lists_and_ranges(text: str, values: list[str]
 def test_what_is_no_list_of_values_is_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(ValueProblem, match=r"write|whole numbers"):
         parse_values(text)
+
+
+@pytest.mark.parametrize(
+    ("told", "verdict"),
+    [(-7, "problem"), (-5, "ok"), (0, "ok"), (8, "ok"), (14, "ok"), (17, "problem")],
+)
+def test_clocks_agree_where_the_server_s_time_is_one_from_the_question_to_the_answer(told: int, verdict: str) -> None:
+    """It says when it heard the question, and may be busy for long after that: here for ten seconds."""
+    asked = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    date = format_datetime(asked + timedelta(seconds=told), usegmt=True)
+    assert clock_finding(date, asked, asked + timedelta(seconds=10)).verdict == verdict

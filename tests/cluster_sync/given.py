@@ -113,8 +113,8 @@ class World:
     async def say(self, subject: str, message: msgspec.Struct) -> PubAck:
         return decode_ack(await self.requests.ask(subject, msgspec.json.encode(message), seconds=3))
 
-    async def heartbeat(self, protection: bool | None = None) -> None:
-        beat = ObservedCluster(at=datetime.now(UTC), agent_version="1", ownership_protection=protection)
+    async def heartbeat(self, protection: bool | None = None, **more: Any) -> None:
+        beat = ObservedCluster(at=datetime.now(UTC), agent_version="1", ownership_protection=protection, **more)
         await self.say(observed_cluster_subject(CLUSTER_ID), beat)
 
     async def report(

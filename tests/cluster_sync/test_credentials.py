@@ -10,20 +10,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from events.aggregate import ASSET
+from events.aggregate import ASSET, WORKLOAD
 from events.asset import CreateCredential, DeleteCredential, asset_key
 from events.cluster_protocol import RecipeRequest, RunPod, SealedValues, StartPod, sealed_about
 from events.commit import Actor
 from events.ids import incarnation_id
 from events.subjects import agent_recipes_subject, credential_subject, recipes_subject
+from events.workload.commands import TransferWorkload
 from events.workload.fields.process import EnvironmentVariable, UserCredentialKey
 from services.runtime.credentials.kept import KeptCredentials
-from services.runtime.credentials.keys import new_ring, read_public, read_ring, write_public, write_ring
+from services.runtime.credentials.keys import KeyFileError, new_ring, read_public, read_ring, write_public, write_ring
 from services.runtime.credentials.rotate import rotate
 from services.runtime.credentials.sealed import SealError, new_private, public_of, unseal
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests
-from tests.cluster_sync.given import CLUSTER_ID, PROJECT_ID, World, serving
+from tests.cluster_sync.given import CLUSTER_ID, KEY, PROJECT_ID, World, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -144,6 +145,26 @@ async def test_what_is_not_there_for_this_owner_is_told_as_why_it_cannot_run(
         assert "credential" in recipe.no_credentials
 
 
+@pytest.mark.parametrize("heir", ["bob-of-the-test", "ann-of-the-test"])
+async def test_a_workload_that_was_given_away_finds_neither_the_values_of_its_owner_nor_those_of_who_submitted_it(
+    world: World, store: Store, heir: str
+) -> None:
+    """Else whoever gives somebody a workload of theirs would read the values of that person in its log."""
+    submitter = ({"bob-of-the-test", OWNER} - {heir}).pop()
+    world.actor = Actor(kind="user", id=OWNER)
+    await store.credential("s3cr3t-of-ann")
+    world.actor = Actor(kind="user", id=submitter)
+    async with serving(world.server, credential_key_file=store.private):
+        await world.create(command="true", environment_variables=(NEEDS,))
+        given = TransferWorkload(workload_id=(await world.workload()).workload_id, subject=heir, actor=heir)
+        await world.decide(WORKLOAD, KEY, given, "given")
+        await world.bind()
+        recipe = await Agent(world).recipe(await world.wanted_is(StartPod))
+        assert recipe is not None
+        assert recipe.sealed == b""
+        assert "submit it again" in recipe.no_credentials
+
+
 async def test_without_the_key_file_nothing_is_said_and_the_agent_asks_again(world: World, store: Store) -> None:
     await store.credential("s3cr3t-of-ann")
     async with serving(world.server):
@@ -169,6 +190,29 @@ async def test_a_rotation_seals_everything_anew_while_runs_start(world: World, s
     assert len(after.keys) == 1
     assert after.keys != before.keys
     assert read_public(store.public) == after.public
+
+
+async def test_two_rotations_at_once_are_one_and_a_killed_one_leaves_no_keys_behind(world: World, store: Store) -> None:
+    """One that stood still between two steps would write its keys over those of the other, and lose all values."""
+    await store.credential("s3cr3t-of-ann")
+    nc = await connect(world.server.settings("rotate"), "rotate")
+    (store.private.parent / f".{store.private.name}.half").write_text("keys of one that was killed")
+    try:
+        begun, requests = asyncio.Event(), Requests(nc)
+
+        async def first() -> int:
+            return await rotate(requests, store.private, store.public, lambda *_: begun.set(), wait_seconds=0.2)
+
+        going = asyncio.create_task(first())
+        await asyncio.sleep(0.05)
+        with pytest.raises(KeyFileError, match=r"another rotation of .* is at work"):
+            await rotate(requests, store.private, store.public, lambda *_: None, wait_seconds=0)
+        assert await going == 1
+        assert begun.is_set()
+        assert await first() == 1, "and then the next one may"
+    finally:
+        await nc.close()
+    assert not list(store.private.parent.glob(f".{store.private.name}.*"))
 
 
 async def test_a_rotation_that_was_killed_is_finished_by_the_next_and_raises_no_dead_value(

@@ -170,8 +170,10 @@ def test_every_field_that_an_agent_fills_has_a_bound() -> None:
         lacking: list[str] = []
         for name, hint in get_type_hints(owner).items():
             kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
-            if get_origin(hint) in (tuple, dict):
-                kinds.append(tuple)  # its length
+            lists = [kind for kind in kinds if get_origin(kind) is tuple]
+            kinds += [one for kind in lists for one in get_args(kind)]
+            if get_origin(hint) in (tuple, dict) or lists:
+                kinds = [*(kind for kind in kinds if kind not in lists), tuple]  # its length
             for kind in kinds:
                 if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
                     lacking += unbounded(kind, seen)

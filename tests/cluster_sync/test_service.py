@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from events.aggregate import CLUSTER, NODE, WORKLOAD
-from events.cluster import AddCluster, Cluster, NodePool, RemoveCluster, SetNodePool
+from events.cluster import AddCluster, Cluster, NodePool, RemoveCluster, SetNodePool, StorageClass
 from events.cluster_protocol import (
     ObservedCluster,
     ObservedNode,
@@ -275,6 +275,19 @@ async def test_a_heartbeat_connects_the_cluster_and_brings_its_own_settings(worl
             return state.connected and state.ownership_protection
 
         await eventually(protected)
+
+
+async def test_the_storage_classes_of_a_cluster_are_those_that_its_agent_told_last(world: World) -> None:
+    """R29. An agent that does not know them takes none away."""
+    fast, slow = StorageClass(name="fast", default=True, attributes=("tier",)), StorageClass(name="slow")
+    async with serving(world.server):
+        for told, known in (((fast, slow), (fast, slow)), (None, (fast, slow)), ((), ())):
+            await world.heartbeat(storage_classes=told)
+
+            async def reported(known: tuple[StorageClass, ...] = known) -> bool:
+                return (await world.store.load(CLUSTER, cluster_key("c"))).state.storage_classes == known
+
+            await eventually(reported)
 
 
 async def test_a_cluster_that_its_agent_cannot_work_with_is_disconnected_until_it_can(world: World) -> None:

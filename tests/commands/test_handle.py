@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from development.commands import carry_out, training
-from events.aggregate import TENANT, Aggregate, Chain, Draft
-from events.asset import ChangeAsset, CreateAsset
+from events.aggregate import TENANT, WORKLOAD, Aggregate, Chain, Draft
+from events.asset import ChangeAsset, CreateAsset, CreateCredential
 from events.cluster import AddCluster
 from events.commands import UserCommand
 from events.commit import Actor
 from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnknown, Refused
-from events.ids import TENANT_KEY
+from events.ids import TENANT_KEY, key_of_id
 from events.policy import SetPolicy
 from events.project import CreateProject, GrantProjectRole, RevokeProjectRole
 from events.tenant import GrantTenantRole, RevokeTenantRole
@@ -24,14 +24,16 @@ from events.workload.commands import (
     DeleteWorkload,
     ResumeWorkload,
     SuspendWorkload,
+    TransferWorkload,
     UndoAct,
 )
 from events.workload.fields.metadata import Annotation
 from events.workload.fields.process import EnvironmentVariable
+from events.workload.state import UndoableAct
 from services.commands.counts import Counts
 from services.commands.handle import MAX_TRIES, Commands
 from services.commands.keys import MemoryKeys
-from services.commands.limits import CreationLimits
+from services.commands.limits import ACT_BYTES, CreationLimits
 from services.commands.turns import Turns
 from services.runtime.identity.directory import Directory
 from services.runtime.log.jetstream import STREAM_FULL_CODE, TOO_LARGE_CODE
@@ -214,6 +216,30 @@ async def test_changes_assets_and_policies_fill_the_hour_like_creations(scene: S
     before = Changeable(annotations=(Annotation(name="note", value="x" * 400_000),))
     undo = UndoAct(workload_id=made.id, sequence=1, act="WorkloadChanged", before=before)
     assert code(await scene.when(undo, "11")) == "too_many_bytes", "back and forth would fill it, too"
+    secret = CreateCredential(project_id=scene.project_id, name="s", spec={"credential": {"keys": ["k" * 60] * 900}})
+    assert code(await scene.when(secret, "12")) == "too_many_bytes"
+
+
+async def test_acts_back_and_forth_fill_the_hour_of_who_does_them(scene: Scene) -> None:
+    """One request does a hundred of them: one person filled the log of everybody with suspending and resuming."""
+    made = await scene.create("t-0", "0")
+    assert isinstance(made, Accepted)
+    blob = Annotation(name="blob", value="x" * (LIMITS.user_bytes_per_hour - 12 * ACT_BYTES))
+    assert isinstance(await scene.when(ChangeWorkload(workload_id=made.id, annotations=(blob,)), "1"), Accepted)
+
+    acts = [ResumeWorkload if number % 2 else SuspendWorkload for number in range(12)]
+    replies = [await scene.when(act(workload_id=made.id or ""), f"act-{n}") for n, act in enumerate(acts)]
+    done = sum(isinstance(reply, Accepted) for reply in replies)
+    assert 8 <= done < len(acts)
+    assert {code(reply) for reply in replies[done::2]} == {"too_many_bytes"}
+    state = (await scene.store.load(WORKLOAD, key_of_id(made.id or "") or "")).state
+    last: UndoableAct = "WorkloadSuspended" if done % 2 else "WorkloadResumed"
+    undo = UndoAct(workload_id=state.workload_id, sequence=1, act=last, attempt=state.attempt)
+    give = TransferWorkload(workload_id=state.workload_id, subject="bob", actor="bob")
+    assert [code(await scene.when(give, "give")), code(await scene.when(undo, "undo"))] == ["too_many_bytes"] * 2
+    of_bob = acts[done](workload_id=state.workload_id)
+    assert isinstance(await scene.when(of_bob, "bobs", actor=Actor(id="bob")), Accepted), "it is ada's share alone"
+    assert isinstance(await scene.when(DeleteWorkload(workload_id=made.id or ""), "del"), Accepted), "it makes room"
 
 
 async def until_accepted(scene: Scene, name: str, command_id: str) -> CommandReply:

@@ -12,7 +12,7 @@ from events.aggregate import AGGREGATES
 
 KNOWN: Final = {
     "asset": (2, "a91177d7087e"),
-    "cluster": (5, "93d632af2fab"),
+    "cluster": (6, "4984561f6874"),
     "department": (1, "01f63da0a60e"),
     "hours": (1, "3e43f81ae15d"),
     "log": (1, "a5444f9f85d0"),
@@ -22,7 +22,7 @@ KNOWN: Final = {
     "project": (9, "819307d1e923"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (11, "35bfe8f59b06"),
+    "workload": (12, "a4f576ef5f3b"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 

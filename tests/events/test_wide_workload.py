@@ -36,6 +36,8 @@ def counted_right(pods: Pods) -> None:
     assert pods.coming == phases[PodPhase.BOUND] + phases[PodPhase.STARTING]
     assert dict(pods.unseen) == Counter(pod.node_name for pod in pods.values() if pod.phase is PodPhase.UNKNOWN)
     assert pods.gpu_milli == sum(share.milli for pod in pods.live.values() for share in pod.devices)
+    memory = ((share.milli, pod.gpu_memory_bytes) for pod in pods.live.values() for share in pod.devices)
+    assert pods.gpu_memory_bytes == sum(milli * of_device // 1000 for milli, of_device in memory)
     assert pods == recounted(pods)
 
 

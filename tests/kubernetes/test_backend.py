@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from development.kubernetes.control_plane import ControlPlane
+from events.cluster import StorageClass
 from events.cluster_protocol import EnvironmentSource
 from events.workload.pod import DeviceShare
 from services.agent.backends.interface import BackendError
@@ -404,6 +405,22 @@ async def test_ownership_protection_is_also_read_from_the_namespace_of_run_ai_s_
         assert (await cluster.backend.settings()).ownership_protection is expected
         await admin(cluster, "DELETE", f"{maps}/runai-public")
     await admin(cluster, "DELETE", "/api/v1/namespaces/runai-public")
+
+
+async def test_storage_classes_are_told_with_the_attributes_that_their_claims_may_have(opened: Opened) -> None:
+    """R29."""
+    cluster = await opened()
+    marks = {"storageclass.kubernetes.io/is-default-class": "true", "muster.dev/claim-attributes": "tier, iops,,"}
+    classes = "/apis/storage.k8s.io/v1/storageclasses"
+    for name, annotations in (("fast", marks), ("also", {})):
+        body = {"metadata": {"name": name, "annotations": annotations}, "provisioner": "example.com/none"}
+        await admin(cluster, "POST", classes, body)
+    assert (await cluster.backend.settings()).storage_classes == (
+        StorageClass(name="also"),
+        StorageClass(name="fast", default=True, attributes=("tier", "iops")),
+    )
+    for name in ("fast", "also"):
+        await admin(cluster, "DELETE", f"{classes}/{name}")
 
 
 async def test_an_image_that_cannot_be_pulled_is_told_in_words_while_the_pod_waits(opened: Opened) -> None:

@@ -4,7 +4,9 @@ import asyncpg
 
 from development.servers import PostgresServer
 from events.workload.commands import DeleteWorkload, PlacePods
+from events.workload.fields.connections import ExposedUrl, Port
 from events.workload.fields.metadata import Label
+from events.workload.fields.storage import EmptyDirVolume, NfsVolume, PvcVolume, StorageSpec
 from events.workload.spec import ComputeSpec, TrainingSpec
 from projections.migrate import prepare
 from services.projector.engine import Engine, open_pool
@@ -37,7 +39,18 @@ def small_world() -> World:
         "beta",
         project_id,
         cluster_id,
-        TrainingSpec(image="b", node_pools=("fast", "slow"), labels=labels(team="nlp")),
+        TrainingSpec(
+            image="b",
+            node_pools=("fast", "slow"),
+            labels=labels(team="nlp"),
+            exposed_urls=(ExposedUrl(container=8888),),
+            ports=(Port(container=6006, service_type="ClusterIP", tool_name="board"),),
+            storage=StorageSpec(
+                pvc=(PvcVolume(name="corpus", path="/data", existing_pvc=True, claim_name="c"),),
+                nfs=(NfsVolume(path="/exports", server="nfs", mount_path="/shared"),),
+                empty_dir_volume=(EmptyDirVolume(path="/scratch"),),
+            ),
+        ),
     )
     world.later(10)
     gamma = world.training(

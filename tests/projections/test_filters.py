@@ -105,10 +105,58 @@ EARLY = (BEGIN + timedelta(seconds=1)).isoformat()
         ("nodePools", "=$", "ow", "beta"),
         ("nodepool", "==", "default", "alpha"),
         ("currentNodes", "==", "node-1", "alpha"),
+        ("connections", "==", "board=ClusterIP", "beta"),
+        ("connections", "=$", "ExternalUrl", "beta"),
+        ("dataSources", "==", "corpus=pvc", "beta"),
+        ("dataSources", "==", "/shared=nfs", "beta"),
+        ("dataSources", "=@", "scratch", ""),
+        ("environment", "!=", "torch", "alpha beta gamma_50%"),
+        ("architecture", "==", "standard", "alpha beta gamma_50%"),
+        ("guaranteedTimeLeft", "==", "unlimited", "alpha"),
+        ("guaranteedTimeLeft", "==", "none", "beta gamma_50%"),
+        ("requestedRuns", "==", "1", "alpha beta gamma_50%"),
+        ("gpuMemoryAllocatedBytes", "==", str(80 * 2**30), "alpha"),
+        ("idleGpus", "==", "0", "beta gamma_50%"),
     ],
 )
 async def test_filters(queries: Queries, field: str, op: str, value: str, found: str) -> None:
     assert await names(queries, Filter(field=field, op=op, value=value)) == found.split()
+
+
+@pytest.mark.parametrize(
+    ("measured", "idle"),
+    [
+        ({}, None),
+        ({0: 0, 150: 0, 310: 0}, 1),
+        ({0: 0, 150: 0}, 0),
+        ({200: 0, 310: 0, 350: 0}, None),
+        ({0: 0, 150: 3, 310: 0}, 0),
+        ({0: 0, 310: 3, 400: 3}, 1),
+        ({0: 3, 310: 0}, 0),
+        ({0: None, 310: None}, None),
+    ],
+    ids=["not measured", "idle", "for too short", "no more", "busy since", "busy before", "busy again", "no GPU seen"],
+)
+async def test_a_gpu_is_idle_that_was_seen_to_compute_nothing_for_five_minutes(
+    queries: Queries, database: str, measured: dict[int, int | None], idle: int | None
+) -> None:
+    """S076. Measured: how busy it was, by seconds ago."""
+    alpha = (await queries.workloads(asked("name", "alpha"))).rows[0]
+    owner = await asyncpg.connect(database)
+    try:
+        await owner.executemany(
+            "INSERT INTO muster.usage_samples VALUES ($1, $2, 'main', 0, 1, 0, now() - $3 * interval '1 s', 1, 1, $4)",
+            [(alpha["cluster_id"], alpha["id"], ago, percent) for ago, percent in measured.items()],
+        )
+        found = {row["name"]: row["idle_gpus"] for row in (await queries.workloads(asked("type", "Training"))).rows}
+    finally:
+        await owner.execute("DELETE FROM muster.usage_samples")
+        await owner.close()
+    assert found == {"alpha": idle, "beta": 0, "gamma_50%": 0}
+
+
+def asked(field: str, value: str) -> WorkloadQuery:
+    return WorkloadQuery(projects=None, filters=(Filter(field=field, op="==", value=value),))
 
 
 async def test_all_filters_hold_together(queries: Queries) -> None:
@@ -316,7 +364,14 @@ async def test_rows_become_the_json_of_the_api(queries: Queries) -> None:
 
 def test_every_column_can_be_asked_for_by_its_own_name_and_by_the_known_ones() -> None:
     """public-api.md; the tests above ask for each of FIELDS."""
-    assert {*WORKLOAD_COLUMNS, "priority", "nodepool", "allocatedGPU"} == FIELDS.keys()
+    assert {
+        *WORKLOAD_COLUMNS,
+        "priority",
+        "nodepool",
+        "allocatedGPU",
+        "requestedRuns",
+        "idleAllocatedGpus",
+    } == FIELDS.keys()
 
 
 def as_json(answer: msgspec.Struct) -> Any:

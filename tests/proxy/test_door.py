@@ -6,10 +6,13 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from events.workload.fields.connections import ExposedUrl
+from services.proxy import wire
 from tests.proxy.given import CONTAINER, Given, echo, head_of, program, proxy, url
+from tests.support.lives import FIRST
 
 pytestmark = pytest.mark.anyio
 
@@ -213,6 +216,31 @@ async def test_a_workload_that_cannot_answer_is_told_of_in_words() -> None:
         assert f"port {CONTAINER} of workload tool does not answer" in away.json()["message"]
 
 
+async def test_a_request_that_one_pod_does_not_take_goes_to_another_and_is_carried_out_once() -> None:
+    """Of a pod that ended just now the log tells a moment later."""
+    bodies: list[bytes] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        bodies.append(await reader.readexactly(4))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await writer.drain()
+
+    given = Given()
+    async with program(handler) as port, proxy(given) as (_, at), httpx.AsyncClient() as client:
+        key = given.workload("tool", parallelism=3, completions=3)
+        async with program(echo) as gone:
+            given.runs(key, gone)
+        given.runs(key, port, pod=msgspec.structs.replace(FIRST, index=1))
+        given.runs(key, gone, pod=msgspec.structs.replace(FIRST, index=2))
+        for number in range(6):
+            answer = await client.post(
+                f"http://127.0.0.1:{at}/", content=b"%04d" % number, headers={"host": given.host(key), **ALICE}
+            )
+            assert answer.text == "ok"
+    assert bodies == [b"%04d" % number for number in range(6)]
+
+
 @pytest.mark.parametrize(
     "said",
     [b"", b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000],
@@ -225,7 +253,9 @@ async def test_a_pod_that_speaks_no_http_is_a_bad_gateway(said: bytes) -> None:
         await writer.drain()
 
     async with served(handler) as (client, host):
-        assert (await client.get("/", headers={"host": host, **ALICE})).status_code == 502
+        answer = await client.get("/", headers={"host": host, **ALICE})
+    assert answer.status_code == 502
+    assert ("it closed the connection before its answer was whole" in answer.text) is (said == b"")
 
 
 async def test_an_answer_that_breaks_off_is_not_made_whole() -> None:
@@ -247,6 +277,68 @@ async def test_too_large_a_body_is_refused_and_nothing_may_stand_still_for_ever(
         large = await client.post("/", content=b"x" * 5000, headers={"host": host, **ALICE})
         assert large.status_code == 413
         assert (await client.get("/", headers={"host": host, **ALICE})).status_code == 504
+
+
+async def test_a_pod_that_reads_nothing_holds_a_request_no_longer_than_one_that_says_nothing() -> None:
+    """What was written to it and not taken would be waited for with the end of the connection."""
+
+    async def deaf(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        await asyncio.sleep(60)
+
+    async with served(deaf, most=1, most_bytes=10**9, idle_seconds=0.3) as (client, host):
+        headers = {"host": host, **ALICE}
+        with contextlib.suppress(httpx.ReadError, httpx.WriteError):  # it may still be writing when it is told
+            assert (await client.post("/", content=b"x" * 20_000_000, headers=headers)).status_code == 504
+        assert (await client.get("/", headers=headers)).status_code == 504, "its place is free for the next one"
+
+
+async def test_who_reads_nothing_of_an_answer_keeps_neither_the_connection_nor_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire, "LINGER_SECONDS", 0.2)
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            writer.write(b"x" * 65_536)
+            await writer.drain()
+
+    given = Given()
+    async with program(flood) as port, proxy(given, idle_seconds=0.3) as (door, at):
+        key = given.workload("tool")
+        given.runs(key, port)
+        _, writer = await asyncio.open_connection("127.0.0.1", at, limit=1024)
+        writer.write(f"GET / HTTP/1.1\r\nHost: {given.host(key)}\r\nAuthorization: Bearer alice-token\r\n\r\n".encode())
+        async with asyncio.timeout(20):
+            while not door.open:
+                await asyncio.sleep(0.01)
+            (serving,) = door.open
+            await asyncio.wait({serving})
+        assert not door.open
+        writer.close()
+
+
+async def test_a_proxy_that_stops_waits_for_nobody_who_reads_nothing() -> None:
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            writer.write(b"x" * 65_536)
+            await writer.drain()
+
+    given = Given()
+    async with program(flood) as port, proxy(given) as (door, at):
+        key = given.workload("tool")
+        given.runs(key, port)
+        _, writer = await asyncio.open_connection("127.0.0.1", at, limit=1024)
+        writer.write(f"GET / HTTP/1.1\r\nHost: {given.host(key)}\r\nAuthorization: Bearer alice-token\r\n\r\n".encode())
+        await asyncio.sleep(0.5)
+        (serving,) = door.open
+        serving.cancel()
+        assert (await asyncio.wait({serving}, timeout=5))[0], "it does not end"
+        writer.close()
 
 
 async def test_more_requests_to_one_workload_than_it_may_have_are_refused() -> None:

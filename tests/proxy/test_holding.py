@@ -14,7 +14,7 @@ from events.workload.exposure import label_of
 from events.workload.fields.inference import Autoscaling, Serving, ServingPort
 from events.workload.pod import PodAddress, PodRef, PortAddress
 from events.workload.spec import Inference, TrainingSpec
-from services.proxy.forward import UnreachableError
+from services.proxy.forward import ClientGoneError, UnreachableError
 from services.proxy.holding import Holding
 from services.proxy.replicas import InTurn, NoReplicaError
 from services.proxy.routes import Route, Target
@@ -146,6 +146,29 @@ async def test_no_more_wait_than_may_and_none_for_ever() -> None:
     assert load(held, given).held == 0
 
 
+async def test_who_goes_while_waiting_takes_no_place_and_is_no_load() -> None:
+    """Clients that give up and ask again would fill the places, and have a replica work on what nobody reads."""
+    given, went = Inferred(), asyncio.Event()
+    held = holding(given, most_held=1)
+
+    async def one() -> None:
+        async with held.one(given.route, went.wait):
+            pass
+
+    request = asyncio.create_task(one())
+    await asyncio.sleep(0)
+    assert load(held, given).held == 1
+    went.set()
+    with pytest.raises(ClientGoneError):
+        await request
+    assert load(held, given).held == 0
+    given.up(0, 4001)
+    went.clear()
+    held.moved()
+    async with held.one(given.route, went.wait) as target:
+        assert target.port == 4001
+
+
 async def test_nobody_waits_for_one_that_is_suspended() -> None:
     given = Inferred()
     held = holding(given)
@@ -229,6 +252,7 @@ async def test_a_replica_that_takes_no_connections_any_more_is_looked_at_again()
     with pytest.raises(UnreachableError):
         async with held.one(given.route):
             raise UnreachableError("connection refused")
+    assert load(held, given).arrived == 0, "it comes again, for another one"
     async with held.one(given.route):
         pass
     assert looked == [4001, 4001]

@@ -125,9 +125,11 @@ class World:
         by_node: dict[str, list[Reservation]] = {}
         for key, pod, node, device in placed:
             state, shares = self.state("workload", key), (DeviceShare(device=device, milli=1000),)
-            name = self.state("node", node).name
+            name, memory = self.state("node", node).name, self.state("node", node).facts.gpu_memory_bytes
             by_workload.setdefault(key, []).append(
-                Placement(pod=pod, node_key=node, node_name=name, pool="default", devices=shares)
+                Placement(
+                    pod=pod, node_key=node, node_name=name, pool="default", devices=shares, gpu_memory_bytes=memory
+                )
             )
             by_node.setdefault(node, []).append(
                 Reservation(

@@ -791,6 +791,14 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Category in the spec."""
     image: str | None
     """Image in the spec."""
+    environment: str | None
+    """Name of the environment that it was made from."""
+    architecture: WorkloadArchitecture
+    """Distributed: its pods work together. Standard: each by itself."""
+    connections: list[str]
+    """Exposed URLs and ports, each as `name=type`."""
+    data_sources: list[str]
+    """Volumes that hold data, each as `name=kind`; of one without a name, where pods find it."""
     node_pools: list[str]
     """Node pools in the spec, the preferred one first."""
     labels: list[str]
@@ -819,6 +827,16 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """GPUs reserved now."""
     gpu_memory_request_bytes: int
     """GPU memory that all pods at the same time request."""
+    gpu_memory_allocated_bytes: int
+    """GPU memory reserved now: its share of each GPU that it holds. 0 where nobody knows their memory."""
+    idle_gpus: int | None
+    """GPUs reserved now that have computed nothing for more than five minutes. Null where none of them is
+    measured, and of the past.
+    """
+    guaranteed_time_left: WorkloadGuaranteedTimeLeft
+    """How long it may keep its nodes at least: unlimited while it is non-preemptible, else none, since a
+    preemptible workload has no time that others cannot take.
+    """
     cpu_request_cores: float
     """CPU cores that all pods at the same time request."""
     cpu_allocated_cores: float
@@ -3354,6 +3372,14 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Category in the spec."""
     image: str | None
     """Image in the spec."""
+    environment: str | None
+    """Name of the environment that it was made from."""
+    architecture: WorkloadArchitecture
+    """Distributed: its pods work together. Standard: each by itself."""
+    connections: list[str]
+    """Exposed URLs and ports, each as `name=type`."""
+    data_sources: list[str]
+    """Volumes that hold data, each as `name=kind`; of one without a name, where pods find it."""
     node_pools: list[str]
     """Node pools in the spec, the preferred one first."""
     labels: list[str]
@@ -3382,6 +3408,16 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """GPUs reserved now."""
     gpu_memory_request_bytes: int
     """GPU memory that all pods at the same time request."""
+    gpu_memory_allocated_bytes: int
+    """GPU memory reserved now: its share of each GPU that it holds. 0 where nobody knows their memory."""
+    idle_gpus: int | None
+    """GPUs reserved now that have computed nothing for more than five minutes. Null where none of them is
+    measured, and of the past.
+    """
+    guaranteed_time_left: WorkloadGuaranteedTimeLeft
+    """How long it may keep its nodes at least: unlimited while it is non-preemptible, else none, since a
+    preemptible workload has no time that others cannot take.
+    """
     cpu_request_cores: float
     """CPU cores that all pods at the same time request."""
     cpu_allocated_cores: float
@@ -7214,6 +7250,8 @@ class PlacementData(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Empty if no GPU was requested."""
     gpu_model: str | None = None
     """Model of the node's GPUs at that time; empty if unknown, or if no GPU was requested."""
+    gpu_memory_bytes: int | None = None
+    """Memory of one of the node's GPUs at that time; 0 if unknown, or if no GPU was requested."""
 
 
 class PodRefData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7731,7 +7769,9 @@ if TYPE_CHECKING:
     type WebhookDeliveryState = Literal["delivered", "failed", "parked", "waiting"]
     type WebhookDisabledBecause = Literal["by_request", "failing", "gone", "too_many_waiting"]
     type WorkloadActsAction = Literal["delete", "resume", "suspend", "transfer"]
+    type WorkloadArchitecture = Literal["Distributed", "Standard"]
     type WorkloadDiffDifference = Literal["appeared", "changed", "gone"]
+    type WorkloadGuaranteedTimeLeft = Literal["none", "unlimited"]
     type WorkloadScaledDataReason = Literal["idle", "load", "request"]
     type WorkloadType = Literal["Distributed", "Inference", "Training", "Workspace"]
 else:
@@ -7863,6 +7903,8 @@ else:
     WebhookDeliveryState = str
     WebhookDisabledBecause = str
     WorkloadActsAction = str
+    WorkloadArchitecture = str
     WorkloadDiffDifference = str
+    WorkloadGuaranteedTimeLeft = str
     WorkloadScaledDataReason = str
     WorkloadType = str

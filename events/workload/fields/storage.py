@@ -2,13 +2,15 @@
 
 from typing import Annotated, ClassVar, Final, Literal
 
-from events.fields.declare import About, Item, Limits, Section
-from events.fields.values import Excluded, FilePath, ItemName, Items, LongName, ObjectName, Quantity
+from events.fields.declare import About, Body, Item, Limits, Section
+from events.fields.values import MAX_LIST_ITEMS, Excluded, FilePath, ItemName, Items, LongName, ObjectName, Quantity
 
 Switch = Annotated[bool, Limits(shows_default=True)]
 FileMode = Annotated[str, Limits(shortest=4, longest=4, pattern="0[0-7]{3}")]
 ClassName = Annotated[str, Limits(shortest=1, longest=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
 Repository = Annotated[str, Limits(shortest=1, longest=2048)]
+AttributeKey = Annotated[str, Limits(shortest=1, longest=63, pattern=r"^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$")]
+AttributeValue = Annotated[str, Limits(longest=10_000, pattern=".*", hides_default=True)]
 SomeText = Annotated[str, Limits(shortest=1)]
 MEMORY: Final = "Memory"
 
@@ -124,17 +126,34 @@ class PvcAccessModes(Section, frozen=True, kw_only=True):
     """Pods of many nodes read and write it. Default: no."""
 
 
+class PvcAddedAttrValue(Body, frozen=True, kw_only=True, omit_defaults=True):
+    """An attribute of a new claim, for those who make its volume."""
+
+    key: Annotated[AttributeKey, About(rows="S056 R29")]
+    """Key, one of those that the storage class allows. Mandatory."""
+    value: Annotated[AttributeValue, About(rows="S056 R29")] = ""
+    """Value. On Kubernetes the claim has it as an annotation."""
+
+
+Attributes = Annotated[
+    tuple[Annotated[PvcAddedAttrValue, Limits(not_null=True)], ...],
+    Limits(longest=MAX_LIST_ITEMS, hides_default=True, not_null=True),
+]
+
+
 class ClaimInfo(Section, frozen=True, kw_only=True):
     """How a new claim is made."""
 
     size: Annotated[Quantity | None, About(rows="S052 R28 C9", unit="bytes")] = None
     """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
     storage_class: Annotated[ClassName | None, About(rows="S052 R28")] = None
-    """Storage class of the cluster. Default: the cluster's own default. Only on clusters of kind kubernetes."""
+    """Storage class of the cluster, one of those that it reports. Default: the cluster's own default."""
     access_modes: Annotated[PvcAccessModes, About(rows="S052")] = PvcAccessModes()
     """How many nodes may use it, and how."""
     volume_mode: Annotated[Literal["Filesystem", "Block"] | None, About(rows="S052")] = None
     """Block: the pod finds a device and no folder; only on clusters of kind kubernetes. Default: Filesystem."""
+    added_attr_values: Annotated[Attributes, About(rows="S056 R29", key="key")] = ()
+    """Attributes of the claim, whose keys the storage class allows; at most 1000."""
 
 
 class PvcVolume(Item, frozen=True, kw_only=True, omit_defaults=True):

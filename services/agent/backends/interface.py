@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from events.cluster import StorageClass
 from events.cluster_protocol import LogLine, LogsRequest, ObservedNode, ObservedPod, RunPod, SealedValues, UsageSample
 from events.workload.commands import PodFactKind
 
@@ -39,6 +40,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     ownership_protection: bool | None = None
     """None: nothing."""
+    storage_classes: tuple[StorageClass, ...] | None = None
+    """By name; None where they are not known."""
 
 
 class HeldClaims(msgspec.Struct, frozen=True, kw_only=True):

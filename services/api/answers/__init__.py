@@ -31,6 +31,7 @@ from services.api.answers.clusters import (
     Nodes,
     NodeUse,
     RefusedReport,
+    StorageClass,
     Taint,
 )
 from services.api.answers.diff import (
@@ -230,6 +231,7 @@ __all__ = [
     "ServiceAccount",
     "ServiceAccountToken",
     "ServiceAccounts",
+    "StorageClass",
     "Stream",
     "Streams",
     "SubmissionErrorV2",

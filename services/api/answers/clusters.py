@@ -22,6 +22,17 @@ class RefusedReport(Form, frozen=True, kw_only=True):
     """The value that the agent reported."""
 
 
+class StorageClass(Form, frozen=True, kw_only=True):
+    """A class of storage of which a cluster makes new claims."""
+
+    name: str
+    """What `claimInfo.storageClass` names it by."""
+    default: bool
+    """Whether claims that name no class are of this one."""
+    attributes: tuple[str, ...]
+    """Keys that `claimInfo.addedAttrValues` may have."""
+
+
 class Cluster(Form, frozen=True, kw_only=True):
     """A cluster, as the log knows it."""
 
@@ -43,6 +54,10 @@ class Cluster(Form, frozen=True, kw_only=True):
     """Whether only owners, and users who may override ownership, may act on its workloads."""
     ownership_protection_source: Literal["cluster", "administrator", "default"]
     """Who set ownership protection."""
+    storage_classes: list[StorageClass] | None
+    """Those of which it makes new claims, by name. Null where its agent has not told them, and for a simulated
+    cluster.
+    """
     created_at: Moment | None
     """When it was added."""
     nodes: int | None

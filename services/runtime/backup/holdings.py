@@ -85,6 +85,7 @@ HOLDINGS: Final = (
     _file("keys/jwks.json", "derived", "setup makes it again from the signing key"),
     _file("keys/webhooks", "kept", "receivers of webhooks check signatures with keys derived from it"),
     _file("keys/credentials", "kept", "it opens the values of credentials"),
+    _file("keys/credentials.lock", "left out", "made anew"),
     _file("keys/credentials-public", "derived", "it is the public half of the key beside it"),
     _file("clusters/*", "kept", "credentials of connected Kubernetes clusters"),
     _file("secrets/nats/agent-*", "kept", "passwords of agents that run elsewhere"),

@@ -3,8 +3,10 @@ the newest, for who seals. Both are read each time that they are needed, which i
 """
 
 import contextlib
+import fcntl
 import os
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,8 @@ from services.runtime.credentials.sealed import KEY_BYTES, SealError, new_privat
 
 PRIVATE_MODE: Final = 0o600
 PUBLIC_MODE: Final = 0o644
+LOCK: Final = ".lock"
+"""After the name of the file with the private keys: held by who replaces them."""
 ID_CHARACTERS: Final = 16
 """Of the public key in hexadecimal digits: they name a key."""
 
@@ -70,6 +74,24 @@ def read_public(path: Path) -> bytes:
     if len(public) != KEY_BYTES:
         raise KeyFileError(f"{path} does not hold the public key of the store")
     return public
+
+
+@contextlib.contextmanager
+def alone_with(path: Path) -> Generator[None]:
+    """For who replaces keys: two at once would each make a key, and one of the two would be forgotten with all that is
+    sealed to it. Raises KeyFileError where another one is at work, OSError.
+    """
+    descriptor = os.open(path.with_name(f"{path.name}{LOCK}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise KeyFileError(f"another rotation of {path} is at work; wait for its end, or stop it") from error
+        for left in path.parent.glob(f".{path.name}.*"):
+            left.unlink()  # of one that was killed while it wrote; it holds keys
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_ring(path: Path, ring: Ring) -> None:

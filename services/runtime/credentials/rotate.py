@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from services.runtime.credentials.kept import REQUEST_SECONDS, KeptCredentials
-from services.runtime.credentials.keys import Ring, key_name, new_ring, read_ring, write_public, write_ring
+from services.runtime.credentials.keys import Ring, alone_with, key_name, new_ring, read_ring, write_public, write_ring
 from services.runtime.credentials.sealed import SealError
 from services.runtime.nats.requests import Requests
 
@@ -44,6 +44,13 @@ async def rotate(
     """How many values were sealed anew. Raises KeyFileError, OSError, RotationError, LogUnavailableError,
     JetStreamError; then it is to be run again.
     """
+    with alone_with(key_file):
+        return await _rotate(requests, key_file, public_file, progress, wait_seconds)
+
+
+async def _rotate(
+    requests: Requests, key_file: Path, public_file: Path, progress: Progress, wait_seconds: float
+) -> int:
     ring = read_ring(key_file)
     if len(ring.keys) == 1:
         ring = Ring(keys=(*new_ring().keys, *ring.keys))

@@ -104,7 +104,8 @@ class Settings(BaseSettings):
     """Bytes of the log that what is created and changed in one project may use in 60 minutes: workloads, assets and
     policies. More are refused (`too_many_bytes`)."""
     user_max_bytes_per_hour: int = Field(default=64 * 1024**2, ge=2**20)
-    """Bytes of the log that the same of one user or program may use in 60 minutes, in all projects together."""
+    """Bytes of the log that the same of one user or program may use in 60 minutes, in all projects together. Each
+    suspension, resumption and transfer counts as 2,048 of them."""
     code_max_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     """Size limit of one folder that is sent with a workload (`muster training submit --code`)."""
     code_project_max_bytes: int = Field(default=512 * 1024 * 1024, ge=1024)

@@ -227,7 +227,13 @@ VOLUMES: tuple[Volume, ...] = (
     NfsFolder(mount_path="/sets", server="nfs.example.com", path="/export/sets"),
     NfsFolder(mount_path="/results", server="nfs.example.com", path="/export/results", read_only=False),
 )
-NEW = NewClaim(size_bytes=10 * GIB, storage_class="fast", modes=("ReadWriteOnce", "ReadOnlyMany"), ephemeral=True)
+NEW = NewClaim(
+    size_bytes=10 * GIB,
+    storage_class="fast",
+    modes=("ReadWriteOnce", "ReadOnlyMany"),
+    ephemeral=True,
+    attributes={"tier": "gold"},
+)
 BLOCK = NewClaim(size_bytes=GIB, modes=("ReadWriteOnce",), block=True)
 CLAIMS: tuple[Volume, ...] = (
     ClaimedFolder(mount_path="/data", number=0, new=NEW),

@@ -54,6 +54,8 @@ CLOCK_SECONDS: Final = 1.0
 AWAY_SECONDS: Final = 5.0
 """How long the API server may be away before the cluster is said to have a problem."""
 SETTINGS_SECONDS: Final = 2.0
+CLASSES_SECONDS: Final = 30.0
+"""Between looks at the storage classes: administrators change them seldom."""
 """A heartbeat waits for them, and must not come late because the API server is slow."""
 PROBLEM_CHARACTERS: Final = 500
 """It stands in the log for ever."""
@@ -125,6 +127,8 @@ class KubernetesBackend:
         self._looked_at: set[str] = set()
         """Namespaces with pods that have the marks of runs, and are not ours."""
         self._breaker = Breaker(client, configuration.namespace)
+        self._classes_due = 0.0
+        """When the storage classes are looked at again (monotonic)."""
         self._news = asyncio.Event()
         self._away_since: float | None = time.monotonic()
         self._away_because = "it was not listed yet"
@@ -399,7 +403,12 @@ class KubernetesBackend:
             with contextlib.suppress(ApiError, TimeoutError):
                 async with asyncio.timeout(SETTINGS_SECONDS):
                     await self._breaker.read_settings()
-        return ClusterSettings(ownership_protection=self._breaker.ownership_protection)
+                    if time.monotonic() >= self._classes_due:
+                        await self._breaker.read_classes()
+                        self._classes_due = time.monotonic() + CLASSES_SECONDS
+        return ClusterSettings(
+            ownership_protection=self._breaker.ownership_protection, storage_classes=self._breaker.storage_classes
+        )
 
     async def interrupt(self, seconds: float) -> int:  # noqa: ARG002 (pods live on)
         return 0

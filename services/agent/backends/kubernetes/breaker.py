@@ -13,8 +13,18 @@ from typing import Final
 import msgspec
 import structlog
 
+from events.agent_bounds import MAX_ATTRIBUTES, MAX_STORAGE_CLASSES
+from events.cluster import StorageClass
 from services.agent.backends.interface import BackendError
-from services.agent.backends.kubernetes.act.objects import ConfigMap, ConfigMaps, Node, Pod
+from services.agent.backends.kubernetes import names
+from services.agent.backends.kubernetes.act.objects import (
+    ConfigMap,
+    ConfigMaps,
+    Node,
+    Pod,
+    StorageClasses,
+    StorageClassObject,
+)
 from services.agent.backends.kubernetes.client import ApiError, KubeClient
 from services.agent.backends.kubernetes.read.informer import ListResult
 
@@ -30,6 +40,9 @@ ACCEPT_MISSING: Final = "acceptMissingUntil"
 PROTECTION: Final = ("workloadOwnershipProtection", "enableWorkloadOwnershipProtection")
 """Keys there: whether only owners act on their workloads (S084); `true` or `false`."""
 
+STORAGE_CLASSES: Final = "/apis/storage.k8s.io/v1/storageclasses"
+MOST_KEY_CHARACTERS: Final = 63
+"""Of an attribute of a claim, as requests can name one."""
 PUBLIC_NAMESPACE: Final = "runai-public"
 """Where Run:ai's users have the same keys, in a ConfigMap of whatever name."""
 MOST_PUBLIC_MAPS: Final = 20
@@ -48,6 +61,8 @@ class Breaker:
         self._accept_until: datetime | None = None
         self.ownership_protection: bool | None = None
         """What the cluster's own configuration says; None: nothing."""
+        self.storage_classes: tuple[StorageClass, ...] | None = None
+        """None where the agent may not read them."""
 
     async def read_settings(self) -> None:
         """Raises ApiError."""
@@ -63,6 +78,18 @@ class Breaker:
         words = [each[key].strip().lower() for each in maps for key in PROTECTION if key in each]
         self.ownership_protection = "true" in words if words else None
         self._accept_until = _moment(data.get(ACCEPT_MISSING, ""))
+
+    async def read_classes(self) -> None:
+        """Those that come first by name, and what each allows of attributes. Raises ApiError."""
+        try:
+            answer = await self._client.read(f"{STORAGE_CLASSES}?limit={MAX_STORAGE_CLASSES}")
+        except ApiError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            self.storage_classes = None
+            return
+        found = msgspec.json.decode(answer, type=StorageClasses).items
+        self.storage_classes = tuple(sorted(map(_class, found), key=lambda each: each.name))
 
     async def _public_maps(self) -> list[Mapping[str, str]]:
         """What ConfigMaps of that namespace say; nothing where there is none, or the agent may not read there. Raises
@@ -134,6 +161,16 @@ class Breaker:
 
 class _List(msgspec.Struct, frozen=True):
     items: tuple[msgspec.Raw, ...] = ()
+
+
+def _class(found: StorageClassObject) -> StorageClass:
+    said = found.metadata.annotations
+    keys = dict.fromkeys(key.strip() for key in said.get(names.CLAIM_ATTRIBUTES, "").split(","))
+    return StorageClass(
+        name=found.metadata.name,
+        default="true" in (said.get(names.DEFAULT_CLASS), said.get(names.FORMER_DEFAULT_CLASS)),
+        attributes=tuple(key for key in keys if 0 < len(key) <= MOST_KEY_CHARACTERS)[:MAX_ATTRIBUTES],
+    )
 
 
 def _moment(text: str) -> datetime | None:

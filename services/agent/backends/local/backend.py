@@ -22,6 +22,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from events.cluster import StorageClass
 from events.cluster_protocol import (
     LogLine,
     LogsRequest,
@@ -35,6 +36,7 @@ from events.node import NodeFacts
 from events.phases import NODE_PORT_TAKEN
 from events.workload.commands import PodWarning
 from events.workload.pod import PodRef, PortAddress
+from events.workload.volumes import LOCAL_CLASS
 from services.agent.backends.interface import (
     BAD_CODE,
     LIVE_KINDS,
@@ -219,7 +221,7 @@ class LocalBackend:
         return self._fences.tokens
 
     async def settings(self) -> ClusterSettings:
-        return ClusterSettings()
+        return ClusterSettings(storage_classes=(StorageClass(name=LOCAL_CLASS, default=True),))
 
     async def usage(self) -> Sequence[UsageSample]:
         running = [

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from events.cluster_protocol import RunPod
-from events.workload.volumes import ClaimedFolder, ClonedFolder, ConfigFiles, EmptyFolder, NfsFolder, NodeFolder, Volume
+from events.workload.volumes import (
+    LOCAL_CLASS,
+    ClaimedFolder,
+    ClonedFolder,
+    ConfigFiles,
+    EmptyFolder,
+    NfsFolder,
+    NodeFolder,
+    Volume,
+)
 from services.agent.backends.clone import CLONE_BYTES, CLONE_SECONDS, ENVIRONMENT, NOT_CLONED, clone_command
 from services.agent.backends.local.run_folder import LaidVolume, Preparation
 
@@ -17,6 +26,7 @@ _KEPT: Final = ("HOME", "LANG", "MUSTER_RUN_ID", "PATH")
 """Variables that whatever runs for a pod has: by the third it is found when nobody watches it any more."""
 VOLUME: Final = "volume"
 """Reason of a run that failed because of one."""
+_CLASSES: Final = ("", LOCAL_CLASS)
 FOLDER: Final = "volumes"
 """Of a run, with its empty folders by number."""
 
@@ -36,10 +46,8 @@ def impossible_volume(pod: RunPod, *, isolated: bool) -> str:
                 return f"the empty folder at {volume.mount_path} cannot be held to a size here"
             case NodeFolder(propagation=propagation) if propagation:
                 return f"pods of this machine do not see what is mounted below {volume.path} later"
-            case ClaimedFolder(new=new) if new is not None and (new.block or new.storage_class):
-                return (
-                    f"the claim at {volume.mount_path} can only be a folder here: there are no devices and no classes"
-                )
+            case ClaimedFolder(new=new) if new is not None and (new.block or new.storage_class not in _CLASSES):
+                return f"the claim at {volume.mount_path} can only be a folder of the class {LOCAL_CLASS} here"
             case EmptyFolder() | ClonedFolder() | NodeFolder() | ClaimedFolder():
                 pass
             case _:

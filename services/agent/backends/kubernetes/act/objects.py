@@ -259,6 +259,19 @@ class ConfigMaps(_Part, frozen=True, kw_only=True):
     items: tuple[ConfigMap, ...] = ()
 
 
+class AnnotatedMeta(_Part, frozen=True, kw_only=True):
+    name: str
+    annotations: dict[str, str] = {}
+
+
+class StorageClassObject(_Part, frozen=True, kw_only=True):
+    metadata: AnnotatedMeta
+
+
+class StorageClasses(_Part, frozen=True, kw_only=True):
+    items: tuple[StorageClassObject, ...] = ()
+
+
 class ClaimLabels(_Part, frozen=True, kw_only=True):
     cluster: str = msgspec.field(name=names.CLUSTER, default="")
     workload: str = msgspec.field(name=names.WORKLOAD, default="")

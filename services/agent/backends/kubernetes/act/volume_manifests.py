@@ -62,7 +62,12 @@ def claim_manifest(run: RunPod, claim: ClaimedFolder, new: NewClaim, *, namespac
             "name": names.claim_name(run, claim.claim, claim.number),
             "namespace": namespace,
             "labels": labels,
-            "annotations": {names.WORKLOAD_NAME: run.workload_name, names.SELECTED_NODE: run.node_name},
+            # Keys of attributes have no `/`: none is another's.
+            "annotations": {
+                **new.attributes,
+                names.WORKLOAD_NAME: run.workload_name,
+                names.SELECTED_NODE: run.node_name,
+            },
         },
         "spec": {
             "accessModes": list(new.modes),
