@@ -260,9 +260,7 @@ def _new(path: str, info: ClaimInfo | None) -> Iterator[Issue]:
     for index, one in enumerate(info.added_attr_values):
         field = f"{path}.addedAttrValues[{index}].key"
         if not _ATTRIBUTE.match(one.key):
-            details = (
-                f"{shown(one.key)} is no key: letters, digits, `-`, `_`, `.`, ending in one of the first two"
-            )
+            details = f"{shown(one.key)} is no key: letters, digits, `-`, `_`, `.`, ending in one of the first two"
             yield fault(field, details)
         elif one.key in seen:
             yield fault(field, f"{shown(one.key)} is given twice; each key has one value", None, seen[one.key])

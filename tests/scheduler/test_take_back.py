@@ -34,7 +34,7 @@ def running(world: World, name: str, *, gpus: int = 1, **spec: Any) -> str:
     return key
 
 
-def gang(world: World, name: str, *, workers: int, project_id: str = "", **spec: Any) -> str:
+def gang(world: World, name: str, *, workers: int, project_id: str = "", gpus: int = 1, **spec: Any) -> str:
     world.now += timedelta(seconds=1)
     project_id = project_id or world.project_id
     key = workload_key(project_id, name)
@@ -44,7 +44,7 @@ def gang(world: World, name: str, *, workers: int, project_id: str = "", **spec:
         requested_name=name,
         project_id=project_id,
         cluster_id=world.cluster_id,
-        spec=TrainingSpec(image="i", compute=ComputeSpec(gpu_devices_request=1), **spec),
+        spec=TrainingSpec(image="i", compute=ComputeSpec(gpu_devices_request=gpus), **spec),
         distributed=Distributed(
             distribution=Distribution(distributed_framework="PyTorch", num_workers=workers), master=None
         ),

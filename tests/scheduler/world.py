@@ -33,7 +33,7 @@ from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.planning import Policy
 from services.scheduler.policy.registry import POLICY
-from services.scheduler.snapshot import Plan
+from services.scheduler.snapshot import Plan, Queue
 
 GIB = 1024**3
 ACTOR = Actor(id="ann")
@@ -53,6 +53,8 @@ class World:
         self.project_id = ""
         self.seen: dict[str, NodeFacts] = {}
         """By node key: facts that the last plan was made by."""
+        self.seen_queues: tuple[Queue, ...] = ()
+        """Likewise, of the last that was carried out."""
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
@@ -182,7 +184,7 @@ class World:
         snapshot = self.fold.snapshot(self.now)
         planned = plan(snapshot, policy=self.policy, **limits)
         self.fold.note(snapshot, planned)
-        self.seen = seen_by(planned, self.fold.nodes)
+        self.seen, self.seen_queues = seen_by(planned, self.fold.nodes), snapshot.queues
         bound, released = batches(planned, max_messages=max_messages)
         for batch in bound:
             drafts, refused = batch_drafts(self.heads(), batch, str(uuid4()), self.now)

@@ -48,10 +48,11 @@ def run(planning: Planning) -> None:
     longest: dict[str, int] = {}
     for i, pod_class in classes.items():
         longest[pod_class.project_id] = max(longest.get(pod_class.project_id, 0), queues[i].put_off)
-    for i, at in turns:
+    for turn in turns:
+        i, at = turn.queue, turn.entry
         queue = queues[i]
         entry = queue.entries[at]
-        probing, done = queue.pod_class.probing, 0
+        probing, done, pods = queue.pod_class.probing, 0, entry.pods[turn.start : turn.stop]
         if probing and _puts_off(planning, queue, longest):
             planning.put_off.add(i)
             continue
@@ -65,21 +66,21 @@ def run(planning: Planning) -> None:
             if i not in pools:
                 pools[i] = pools_of(planning, queue.pod_class)
             at_first = len(planning.placed.pods)
-            shortfall = _place(planning, queue.pod_class, entry, entry.pods, pools[i])
+            shortfall = _place(planning, queue.pod_class, entry, pods, pools[i])
             done = len(planning.placed.pods) - at_first
             if shortfall is not None and planning.later is not None and queue.pod_class.together is None:
                 if i not in later:
                     later[i] = pools_of(planning, queue.pod_class, later=True)
-                done += hold(planning, i, entry, len(entry.pods) - done, later[i])
-                shortfall = None if done == len(entry.pods) else shortfall
+                done += hold(planning, i, entry, len(pods) - done, later[i])
+                shortfall = None if done == len(pods) else shortfall
         if shortfall is not None:
             planning.probed[queue.pod_class.project_id] += probing
         if planning.cut_short:
             return
         if shortfall is not None:
-            planning.short[i], planning.short_at[i] = shortfall, ShortAt(at, done)
+            planning.short[i], planning.short_at[i] = shortfall, ShortAt(at, turn.start + done)
         else:
-            turns.go_on(i, at + 1)
+            turns.go_on(turn)
 
 
 def _puts_off(planning: Planning, queue: Queue, longest: Mapping[str, int]) -> bool:

@@ -55,11 +55,17 @@ def use(planning: Planning, project_id: str, pool: str, gpu_milli: int, *, preem
 
 def within(planning: Planning, project_id: str, pool: str, milli: int) -> bool:
     """Whether a project, or its department, has a quota in this pool, and both stay within theirs with so much more."""
+    return 0 < milli <= left_within(planning, project_id, pool)
+
+
+def left_within(planning: Planning, project_id: str, pool: str) -> int:
+    """What a project may hold more of in this pool without going beyond its quota, or its department's; 0 where neither
+    has one.
+    """
     project = planning.snapshot.projects.get(project_id)
-    if project is None or not milli:
-        return False
-    quotas = [bound for bound in project.bounds if bound.firm and bound.pool in ("", pool)]
-    return bool(quotas) and all(used(planning, quota) + milli <= quota.milli for quota in quotas)
+    bounds = () if project is None else project.bounds
+    quotas = [bound for bound in bounds if bound.firm and bound.pool in ("", pool)]
+    return max(min((quota.milli - used(planning, quota) for quota in quotas), default=0), 0)
 
 
 def used(planning: Planning, quota: Bound) -> int:
@@ -68,7 +74,7 @@ def used(planning: Planning, quota: Bound) -> int:
 
 
 def beyond(planning: Planning, project_id: str, holder: str) -> int:
-    """What a project, or its department (`holder`: its id), holds beyond its quota everywhere; all where it has none."""
+    """What a project, or its department (`holder`: its id), holds beyond its quota everywhere, or all."""
     project = planning.snapshot.projects.get(project_id)
     bounds = () if project is None else project.bounds
     own = next((bound.milli for bound in bounds if bound.firm and bound.id == holder and not bound.pool), 0)
