@@ -2,8 +2,8 @@
 
 It is kept up to date commit by commit, at a cost that does not grow with what waits: what a commit touched is settled
 into queues and columns before the next snapshot. Workloads that have ended, without pods and reservations, are
-forgotten. What follows from the commits alone (`workloads`, `nodes`, `clusters`, `projects`, `departments`) is all that
-a stored snapshot holds; the rest is an index over it.
+forgotten. What follows from the commits alone (`workloads`, `nodes`, `clusters`, `projects`, `departments`, `mix`) is
+all that a stored snapshot holds; the rest is an index over it.
 """
 
 import heapq
@@ -38,6 +38,7 @@ from events.workload.state import (
 )
 from services.runtime.log.log_fold import LogFold
 from services.scheduler.columns import Columns, uncount
+from services.scheduler.mix import Mix, shape_of
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Order
@@ -86,6 +87,7 @@ class SchedulingState(LogFold):
         self.clusters, self.projects, self.departments = self.of(CLUSTER), self.of(PROJECT), self.of(DEPARTMENT)
         self.freed = 0
         """Rises whenever something may fit that did not before."""
+        self.mix = Mix()
         self._columns = Columns()
         self._queues: dict[PodClass, WaitingQueue] = {}
         self._extended_asked: Counter[str] = Counter()
@@ -132,6 +134,8 @@ class SchedulingState(LogFold):
                 for event in commit.events:
                     if isinstance(event, PodsEvicted):
                         self._promise(after.state.workload_id, event)
+                if before.state.workload_id != after.state.workload_id:
+                    self._came(after.state, commit.record.occurred_at)
             case "node":
                 self._dirty_nodes.add(commit.key)
             case "cluster":
@@ -144,6 +148,11 @@ class SchedulingState(LogFold):
             id_ = reservation_id(workload_id, ref.pod_set, ref.index, ref.attempt, ref.try_)
             self._promised[id_] = event.beneficiary
 
+    def _came(self, workload: Workload, at: datetime) -> None:
+        for each in workload.pod_sets:
+            shape = shape_of(each.template.request, cluster_id=workload.cluster_id, pools=each.node_pools)
+            self.mix.add(shape, each.at_once, at)
+
     def _cluster_changed(self, before: Cluster, after: Cluster) -> None:
         self.freed += 1
         if (before.cluster_id, before.connected) == (after.cluster_id, after.connected):
@@ -154,11 +163,20 @@ class SchedulingState(LogFold):
                 self._dirty_nodes.add(key)
 
     @override
-    def restore(self, seq: int, chains: Mapping[str, Mapping[str, Chain[Any]]]) -> None:
-        """As everywhere; everything is to be settled."""
+    def restore(self, seq: int, chains: Mapping[str, Mapping[str, Chain[Any]]], *, beside: bytes = b"") -> None:
+        """As everywhere; everything is to be settled.
+
+        Args:
+            beside: what was kept beside the chains; nothing has come where it is empty.
+        """
         super().restore(seq, chains)
+        self.mix = Mix.restored(beside)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes.update(self.nodes)
+
+    def beside(self) -> bytes:
+        """What is to be kept with the chains, as it does not follow from them: pods that came and are gone."""
+        return self.mix.stored()
 
     @property
     def incarnation(self) -> int:
@@ -386,12 +404,9 @@ class SchedulingState(LogFold):
             nodes=self._columns.frozen(extended=self._extended_asked),
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects=projects,
-            held_milli=self._held_under(
-                {key for view in projects.values() for bound in view.bounds for key in (bound.key, bound.all_key)}
-                | {(id_, "", False) for id_ in projects}
-                | {(view.department_id, "", False) for view in projects.values()}
-            ),
+            held_milli=self._held_of(projects),
             queues=queues,
+            mix=self.mix.told(),
             not_schedulable=tuple(self._not_schedulable.values()),
             releases=tuple(
                 Release(
@@ -413,6 +428,46 @@ class SchedulingState(LogFold):
             reservation = None if chain is None else chain.state.reservations.get(id_)
             if row is not None and reservation is not None and id_ not in self._stale:
                 yield Leaving(row, reservation)
+
+    def imagine(self, state: Workload, now: datetime) -> tuple[Snapshot, tuple[tuple[PodClass, Pending], ...]]:
+        """What the planner would look at now if there were also this workload, and its waiting pods."""
+        snapshot = self.snapshot(now)
+        # Behind all keys that there can be: of two that were made in one moment, the real one goes first.
+        key = f"~{state.workload_id}"
+        ready: dict[str, list[PodRef]] = {}
+        for pod in bindable(state, now):
+            ready.setdefault(pod.pod_set, []).append(pod)
+        order = tuple(each.value(state) for each in self._orders)
+        added = tuple(
+            (
+                pod_class,
+                Pending(
+                    order=(order, key, number),
+                    rank=state.priority_rank,
+                    key=key,
+                    workload_id=state.workload_id,
+                    name=state.name,
+                    pods=pods,
+                    queued=True,
+                    idle=False,
+                    reported="",
+                ),
+            )
+            for number, (pod_class, pods) in enumerate(_classes(key, state, ready))
+        )
+        view = self._project_view(state.project_id)
+        projects = snapshot.projects if view is None else {**snapshot.projects, state.project_id: view}
+        asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
+        return (
+            replace(
+                snapshot,
+                nodes=self._columns.frozen(extended=asked),
+                projects=projects,
+                held_milli=self._held_of(projects),
+                not_schedulable=(),
+            ),
+            added,
+        )
 
     def note(self, snapshot: Snapshot, plan: Plan) -> None:
         """Remember what the plan found out, so that the next one need not look again until something is freed."""
@@ -483,6 +538,13 @@ class SchedulingState(LogFold):
     def _department(self, department_id: str) -> Department | None:
         chain = self.departments.get(key_of_id(department_id) or "")
         return chain.state if chain is not None and chain.state.department_id == department_id else None
+
+    def _held_of(self, projects: Mapping[str, ProjectView]) -> dict[BoundKey, int]:
+        """What these projects, and their departments, hold: under each of their bounds, and everywhere."""
+        bounds = [bound for view in projects.values() for bound in view.bounds]
+        holders = {*projects, *(view.department_id for view in projects.values())}
+        keys = {key for bound in bounds for key in (bound.key, bound.all_key)}
+        return self._held_under(keys | {(holder, "", False) for holder in holders})
 
     def _held_under(self, keys: AbstractSet[BoundKey]) -> dict[BoundKey, int]:
         """What is held under each of these keys of bounds."""

@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from events.node import Reservation, reservation_id
 from events.workload.pod import DeviceShare, Placement, PodRef
 from events.workload.spec import PodRequest
-from services.scheduler.candidates import Candidates, packed
+from services.scheduler.candidates import Candidates, packed, worth_of
 from services.scheduler.policy.rules import Filter, Order, Score
 from services.scheduler.room import Room
 from services.scheduler.snapshot import (
@@ -105,7 +106,8 @@ class Planning:
         self.snapshot = snapshot
         self.policy = policy
         self.max_pods = max_pods
-        self.room = Room(snapshot.nodes)
+        self._worth = partial(worth_of, mix=snapshot.mix, filters=policy.filters)
+        self.room = Room(snapshot.nodes, self._worth)
         self.quota_used: dict[BoundKey, int] = {}
         """GPU thousandths that non-preemptible pods hold, with those placed so far; by project id."""
         self.later: Room | None = None
@@ -143,7 +145,7 @@ class Planning:
     def soon(self) -> Room:
         """The room that there will be once all have ended that were told to. There is never less of it than now."""
         if self.later is None:
-            self.later = Room(self.snapshot.nodes, self.room)
+            self.later = Room(self.snapshot.nodes, self._worth, like=self.room)
         return self.later
 
     def candidates(self, request: PodRequest, pool: int, *, later: bool = False) -> Candidates:

@@ -17,6 +17,7 @@ from events.quantities import format_bytes
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import EvictionReason, Workload
+from services.scheduler.mix import Weighed
 from services.scheduler.node_labels import NodeLabels
 
 EXPRESSIONS_PER_POD: Final = 20
@@ -277,6 +278,8 @@ class Snapshot:
     """By project id: preemptible workloads that hold nodes."""
     promised: frozenset[str] = frozenset()
     """Ids of workloads for which others were told to end, until their places are given."""
+    mix: tuple[Weighed, ...] = ()
+    """Which requests for GPUs have come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -347,6 +347,4 @@ def test_r29_a_claim_has_a_class_that_is_there_and_attributes_that_it_allows(
 def test_attributes_of_a_claim_have_keys_of_their_own() -> None:
     attributes = [{"key": "tier"}, {"key": "tier"}, {"key": "-x"}]
     told = found(pvc(claimInfo={"size": "1Gi", "addedAttrValues": attributes}))
-    assert {field for field, _ in told} == {
-        f"pvc[0].claimInfo.addedAttrValues[{index}].key" for index in (1, 2)
-    }
+    assert {field for field, _ in told} == {f"pvc[0].claimInfo.addedAttrValues[{index}].key" for index in (1, 2)}

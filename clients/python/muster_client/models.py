@@ -75,6 +75,8 @@ class Evaluation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Everything that is wrong with the request, by its own paths."""
     not_yet_in_force: list[str]
     """Paths of given fields that Muster does not act on yet."""
+    placement: Outlook | None = None
+    """Where it would run, and why it would wait. Only where placement is true, and a submission would be accepted."""
 
 
 class HttpResponse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -539,6 +541,8 @@ class TrainingPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Fields that a training gets where nothing else sets them, as they were given."""
     rules: TrainingSpecFieldRules | None
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: list[str]
+    """Ids of data sources that every workload has."""
 
 
 class TrainingPolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -548,6 +552,8 @@ class TrainingPolicySetting(Model, frozen=True, kw_only=True, rename="camel", om
     """Fields that a training gets where neither a template, assets nor the request set them."""
     rules: TrainingSpecFieldRules | None = None
     """What may be given, in the tree of the fields."""
+    imposed_assets: list[str] | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class DistributedPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -559,6 +565,8 @@ class DistributedPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Fields that workers and masters get where nothing else sets them, as they were given."""
     rules: DistributedSpecFieldRules | None
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: list[str]
+    """Ids of data sources that every workload has."""
 
 
 class DistributedPolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -568,6 +576,8 @@ class DistributedPolicySetting(Model, frozen=True, kw_only=True, rename="camel",
     """Fields that workers, and a master of its own, get where neither a template, assets nor the request set them."""
     rules: DistributedSpecFieldRules | None = None
     """What may be given, in the tree of the fields; of a master, too."""
+    imposed_assets: list[str] | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class WorkspacePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -579,6 +589,8 @@ class WorkspacePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Fields that a workspace gets where nothing else sets them, as they were given."""
     rules: WorkspaceSpecFieldRules | None
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: list[str]
+    """Ids of data sources that every workload has."""
 
 
 class WorkspacePolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -588,6 +600,8 @@ class WorkspacePolicySetting(Model, frozen=True, kw_only=True, rename="camel", o
     """Fields that a workspace gets where neither a template, assets nor the request set them."""
     rules: WorkspaceSpecFieldRules | None = None
     """What may be given, in the tree of the fields."""
+    imposed_assets: list[str] | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class InferencePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -599,6 +613,8 @@ class InferencePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Fields that an inference gets where nothing else sets them, as they were given."""
     rules: InferenceSpecFieldRules | None
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: list[str]
+    """Ids of data sources that every workload has."""
 
 
 class InferencePolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -608,6 +624,8 @@ class InferencePolicySetting(Model, frozen=True, kw_only=True, rename="camel", o
     """Fields that an inference gets where neither a template, assets nor the request set them."""
     rules: InferenceSpecFieldRules | None = None
     """What may be given, in the tree of the fields."""
+    imposed_assets: list[str] | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class Rehearsal(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -904,6 +922,8 @@ class WorkloadChange(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """All labels that it has from then on; an empty list takes them off. Runs that begin later carry them."""
     annotations: list[Annotation] | UnsetType | None = UNSET
     """All annotations, likewise."""
+    storage: MountPaths | UnsetType | None = UNSET
+    """Where runs that begin later find claims and Secrets. Runs that are there keep what they have."""
 
 
 class History(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -991,6 +1011,10 @@ class Cluster(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Whether only owners, and users who may override ownership, may act on its workloads."""
     ownership_protection_source: ClusterOwnershipProtectionSource
     """Who set ownership protection."""
+    storage_classes: list[StorageClass] | None
+    """Those of which it makes new claims, by name. Null where its agent has not told them, and for a simulated
+    cluster.
+    """
     created_at: datetime | None
     """When it was added."""
     nodes: int | None
@@ -1927,6 +1951,27 @@ class ComplianceIssue(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """The kind of rule that is broken."""
 
 
+class Outlook(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the scheduler would do with it now, beside everything that waits. Another moment may have another
+    answer.
+    """
+
+    outcome: OutlookOutcome
+    """runs: all pods that begin with it have room. waits: some, or all, wait. never: it cannot be placed as it is,
+    however much becomes free. unknown: the scheduler did not answer, or did not find out.
+    """
+    placed: list[WouldRun]
+    """Where pods would run, at most 100 nodes."""
+    more_nodes: int
+    """Nodes beyond them."""
+    waiting_pods: int
+    """Pods that would wait."""
+    reason: str | None
+    """Code of why they would wait, such as insufficient_gpu."""
+    message: str | None
+    """The same in a sentence, with numbers; or why it is not known."""
+
+
 class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: DistributedSpec."""
 
@@ -2007,8 +2052,8 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2016,6 +2061,12 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2418,8 +2469,8 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2427,6 +2478,12 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2825,8 +2882,8 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2834,6 +2891,12 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2917,6 +2980,10 @@ class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel"
     """Rules of minReplicas."""
     max_replicas: WholeNumberRules | None = None
     """Rules of maxReplicas."""
+    slots_per_worker: WholeNumberRules | None = None
+    """Rules of slotsPerWorker."""
+    mpi_launcher_creation_policy: TextRules | None = None
+    """Rules of mpiLauncherCreationPolicy."""
     clean_pod_policy: TextRules | None = None
     """Rules of cleanPodPolicy."""
 
@@ -3317,6 +3384,8 @@ class ChangedValues(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """All labels."""
     annotations: list[ChangedMark] | None = None
     """All annotations."""
+    storage: VolumePlaces | None = None
+    """Where pods find its volumes."""
 
 
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3530,8 +3599,8 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -3539,6 +3608,12 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -3573,6 +3648,15 @@ class Annotation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Any text. Default: empty."""
     exclude: bool | None = None
     """Whether to drop the annotation of this name that a template sets."""
+
+
+class MountPaths(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MountPaths."""
+
+    pvc: list[PvcPath] | None = None
+    """Claims that pods are to find elsewhere."""
+    secret_volume: list[SecretPath] | None = None
+    """Secrets likewise, and the rights of their files."""
 
 
 class WorkloadCreatedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4018,6 +4102,48 @@ class WorkloadScaledRecord(Model, frozen=True, kw_only=True, rename="camel", omi
     details: WorkloadScaledData
 
 
+class SessionOpenedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody was let into a pod of it. It is told before the pod's cluster is asked."""
+
+    type: Literal["SessionOpened"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: SessionOpenedData
+
+
+class SessionClosedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A session is over."""
+
+    type: Literal["SessionClosed"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: SessionClosedData
+
+
 class WorkloadDeletionRequestedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody or auto-deletion deleted it. It becomes Deleted when its pods are gone."""
 
@@ -4196,6 +4322,17 @@ class RefusedReport(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """The rule that it breaks."""
     value: str
     """The value that the agent reported."""
+
+
+class StorageClass(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A class of storage of which a cluster makes new claims."""
+
+    name: str
+    """What `claimInfo.storageClass` names it by."""
+    default: bool
+    """Whether claims that name no class are of this one."""
+    attributes: list[str]
+    """Keys that `claimInfo.addedAttrValues` may have."""
 
 
 class Node(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4555,6 +4692,22 @@ class WorkloadRunningPublicEvent(Model, frozen=True, kw_only=True, rename="camel
     sequence: str
     previous: str | None = None
     data: WorkloadRunning
+
+
+class WorkloadDegradedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Some of its processes run, and others ended and do not run again yet."""
+
+    type: Literal["muster.WorkloadDegraded.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: WorkloadDegraded
 
 
 class WorkloadUnknownPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5396,6 +5549,21 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Whether to drop the address of this name that a template sets."""
 
 
+class WouldRun(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Pods of one pod set that would get the same node."""
+
+    pod_set: str
+    """Pod set, such as `main`."""
+    node: str
+    """Name of the node."""
+    node_pool: str
+    """The pool of that node."""
+    pods: int
+    """How many of them."""
+    gpus: float
+    """GPUs that they would hold there together."""
+
+
 class ServingPort(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: ServingPort."""
 
@@ -5715,6 +5883,35 @@ class ChangedMark(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Its value."""
 
 
+class VolumePlaces(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where pods find volumes."""
+
+    pvc: list[str]
+    """Paths of its claims, in their order."""
+    secret_volume: list[str]
+    """Mount paths of its Secrets, likewise."""
+
+
+class PvcPath(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcPath."""
+
+    mounted_at: str
+    """Where they find it now: `path` of the volume."""
+    path: str
+    """Where runs that begin later find it."""
+
+
+class SecretPath(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretPath."""
+
+    mounted_at: str
+    """Where they find them now: `mountPath` of the volume."""
+    mount_path: str | None = None
+    """Where runs that begin later find them. Default: where they are."""
+    default_mode: str | None = None
+    """Rights of the files in four octal digits, in runs that begin later. Default: as they are."""
+
+
 class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody submitted a workload, and it was accepted."""
 
@@ -5927,6 +6124,10 @@ class WorkloadChangedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """All labels that it has from now on. Runs that begin later carry them."""
     annotations: list[AnnotationData] | None = None
     """All annotations that it has from now on, likewise."""
+    storage: StorageSpecData | None = None
+    """All volumes that it has from now on. Only mount paths of claims and Secrets, and rights of files, differ
+    from before. Runs that begin later have them.
+    """
 
 
 class WorkloadTransferredData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5956,6 +6157,48 @@ class WorkloadScaledData(Model, frozen=True, kw_only=True, rename="camel", omit_
     """`load`, `idle` or `request`."""
     message: str | None = None
     """The load that it was decided by, in a sentence."""
+
+
+class SessionOpenedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody was let into a pod of it. It is told before the pod's cluster is asked."""
+
+    session_id: str
+    """UUID."""
+    kind: SessionOpenedDataKind
+    """`exec`, `attach` or `port-forward`."""
+    pod: PodRefData
+    """The run that they were let into."""
+    at: datetime
+    """When it was decided."""
+    ends_at: datetime
+    """When it is over at the latest."""
+    command: list[str] | None = None
+    """Of `exec`: what is run."""
+    stdin: bool | None = None
+    """Whether something can be typed."""
+    tty: bool | None = None
+    """Whether it has a terminal."""
+    ports: list[int] | None = None
+    """Of `port-forward`: the ports of the container."""
+
+
+class SessionClosedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A session is over."""
+
+    session_id: str
+    """UUID."""
+    at: datetime
+    """When it was over."""
+    reason: str
+    """Code, such as `ended`, `left`, `idle` or `lost` (sessions.md)."""
+    message: str | None = None
+    """The same in a sentence, where there is more to say."""
+    exit_code: int | None = None
+    """Of the command, where it ended."""
+    bytes_in: int | None = None
+    """That went into the pod."""
+    bytes_out: int | None = None
+    """That came out of it."""
 
 
 class WorkloadDeletionRequestedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6266,6 +6509,27 @@ class WorkloadInitializing(Model, frozen=True, kw_only=True, rename="camel", omi
 
 class WorkloadRunning(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """At least one of its processes runs."""
+
+    actor: PublicActor
+    """Who caused it."""
+    workload_id: str
+    """UUID. A name that is used again is another workload."""
+    name: str
+    """Unique among the living workloads of the project."""
+    project_id: str
+    """UUID."""
+    previous_phase: str
+    """The phase before."""
+    reason: str
+    """Code of the reason; empty where the phase says it all."""
+    message: str
+    """The same in a sentence, with numbers."""
+    attempt: int
+    """Counts the runs of the whole workload, from 1."""
+
+
+class WorkloadDegraded(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Some of its processes run, and others ended and do not run again yet."""
 
     actor: PublicActor
     """Who caused it."""
@@ -7302,6 +7566,25 @@ class AnnotationData(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Whether to drop the annotation of this name that a template sets."""
 
 
+class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Volumes of each pod, by their kind."""
+
+    config_map_volume: list[ConfigMapVolume] | None = None
+    """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
+    empty_dir_volume: list[EmptyDirVolume] | None = None
+    """Empty folders, gone with their pod; at most 1000."""
+    git: list[GitVolume] | None = None
+    """Repositories; at most 1000. The image needs git and timeout; on the cluster local, this machine does."""
+    host_path: list[HostPathVolume] | None = None
+    """Folders and files of the node; at most 1000. The project must be privileged."""
+    nfs: list[NfsVolume] | None = None
+    """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
+    pvc: list[PvcVolume] | None = None
+    """Persistent volume claims; at most 1000."""
+    secret_volume: list[SecretVolume] | None = None
+    """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
+
+
 class PublicActor(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Who caused an event, as an id of Muster's own that says nothing about the person."""
 
@@ -7364,11 +7647,13 @@ class ClaimInfo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     size: str | None = None
     """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
     storage_class: str | None = None
-    """Storage class of the cluster. Default: the cluster's own default. Only on clusters of kind kubernetes."""
+    """Storage class of the cluster, one of those that it reports. Default: the cluster's own default."""
     access_modes: PvcAccessModes | None = None
     """How many nodes may use it, and how."""
     volume_mode: ClaimInfoVolumeMode | None = None
     """Block: the pod finds a device and no folder; only on clusters of kind kubernetes. Default: Filesystem."""
+    added_attr_values: list[PvcAddedAttrValue] | None = None
+    """Attributes of the claim, whose keys the storage class allows; at most 1000."""
 
 
 class ProbeHandler(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7406,8 +7691,8 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Framework, workers, what becomes of pods at the end."""
 
     distributed_framework: Framework
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -7415,6 +7700,12 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -7476,6 +7767,15 @@ class PvcAccessModes(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Pods of many nodes read and write it. Default: no."""
 
 
+class PvcAddedAttrValue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcAddedAttrValue."""
+
+    key: str
+    """Key, one of those that the storage class allows. Mandatory."""
+    value: str | None = None
+    """Value. On Kubernetes the claim has it as an annotation."""
+
+
 class HttpGet(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: HttpGet."""
 
@@ -7531,6 +7831,7 @@ if TYPE_CHECKING:
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
+        "CloseSession",
         "CordonNode",
         "CreateAsset",
         "CreateCredential",
@@ -7556,6 +7857,7 @@ if TYPE_CHECKING:
         "NoteBudgetUse",
         "NoteHours",
         "NoteServiceAccountUse",
+        "OpenSession",
         "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",
@@ -7583,7 +7885,8 @@ if TYPE_CHECKING:
     type CredentialSpecKind = Literal["access-key", "docker-registry", "generic-secret", "ngc-key", "password"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
-    type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
+    type DistributedSpecMpiLauncherCreationPolicy = Literal["AtStartup", "WaitForWorkersReady"]
+    type Framework = Literal["JAX", "MPI", "PyTorch", "TensorFlow", "XGBoost"]
     type HappeningAbout = Literal["asset", "cluster", "department", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
@@ -7594,6 +7897,7 @@ if TYPE_CHECKING:
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
     ]
     type NodeTaintFieldsEffect = Literal["NoExecute", "NoSchedule", "PreferNoSchedule"]
+    type OutlookOutcome = Literal["never", "runs", "unknown", "waits"]
     type Phase = Literal[
         "Completed",
         "Creating",
@@ -7626,6 +7930,7 @@ if TYPE_CHECKING:
         "no_such_node_pool",
         "node_port_taken",
         "node_unreachable",
+        "pods_run_again",
         "project_deleted",
         "quota_too_small",
         "quota_used",
@@ -7643,6 +7948,7 @@ if TYPE_CHECKING:
         | WorkloadPendingPublicEvent
         | WorkloadInitializingPublicEvent
         | WorkloadRunningPublicEvent
+        | WorkloadDegradedPublicEvent
         | WorkloadUnknownPublicEvent
         | WorkloadStoppingPublicEvent
         | WorkloadStoppedPublicEvent
@@ -7698,6 +8004,8 @@ if TYPE_CHECKING:
         | WorkloadTransferredRecord
         | ActUndoneRecord
         | WorkloadScaledRecord
+        | SessionOpenedRecord
+        | SessionClosedRecord
         | WorkloadDeletionRequestedRecord
         | WorkloadDeletedRecord
         | OtherRecord
@@ -7759,6 +8067,7 @@ if TYPE_CHECKING:
     type SecuritySpecSeccompProfileType = Literal["Localhost", "RuntimeDefault", "Unconfined"]
     type SecuritySpecUidGidSource = Literal["custom", "fromIdpToken", "fromTheImage"]
     type ServiceAccountCreationRoleName = Literal["researcher", "viewer"]
+    type SessionOpenedDataKind = Literal["attach", "exec", "port-forward"]
     type SweepSpecCombine = Literal["Product", "Rows"]
     type TolerationEffect = Literal["Any", "NoExecute", "NoSchedule", "PreferNoSchedule"]
     type TolerationOperator = Literal["Equal", "Exists"]
@@ -7796,6 +8105,7 @@ else:
     CredentialSpecKind = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
+    DistributedSpecMpiLauncherCreationPolicy = str
     Framework = str
     HappeningAbout = str
     HealthStatus = str
@@ -7805,6 +8115,7 @@ else:
     MatchExpressionOperator = str
     MeasurementType = str
     NodeTaintFieldsEffect = str
+    OutlookOutcome = str
     Phase = str
     PhaseReason = str
     PodAffinityType = str
@@ -7822,6 +8133,7 @@ else:
             "muster.WorkloadPending.v1": WorkloadPendingPublicEvent,
             "muster.WorkloadInitializing.v1": WorkloadInitializingPublicEvent,
             "muster.WorkloadRunning.v1": WorkloadRunningPublicEvent,
+            "muster.WorkloadDegraded.v1": WorkloadDegradedPublicEvent,
             "muster.WorkloadUnknown.v1": WorkloadUnknownPublicEvent,
             "muster.WorkloadStopping.v1": WorkloadStoppingPublicEvent,
             "muster.WorkloadStopped.v1": WorkloadStoppedPublicEvent,
@@ -7881,6 +8193,8 @@ else:
             "WorkloadTransferred": WorkloadTransferredRecord,
             "ActUndone": ActUndoneRecord,
             "WorkloadScaled": WorkloadScaledRecord,
+            "SessionOpened": SessionOpenedRecord,
+            "SessionClosed": SessionClosedRecord,
             "WorkloadDeletionRequested": WorkloadDeletionRequestedRecord,
             "WorkloadDeleted": WorkloadDeletedRecord,
         },
@@ -7893,6 +8207,7 @@ else:
     SecuritySpecSeccompProfileType = str
     SecuritySpecUidGidSource = str
     ServiceAccountCreationRoleName = str
+    SessionOpenedDataKind = str
     SweepSpecCombine = str
     TolerationEffect = str
     TolerationOperator = str

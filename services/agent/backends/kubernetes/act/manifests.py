@@ -32,6 +32,7 @@ from services.agent.backends.kubernetes.act.container_manifests import (
     readiness_probe,
     within_restricted,
 )
+from services.agent.backends.kubernetes.act.mpi_manifests import mpi_annotations, mpi_variables, server_arguments
 from services.agent.backends.kubernetes.act.objects import CLONE_CONTAINER, MAIN
 from services.agent.backends.kubernetes.act.placing import affinity, tolerations
 from services.agent.backends.kubernetes.act.port_manifests import port_variables, ports_text
@@ -96,7 +97,7 @@ def pod_manifest(
         **image_and_terminal(run.container),
         "env": list(_environment(run, cluster_id, devices, device_memory_bytes, service)),
         "resources": _resources(run),
-        **({"args" if run.keeps_entry_point else "command": list(run.arguments)} if run.arguments else {}),
+        **_program(run),
         **({"workingDir": working_dir} if working_dir else {}),
         **({"volumeMounts": mounts} if mounts else {}),
         **devices_of(run),
@@ -109,7 +110,7 @@ def pod_manifest(
         "metadata": {
             "name": names.pod_name(run),
             "namespace": namespace,
-            **_marks(run, cluster_id, reservations, restricted_by(security, run.pod_security), code_maps),
+            **_marks(run, cluster_id, service, reservations, restricted_by(security, run.pod_security), code_maps),
             "finalizers": [names.FINALIZER],
         },
         "spec": {
@@ -229,7 +230,9 @@ def managed_labels(cluster_id: str) -> dict[str, str]:
     return {names.MANAGED_BY: names.MANAGER, names.CLUSTER: cluster_id}
 
 
-def _marks(run: RunPod, cluster_id: str, reservations: Sequence[str], restricted: str, code_maps: int) -> Manifest:
+def _marks(  # noqa: PLR0917 (each is of another kind)
+    run: RunPod, cluster_id: str, service: str, reservations: Sequence[str], restricted: str, code_maps: int
+) -> Manifest:
     """Labels and annotations: the user's where Kubernetes takes them, ours over them."""
     labels = {key: value for key, value in run.labels.items() if _free_key(key) and _label_value(value)}
     annotations = {key: value for key, value in run.annotations.items() if _free_key(key)}
@@ -260,6 +263,7 @@ def _marks(run: RunPod, cluster_id: str, reservations: Sequence[str], restricted
         annotations[names.PORTS] = ports_text(run.ports)
     if run.code:
         annotations |= {names.CODE: run.code, names.CODE_MAPS: str(code_maps)}
+    annotations |= mpi_annotations(run, service)
     return {"labels": labels, "annotations": annotations}
 
 
@@ -281,6 +285,13 @@ def _label_value(value: str) -> bool:
 
 
 # -- the container ---------------------------------------------------------------------------------------------------
+
+
+def _program(run: RunPod) -> Manifest:
+    """Nothing where the image says it."""
+    if server := server_arguments(run):
+        return {"command": list(server)}
+    return {"args" if run.keeps_entry_point else "command": list(run.arguments)} if run.arguments else {}
 
 
 def _environment(
@@ -305,6 +316,7 @@ def _environment(
         **({"MUSTER_SERVICE": service} if service else {}),
         **({"HOME": HOME_FOLDER} if run.container.home else {}),
         **_devices(run, devices, device_memory_bytes),
+        **mpi_variables(run),
         **with_addresses(run.rendezvous, host=partial(_address, service), port=lambda _, usual: usual),
     }
     # Which devices a pod sees is never the user's to say: naming others would take what was not given.
