@@ -25,6 +25,11 @@ from events.workload.readiness import Readiness
 from events.workload.sessions import SessionKind
 from events.workload.volumes import Volume
 
+CREDENTIAL_SECRETS: Final = "muster-credentials-"
+"""How names of Secrets begin that agents make of credentials. Each is one pod's, and no workload may name one: it would
+get what is somebody else's.
+"""
+
 
 def pod_key(workload_key: str, pod_set: str, index: int) -> str:
     return f"{workload_key}-{pod_set}-{index}"
@@ -69,11 +74,28 @@ class RecipeRequest(_Message, frozen=True, kw_only=True):
     """Of the agent, X25519; it has another one after each start. What a run needs of credentials is sealed to it."""
 
 
+class Login(_Message, frozen=True, kw_only=True):
+    """How a server is signed in to."""
+
+    user: str
+    password: str
+
+
+class Registry(Login, frozen=True, kw_only=True):
+    """From which the image may be pulled."""
+
+    url: str
+    email: str = ""
+
+
 class SealedValues(_Message, frozen=True, kw_only=True):
     """What `RunPod.sealed` holds: of credentials what the run needs, and nothing else."""
 
     environment: dict[str, str] = {}
     """Values by variable."""
+    registries: tuple[Registry, ...] = ()
+    logins: dict[str, Login] = {}
+    """For repositories that are cloned, by the path at which the pod finds each."""
 
 
 def sealed_about(cluster_id: str, pod_key: str, token: int) -> str:

@@ -8,6 +8,8 @@ import msgspec
 
 REPORT_SECONDS: Final = 1.0
 """How often a reporter speaks, of every inference that it forwards to, also where nobody asked."""
+LEAST_SECONDS: Final = 0.001
+"""Of a report: a load over less than that could be more than a number holds."""
 LOAD_ANNOTATION: Final = "simulation.muster.dev/requests-per-second"
 """On a simulated cluster: the load, such as `340`, or from which second of its life on, such as `0=340,60=0`."""
 MILLISECONDS_ANNOTATION: Final = "simulation.muster.dev/request-milliseconds"
@@ -38,7 +40,7 @@ class InferenceLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one reporter saw of all inferences since it spoke last."""
 
-    seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)]
+    seconds: Annotated[float, msgspec.Meta(ge=LEAST_SECONDS, le=3600)]
     """How long ago that was."""
     loads: Annotated[tuple[InferenceLoad, ...], msgspec.Meta(max_length=10_000)]
 

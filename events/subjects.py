@@ -7,6 +7,7 @@ second spelling of the same aggregate would not protect it (log.md section 2.1).
 import re
 from typing import Final
 
+from events.actors import share_of
 from events.ids import KEY_PATTERN, name_key
 
 EVENTS_STREAM: Final = "EVENTS"
@@ -237,12 +238,14 @@ def code_sizes_filter(project_id: str) -> str:
 
 def credential_subject(owner: str, value_id: str) -> str:
     """Where a value of a credential stands, sealed. Args: owner, an actor id, of whatever characters."""
-    return f"credential.{name_key('owner', owner)}.{_token(value_id)}"
+    return f"credential.{name_key('owner', share_of(owner))}.{_token(value_id)}"
 
 
 def credentials_of(owner: str) -> str:
-    """All values of one owner's."""
-    return f"credential.{name_key('owner', owner)}.*"
+    """All values of one owner's, or of all service accounts of a project: whoever makes a hundred of them has no more
+    than with one.
+    """
+    return f"credential.{name_key('owner', share_of(owner))}.*"
 
 
 def credential_value_id(subject: str) -> str:

@@ -58,6 +58,8 @@ class Run:
     devices: list[Fields]
     phase: str = "bound"
     ran: bool = False
+    may_start: bool = False
+    """Of an MPI launcher that waits: whether all workers have run, or were over, since it was bound."""
 
 
 @dataclass
@@ -174,6 +176,11 @@ class Workload:
         return sum(self.sizes.values()) if self.distributed else int(self.spec.get("parallelism", 1))
 
     @property
+    def launcher_waits(self) -> bool:
+        policy = self.distributed.get("distribution", {}).get("mpiLauncherCreationPolicy")
+        return policy == "WaitForWorkersReady"
+
+    @property
     def completions(self) -> int:
         return int(self.spec.get("completions", 1))
 
@@ -270,6 +277,7 @@ class Model:
         if workload.desired == "Deleted" and not workload.live and not workload.deleted:
             yield "deleted", f"{workload.name}: nothing of it lives, it should go, and it is not deleted"
         self._note_phase()
+        self._note_launcher()
         live = workload.live.values()
         workload.moments.append(
             Moment(
@@ -315,6 +323,14 @@ class Model:
             workload.phase = "Pending"
         else:
             workload.phase = "Resuming" if workload.attempt > 1 else "Creating"
+
+    def _note_launcher(self) -> None:
+        workload, launcher = self.workload, self.workload.pods.get(("master", 0))
+        if not workload.launcher_waits or not isinstance(launcher, Run):
+            return
+        running = sum(place[0] == "worker" and run.phase == "running" for place, run in workload.live.items())
+        over = sum(pod_set == "worker" for pod_set, _ in workload.succeeded)
+        launcher.may_start = launcher.may_start or running + over >= workload.sizes["worker"]
 
     # -- what its people and the scheduler do --------------------------------------------------------------------------
 
@@ -568,6 +584,9 @@ class Model:
         # A pod that outlives its workload ends by itself.
         if run.phase not in FACTS[type_] and not (type_ == "PodStopped" and workload.ended):
             yield "fact", f"{type_} of {name}, which is {run.phase}"
+        waits = workload.launcher_waits and pod["pod_set"] == "master" and not self._stand_ins
+        if waits and not run.may_start and type_ in {"PodStarting", "PodRunning"}:
+            yield "launcher", f"{type_} of {name}, and not all workers run"
         match type_:
             case "PodStarting":
                 run.phase = "starting"

@@ -48,6 +48,7 @@ from development.recording import History
 from development.servers import EVERYTHING, NatsServer, PostgresServer
 from development.stack import ENDED, Api, until
 from services.runtime.code.archive import write_archive
+from services.runtime.credentials.keys import new_ring, read_ring, write_public, write_ring
 from services.runtime.identity.local_keys import load_or_create_key, sign_token
 from services.runtime.nats.connection import connect
 from services.runtime.nats.inboxes import agent_user
@@ -251,7 +252,12 @@ class KubernetesStack:
         }
         webhook_key = folder / "webhook-key"
         webhook_key.write_text("0" * 64)
+        private, public = folder / "credentials", folder / "credentials.public"
+        write_ring(private, new_ring())
+        write_public(public, read_ring(private))
         self._services = {
+            "MUSTER_CREDENTIAL_KEY_FILE": str(private),
+            "MUSTER_CREDENTIAL_PUBLIC_KEY_FILE": str(public),
             "MUSTER_NATS_PASSWORD_DIR": str(self.nats.password_dir()),
             "MUSTER_CALLOUT_KEY_DIR": str(self.nats.callout_key_dir()),
             "MUSTER_POSTGRES_URL": self.postgres.url(),
@@ -493,9 +499,14 @@ class KubernetesStack:
         path = f"/api/v1/namespaces/{self.namespace}/configmaps"
         return self.plane.admin("GET", path, labelSelector="muster.dev/cluster")["items"]
 
+    def secrets(self) -> list[dict[str, Any]]:
+        """Those with values of credentials."""
+        of_muster = "app.kubernetes.io/managed-by=muster"
+        return self.plane.admin("GET", "/api/v1/secrets", labelSelector=of_muster)["items"]
+
     def shared(self) -> list[dict[str, Any]]:
         """What is there for pods, and is to go with the last of them."""
-        return [*self.services(), *self.code_maps()]
+        return [*self.services(), *self.code_maps(), *self.secrets()]
 
     def cluster_row(self) -> dict[str, Any]:
         """The cluster as the API shows it: `status`, `problem`…"""

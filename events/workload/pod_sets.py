@@ -59,6 +59,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """As Kubernetes names it; empty: by the image's tag."""
     pull_secrets: tuple[str, ...] = ()
     """Names of Secrets in the project's namespace."""
+    pull_credentials: tuple[str, ...] = ()
+    """Names of credentials of the workload's owner."""
     stdin: bool = False
     tty: bool = False
     home: bool = False

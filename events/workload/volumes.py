@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from events.quantities import parse_bytes
-from events.workload.fields.storage import MEMORY, ClaimInfo, PvcVolume, StorageSpec
+from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, StorageSpec
 
 DEFAULT_FILE_MODE: Final = 0o644
 """Of files that are made from a ConfigMap or a Secret, as Kubernetes has it."""
@@ -84,6 +84,18 @@ class ClaimedFolder(_Volume, frozen=True, kw_only=True):
     read_only: bool = False
 
 
+class GitLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a user name and a password for a repository are."""
+
+    name: str
+    """Of a credential of the workload's owner, or of a Secret in the project's namespace."""
+    credential: bool = False
+    user_key: str = ""
+    """Empty: the usual one, or git where there is none."""
+    password_key: str = ""
+    """Empty: the usual one."""
+
+
 class ClonedFolder(_Volume, frozen=True, kw_only=True):
     """What a repository holds. Each pod has its own copy, and may change it."""
 
@@ -92,6 +104,8 @@ class ClonedFolder(_Volume, frozen=True, kw_only=True):
     """Empty: the repository's own."""
     revision: str = ""
     """Empty: the newest."""
+    login: GitLogin | None = None
+    """None: everybody may read it."""
 
 
 Volume = ClonedFolder | EmptyFolder | NodeFolder | NfsFolder | ConfigFiles | ClaimedFolder
@@ -122,6 +136,7 @@ def volumes(storage: StorageSpec) -> tuple[Volume, ...]:
             repository=one.repository or "",
             branch=one.branch or "",
             revision=one.revision or "",
+            login=None if one.secret_ref is None else _login(one.secret_ref),
         )
         for one in storage.git
     )
@@ -151,6 +166,15 @@ def volumes(storage: StorageSpec) -> tuple[Volume, ...]:
     )
     claims = (_claim(number, one) for number, one in enumerate(storage.pvc))
     return (*config_maps, *empty, *cloned, *of_nodes, *nfs, *claims, *secrets)
+
+
+def _login(given: GitSecretRef) -> GitLogin:
+    return GitLogin(
+        name=given.name,
+        credential=bool(given.user_credential),
+        user_key=given.secret_key_of_user or "",
+        password_key=given.secret_key_of_password or "",
+    )
 
 
 def _claim(number: int, pvc: PvcVolume) -> ClaimedFolder:

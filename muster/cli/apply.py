@@ -15,7 +15,9 @@ from muster.cli.exits import ExitCode, Problem, exit_code_of, usage
 from muster.cli.names import LAG_SECONDS, check_new_name, default_cluster, default_project, find_cluster, find_project
 from muster.cli.options import ClusterOption, ProjectOption
 from muster.cli.output import Column
+from muster.cli.references import References
 from muster.cli.resubmit import difference
+from muster.cli.units import check_units
 from muster.cli.values import Json, Row, number_of, row_of, rows_of, text_of
 
 if TYPE_CHECKING:
@@ -119,7 +121,8 @@ def add_apply(root: typer.Typer) -> None:
         """Create the workloads of files or folders, of any kinds, or change them where they may be changed.
 
         What exists already stays as it is where its spec is the same; what cannot be changed is refused by name. A
-        document is what `submit -f` takes, with its kind: Training, Distributed, Workspace or Inference.
+        document is what `submit -f` takes, with its kind: Training, Distributed, Workspace or Inference. Where a field
+        says an id (projectId, clusterId, templateId, assets), a name does, too.
         """
         wanted = [one for file in files for one in _read(file)]
         if not wanted:
@@ -200,6 +203,7 @@ def _wanted(document: Json, where: str) -> _Wanted:
             todo="leave it out, or use `submit -f`",
         )
     check_new_name(text_of(request, "name"))
+    check_units(request, where)
     return _Wanted(file=where, kind=kind, request=request)
 
 
@@ -215,8 +219,10 @@ def _place(session: Session, wanted: Sequence[_Wanted], project: str | None, clu
         for one in wanted:
             if cluster or "clusterId" not in one.request:
                 one.request["clusterId"] = text_of(found, "id")
+    references = References(session)
     seen: dict[tuple[str, str], str] = {}
     for one in wanted:
+        references.resolve(one.request, one.file)
         if one.place in seen:
             raise usage(
                 f"--file: {one.file} and {seen[one.place]} have one name, {one.name!r}", todo="give each its own"

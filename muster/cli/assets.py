@@ -133,6 +133,9 @@ ASSET_COLUMNS: Final = (
     Column("DEPARTMENT", "meta.departmentId", wide=True),
     Column("ID", "meta.id", wide=True),
 )
+_SOURCE_COLUMNS: Final = (ASSET_COLUMNS[0], Column("KIND", "kind"), *ASSET_COLUMNS[1:2], *ASSET_COLUMNS[3:])
+"""Their kind, and no TYPE, which is that of workloads."""
+_SearchOption = Annotated[str | None, typer.Option("--search", help="Only those with this in their name.")]
 _FileOption = Annotated[
     str, typer.Option("--file", "-f", metavar="FILE|-", help="Read meta and spec from this YAML or JSON file.")
 ]
@@ -204,6 +207,30 @@ def add_credentials(root: typer.Typer) -> None:
 
 def add_data_sources(root: typer.Typer) -> None:
     app = group("datasource")
+
+    @command(
+        app,
+        "list",
+        examples="muster datasource list\nmuster datasource list --search imagenet -p vision",
+        columns=_SOURCE_COLUMNS,
+        past=True,
+    )
+    def list_(
+        session: Session,
+        *,
+        search: _SearchOption = None,
+        project: ProjectOption = None,
+        cluster: ClusterOption = None,
+        department: DepartmentOption = None,
+    ) -> None:
+        """List the data sources of every kind that you can use."""
+        scope = _scope(session, search, project, cluster, department)
+        rows: list[Row] = []
+        for of in SOURCES:
+            found, _ = session.api.pages(of.path, of.rows, scope, at_once=PAGE)
+            rows += [{**row, "kind": of.noun.removeprefix("datasource ")} for row in found]
+        session.out.rows(rows, _SOURCE_COLUMNS, name="meta.name", empty="no data sources that you can use")
+
     for of in SOURCES:
         below = typer.Typer(
             cls=MusterGroup,
@@ -239,7 +266,7 @@ def find_data_source(session: Session, given: str, *, project: str, cluster: str
             kinds = ", ".join(of.noun.removeprefix("datasource ") for of in SOURCES)
             raise usage(f"--datasource: {kind!r} is no kind of data source", todo=f"the kinds are {kinds}")
         return text_of(row_of(find_asset(session, of, name, project=project, cluster=cluster), "meta"), "id")
-    scope = [("name", given), ("projectId", project), ("clusterId", cluster)]
+    scope = [(key, value) for key, value in (("name", given), ("projectId", project), ("clusterId", cluster)) if value]
     found = [(of, row) for of in SOURCES for row in rows_of(session.api.get(of.path, scope), of.rows)]
     if len(found) == 1:
         return text_of(row_of(found[0][1], "meta"), "id")
@@ -252,7 +279,7 @@ def find_data_source(session: Session, given: str, *, project: str, cluster: str
         )
     raise Problem(
         f"there is no data source {given!r} that you can use here",
-        todo="`muster datasource KIND list` shows what there is",
+        todo="`muster datasource list` shows what there is",
         code=ExitCode.NOT_FOUND,
     )
 
@@ -267,7 +294,7 @@ def _add_reads(app: typer.Typer, of: AssetNoun) -> None:
     def list_(
         session: Session,
         *,
-        search: Annotated[str | None, typer.Option("--search", help="Only those with this in their name.")] = None,
+        search: _SearchOption = None,
         project: ProjectOption = None,
         cluster: ClusterOption = None,
         department: DepartmentOption = None,
@@ -275,13 +302,7 @@ def _add_reads(app: typer.Typer, of: AssetNoun) -> None:
             int, typer.Option("--limit", metavar="N", min=0, help="Maximum number of rows; 0 shows all.")
         ] = PAGE,
     ) -> None:
-        scope: list[tuple[str, str | int]] = [("search", search)] if search else []
-        if project:
-            scope.append(("projectId", project_id(session.api, project)))
-        if cluster:
-            scope.append(("clusterId", text_of(find_cluster(session.api, cluster), "id")))
-        if department:
-            scope.append(("departmentId", text_of(find_department(session.api, department), "id")))
+        scope = _scope(session, search, project, cluster, department)
         rows, more = session.api.pages(of.path, of.rows, scope, most=limit, at_once=PAGE)
         session.out.rows(rows, ASSET_COLUMNS, name="meta.name", empty=f"no {of.called}s that you can use")
         if more:
@@ -299,6 +320,20 @@ def _add_reads(app: typer.Typer, of: AssetNoun) -> None:
     command(app, "describe", examples=f"muster {of.noun} describe {of.example}", columns=ASSET_COLUMNS, past=True)(
         describe
     )
+
+
+def _scope(
+    session: Session, search: str | None, project: str | None, cluster: str | None, department: str | None
+) -> list[tuple[str, str | int]]:
+    """Query parameters of a list. Raises Problem."""
+    scope: list[tuple[str, str | int]] = [("search", search)] if search else []
+    if project:
+        scope.append(("projectId", project_id(session.api, project)))
+    if cluster:
+        scope.append(("clusterId", text_of(find_cluster(session.api, cluster), "id")))
+    if department:
+        scope.append(("departmentId", text_of(find_department(session.api, department), "id")))
+    return scope
 
 
 def _place(session: Session, project: str | None, cluster: str | None) -> dict[str, str | None]:
@@ -345,6 +380,7 @@ def _add_create(app: typer.Typer, of: AssetNoun) -> None:
         if not text_of(meta, "name"):
             raise usage(f"the {of.called} needs a name", todo=f"muster {of.noun} create NAME -f {quote(file)}")
         _set_place(session, of, meta, scope, {"project": project, "cluster": cluster, "department": department})
+        _find_named(session, of, body, meta)
         made = session.api.mutate("POST", of.path, {**body, "meta": meta}, idempotency_key=idempotency_key).body
         _made(session, made)
         session.out.talk(f"{of.called} {text_of(row_of(made, 'meta'), 'name')} created")
@@ -357,6 +393,15 @@ def _add_create(app: typer.Typer, of: AssetNoun) -> None:
         f"muster {of.noun} create {of.example} -f {of.example}.yaml -p vision",
         columns=ASSET_COLUMNS,
     )(create)
+
+
+def _find_named(session: Session, of: AssetNoun, body: Row, meta: Row) -> None:
+    """Puts ids in place of the names of assets in a template. Raises Problem."""
+    if of is TEMPLATE:
+        from muster.cli.references import References
+
+        place = {"project": text_of(meta, "projectId"), "cluster": text_of(meta, "clusterId")}
+        References(session).resolve_assets(row_of(body, "spec"), place)
 
 
 def _made(session: Session, row: Row) -> None:
@@ -412,6 +457,7 @@ def _add_changes(app: typer.Typer, of: AssetNoun) -> None:
         row = find_asset(session, of, asset, **_place(session, project, cluster))
         path = f"{of.path}/{text_of(row_of(row, 'meta'), 'id')}"
         body: Row = {"spec": _read(file).get("spec")}
+        _find_named(session, of, body, row_of(row, "meta"))
         made = session.api.mutate("PUT", path, body, idempotency_key=idempotency_key).body
         _made(session, made)
         session.out.talk(f"{of.called} {text_of(row_of(made, 'meta'), 'name')} is as the file says")

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from muster.cli.exits import ExitCode, Problem, exit_code_of
 from muster.cli.http import BadUrlError, Http, Parameters, Response, Stream, TlsError, TransportError
-from muster.cli.values import Json, Row, parse_time, text_of
+from muster.cli.values import Json, Row, parse_time, rows_of, text_of
 
 API_PREFIX: Final = "/api/v1"
 RETRY_WAITS_SECONDS: Final = (0.2, 0.5, 1.0, 2.0)
@@ -151,15 +151,21 @@ class Api:
         at_once: int | None = None,
         offset: int = 0,
     ) -> tuple[list[Row], bool]:
-        """The rows of a paged list from `offset` on, and whether there are more than `most` (0: no bound)."""
+        """The rows of a paged list from `offset` on, and whether there are more than `most` (0: no bound). Of what came
+        into the list between two pages, none is there twice.
+        """
         rows: list[Row] = []
+        seen: set[str] = set()
         begin: int | None = offset
         while begin is not None:
             size = at_once or PAGE_ROWS
             size = min(size, most - len(rows)) if most else size
             page = self.get(path, [*parameters, ("offset", begin), ("limit", size)])
-            found = page.get(key)
-            rows += [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+            for row in rows_of(page, key):
+                identifier = text_of(row, "id")
+                if not identifier or identifier not in seen:
+                    rows.append(row)
+                    seen.add(identifier)
             following = page.get("next")
             begin = following if isinstance(following, int) else None
             if most and len(rows) >= most:
@@ -274,7 +280,7 @@ def problem_of(response: Response, idempotency_key: str | None = None) -> Proble
         else []
     )
     details = text_of(body, "details")
-    if details and not why:
+    if details and not why and details != "not_found":
         why.append(details)
     message = text_of(body, "message") or f"the server answered {status} {response.reason}".rstrip()
     if isinstance(issues, list) and len(issues) == 1 and why and _is_whole(message, issues[0]):
@@ -339,7 +345,12 @@ def _why_not(response: Response | None) -> str:
 
 _OTHER_FLAGS: Final = {
     "nodePools": "--node-pools",
+    "nodeTypes": "--node-types",
     "gpuQuota": "--gpu-quota",
+    "gpuLimit": "--gpu-limit",
+    "nodePoolQuotas": "--pool-quota",
+    "departmentId": "--department",
+    "spec.servingPort": "--serving-port",
     "podSecurity": "--pod-security",
     "privileged": "--privileged",
     "priorityClass": "--priority",

@@ -24,6 +24,7 @@ _ENDED: Final = "ended"
 _STARTED: Final = "started"
 _DELETED: Final = "deleted"
 _PATH: Final = "jsonpath="
+_NEVER_COMPLETES: Final = "Inference"
 _PHASES: Final = {phase.lower(): phase.value for phase in Phase}
 WORDS: Final = (_STARTED, _ENDED, _DELETED, *(phase.lower() for phase in Phase if phase not in UNBUILT_PHASES))
 _OTHER_WORDS: Final = {"delete": _DELETED, "complete": COMPLETED, "succeeded": COMPLETED, "suspended": "stopped"}
@@ -40,7 +41,7 @@ WaitForOption = Annotated[
     typer.Option(
         "--wait-for",
         metavar="CONDITION",
-        help="Also written --wait=CONDITION: wait for this instead of completion, such as running, ended or deleted.",
+        help="Also written --wait=CONDITION: wait for this instead, such as running, ended or deleted.",
         autocompletion=conditions,
     ),
 ]
@@ -64,7 +65,7 @@ def condition_of(given: str, flag: str) -> Condition:
         _STARTED: _started,
         _ENDED: _over,
         _DELETED: _deleted,
-        COMPLETED: ended,
+        COMPLETED: _completed,
     }
     if word in known:
         return Condition(word, known[word])
@@ -80,10 +81,10 @@ def condition_of(given: str, flag: str) -> Condition:
 
 
 def awaited(given: str | None, *, wait: bool) -> Condition | None:
-    """Of --wait-for and --wait, which means completion; None where nothing is waited for. Raises Problem (usage)."""
+    """Of --wait-for and --wait; None where nothing is waited for. Raises Problem (usage)."""
     if given is not None:
         return condition_of(given, "--wait")
-    return condition_of(COMPLETED, "--wait") if wait else None
+    return USUAL if wait else None
 
 
 def wait_for(
@@ -91,6 +92,27 @@ def wait_for(
 ) -> ExitCode:
     """Waits until it is so, and tells each step on stderr. 8 where it can be so no more; 7 on timeout."""
     return wait_until(api, identifier, out, lambda row: condition.reached(api, row), timeout_seconds=timeout_seconds)
+
+
+def _usual(api: "Api", row: Row) -> ExitCode | None:
+    """An inference serves until it is deleted: of one, that it runs is what a person waits for."""
+    if text_of(row, "type") != _NEVER_COMPLETES:
+        return ended(api, row)
+    return ExitCode.WORKLOAD_FAILED if phase_of(row) == Phase.STOPPED else _in_phase(row, Phase.RUNNING)
+
+
+USUAL: Final = Condition(COMPLETED, _usual)
+"""What is waited for where nothing is said: completion, and of an inference that it runs."""
+
+
+def _completed(api: "Api", row: Row) -> ExitCode | None:
+    """Raises Problem (usage) of an inference, for which the wait would have no end."""
+    if text_of(row, "type") == _NEVER_COMPLETES:
+        raise usage(
+            f"{text_of(row, 'name')} is an inference, which never completes",
+            todo="wait for running, or for deleted",
+        )
+    return ended(api, row)
 
 
 def _is_deleted(row: Row) -> bool:

@@ -82,7 +82,7 @@ def _add_open(app: typer.Typer, noun: str) -> None:
         ] = True,
     ) -> None:
         """Open an exposed URL of a workload in a browser, signed in."""
-        row = _chosen(_connections(session, workload, project), name)
+        row = _chosen(_connections(session, workload, project), workload, name)
         link = sign_in_link(text_of(row, "address"), session.target.token)
         if browser:
             import webbrowser
@@ -98,14 +98,14 @@ def _connections(session: Session, workload: str, project: str | None) -> list[R
     return rows_of(session.api.get(f"/workloads/{identifier}/connections"), "connections")
 
 
-def _chosen(rows: list[Row], name: str | None) -> Row:
+def _chosen(rows: list[Row], workload: str, name: str | None) -> Row:
     """Raises Problem where there is none that a browser can open now."""
     urls = [row for row in rows if row.get("connectionType") == "ExternalUrl"]
     found = next((row for row in urls if name in (None, text_of(row, "name"))), None)
     if found is None:
         known = ", ".join(text_of(row, "name") for row in urls)
         raise Problem(
-            f"it exposes no URL{f' of the name {name!r}' if name else ''}",
+            f"{workload} exposes no URL{f' of the name {name!r}' if name else ''}",
             code=ExitCode.NOT_FOUND,
             todo=f"it has {known}" if known else "submit it with --external-url container=PORT",
         )

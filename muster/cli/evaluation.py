@@ -19,6 +19,8 @@ def _value(row: Row) -> str:
 
 def _may(row: Row) -> str:
     """What a policy, or the field itself, lets it be."""
+    if row.get("blocked"):
+        return "blocked"
     told: list[str] = ["locked"] if row.get("locked") else []
     told += ["required"] if row.get("required") else []
     told += ["no further items"] if row.get("canAdd") is False else []

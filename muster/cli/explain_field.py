@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _MOST_NAMED: Final = 12
 """Candidates in one sentence."""
 _LARGEST: Final = 1e300
+_OF_32_BITS: Final = (-(2**31), 2**31 - 1)
 _INDEX: Final = re.compile(r"\[\d*\]")
 
 
@@ -180,8 +181,8 @@ def _explained(path: str, known: _Known | None) -> Row:
 
 
 def _bound(value: float | None) -> float | None:
-    """None where it says no more than that JSON has no infinity."""
-    return value if value is not None and abs(value) < _LARGEST else None
+    """None where it says no more than that JSON has no infinity, or that the number is kept in 32 bits."""
+    return value if value is not None and abs(value) < _LARGEST and value not in _OF_32_BITS else None
 
 
 def _below(node: "Node") -> "Iterator[Node]":
@@ -254,7 +255,6 @@ def _show(session: Session, row: Row) -> None:
             ("Example", str(row.get("example") or "")),
             ("Later", "may be changed while the workload lives" if row.get("changeable") else ""),
             ("In force", "" if row.get("inForce", True) else "not yet: it is accepted and listed in notYetInForce"),
-            ("Requirements", listed("requirements", " ")),
         ]
     )
     below = row.get("fields")

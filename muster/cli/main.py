@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Runs the command line of this process."""
-    arguments = sys.argv[1:]
+    try:
+        _main(sys.argv[1:])
+    except KeyboardInterrupt:
+        # While modules are imported; later the library ends the command so itself.
+        sys.exit(ExitCode.INTERRUPTED)
+
+
+def _main(arguments: list[str]) -> None:
     if (asked := os.environ.get(COMPLETE_VARIABLE)) is not None:
         from muster.cli.complete import answer
 

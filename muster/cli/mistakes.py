@@ -44,6 +44,7 @@ _USUAL_NOUNS: Final[Mapping[str, str]] = {
     "projection": "projections",
 }
 """As other tools call what is here; plurals are understood of all."""
+_PODS: Final = frozenset({"pods", "pod", "po"})
 _USUAL_LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "ps": ("workload", "list"),
     "ls": ("workload", "list"),
@@ -143,6 +144,12 @@ _USUAL_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "--no-pagination": ("--limit",),
     "--state": ("--status",),
     "--phase": ("--status",),
+    "--array": ("--sweep", "--runs"),
+    "--existing-pvc": ("--pvc",),
+    "--reverse": ("--desc",),
+    "--max-scale": ("--max-replicas",),
+    "--min-scale": ("--min-replicas",),
+    "--chunk-size": ("--page-size",),
 }
 """Flags of other tools, with ours; the first that the command has is meant."""
 
@@ -177,7 +184,12 @@ def _line_meant(given: Sequence[str], tree: Tree) -> list[str] | None:
     second = _noun_of(rest[0], tree) if rest else None
     if second is not None and tree[second]:
         # The verb first, as kubectl has it.
-        return _verb_meant(second, [word, *rest[1:]], tree, here=True)
+        meant = _verb_meant(second, [word, *rest[1:]], tree, here=True)
+        if meant is not None or word not in _USUAL_LINES:
+            return meant
+    if word in {"get", "describe"} and rest[:1] and rest[0] in _PODS:
+        # Here pods are those of a workload, which kubectl's users do not name.
+        return ["workload", "pods", *rest[1:]] if rest[1:] and not rest[1].startswith("-") else ["workload", "list"]
     if word in _USUAL_LINES and _is_there(_USUAL_LINES[word], tree):
         line = _USUAL_LINES[word]
         return [*(("workload", "list") if line[-1] == "describe" and not rest else line), *rest]
@@ -271,8 +283,11 @@ def problem_of(error: "ClickException", arguments: Sequence[str]) -> Problem:
             return Problem(f"{_told(error.param)} is missing", todo=_usage(context), code=ExitCode.USAGE)
         case click.BadParameter() if error.param is not None:
             return Problem(f"{_told(error.param)}: {error.message}", code=ExitCode.USAGE)
+        case click.BadOptionUsage() if "does not take a value" in error.message:
+            return Problem(f"{error.option_name} takes no value", todo=_usage(context), code=ExitCode.USAGE)
         case click.BadOptionUsage():
-            return Problem(f"{error.option_name} needs a value", todo=_usage(context), code=ExitCode.USAGE)
+            todo = "--dry-run=client or --dry-run=server" if error.option_name == "--dry-run" else _usage(context)
+            return Problem(f"{error.option_name} needs a value", todo=todo, code=ExitCode.USAGE)
         case click.UsageError():
             return Problem(_sentence(error.format_message()), todo=_usage(context), code=ExitCode.USAGE)
         case _:

@@ -161,13 +161,17 @@ def _add_reads(app: typer.Typer) -> None:
         query, called = _where(session, project, department)
         found = _policy(session, kind, query)
         if found is None:
-            raise Problem(
-                f"there is no policy for {kind} {called}",
-                todo=f"muster policy set {kind} -f FILE",
-                code=ExitCode.NOT_FOUND,
-            )
+            raise _none(kind, called)
         row: Row = {"kind": kind, **found}
         session.out.one(row, lambda: _describe(session, row), name="kind", columns=POLICY_COLUMNS)
+
+
+def _none(kind: str, called: str) -> Problem:
+    return Problem(
+        f"there is no policy for {kind} {called}",
+        todo=f"muster policy set {kind} -f FILE; `muster policy list` shows all",
+        code=ExitCode.NOT_FOUND,
+    )
 
 
 def _policy(session: Session, kind: str, query: Query) -> Row | None:
@@ -240,7 +244,10 @@ def _add_changes(app: typer.Typer) -> None:
         """Delete the policy for a kind of workload. Workloads that there are stay as they are."""
         path, (query, called) = _path(kind), _where(session, project, department)
         confirm(f"delete the policy for {kind} {called}? Nothing that it forbids is forbidden any more.", yes=yes)
-        session.api.mutate("DELETE", path, parameters=query, idempotency_key=idempotency_key)
+        try:
+            session.api.mutate("DELETE", path, parameters=query, idempotency_key=idempotency_key)
+        except Problem as problem:
+            raise (_none(kind, called) if problem.code == ExitCode.NOT_FOUND else problem) from problem
         session.out.talk(f"the policy for {kind} {called} is deleted")
 
 

@@ -55,7 +55,7 @@ def _request_in(document: Json, file: str, kind: str) -> Row:
         said = document.pop("kind")
         if said != kind:
             raise usage(
-                f"--file: {file} is of kind {said!r}, and this submits a {kind}", todo=f"muster apply -f {file}"
+                f"--file: {file} is of kind {said!r}, and this submits a {kind}", todo=f"muster apply -f {quote(file)}"
             )
     if not isinstance(document, dict):
         raise usage(

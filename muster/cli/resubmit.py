@@ -40,7 +40,10 @@ _SetOption = Annotated[
     typer.Option("--set", metavar="FIELD=VALUE", help="Change a field; FIELD= with no value removes it."),
 ]
 _WaitOption = Annotated[
-    bool, typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout.")
+    bool,
+    typer.Option(
+        "--wait", help="Wait until it ends; an inference, until it runs. Exit 0 if so, 8 if it failed, 7 on timeout."
+    ),
 ]
 
 

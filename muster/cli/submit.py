@@ -23,6 +23,7 @@ from muster.cli.options import (
 )
 from muster.cli.output import Format
 from muster.cli.submission import SUBMITTED_COLUMNS, send
+from muster.cli.units import check_units
 from muster.cli.values import Json, Row, row_of, set_field, text_of
 
 if TYPE_CHECKING:
@@ -57,11 +58,12 @@ _DryRunOption = Annotated[
     ),
 ]
 _WaitOption = Annotated[
-    bool, typer.Option("--wait", help="Wait until it ends: exit 0 if it completed, 8 if it failed, 7 on timeout.")
+    bool,
+    typer.Option(
+        "--wait", help="Wait until it ends; an inference, until it runs. Exit 0 if so, 8 if it failed, 7 on timeout."
+    ),
 ]
-_WatchOption = Annotated[
-    bool, typer.Option("--watch", "-w", help="Print each phase change until it ends; exits like --wait.")
-]
+_WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Print each phase change; ends as --wait does.")]
 
 
 _TemplateOption = Annotated[
@@ -173,6 +175,7 @@ def _submit(
         from muster.cli.distributed import set_distributed
 
         set_distributed(request, of.framework, fields)
+    check_units(request)
     condition = awaited(wait_for, wait=wait or watch)
     seconds = timeout_seconds(timeout, waits=condition is not None, flags="--wait or --watch")
     if project or "projectId" not in request:
@@ -182,14 +185,12 @@ def _submit(
         chosen = default_cluster(session, cluster)
         request["clusterId"] = text_of(chosen, "id")
         set_working_dir(session.api, request, chosen, code=code)
+    if file is not None:
+        _find_named(session, request)
     if template or compute or environment:
         _set_assets(session, request, template=template, environment=environment, compute=compute)
     if datasource:
-        from muster.cli.assets import find_data_source
-
-        project_of, cluster_of = text_of(request, "projectId"), text_of(request, "clusterId")
-        ids: list[Json] = [find_data_source(session, one, project=project_of, cluster=cluster_of) for one in datasource]
-        set_field(request, "assets.datasourceIds", ids)
+        _set_data_sources(session, request, datasource)
     if code is not None:
         from muster.cli.code import send_code
 
@@ -237,6 +238,22 @@ def _environment(fields: dict[str, Any]) -> str | None:
     if names:
         fields["environment"] = [text for text in given if "=" in text]
     return names[0] if names else None
+
+
+def _find_named(session: Session, request: Row) -> None:
+    """Ids in place of what a file names. Raises Problem where there is none of a name."""
+    from muster.cli.references import References
+
+    References(session).resolve(request)
+
+
+def _set_data_sources(session: Session, request: Row, given: list[str]) -> None:
+    """Raises Problem where there is none of a name."""
+    from muster.cli.assets import find_data_source
+
+    project, cluster = text_of(request, "projectId"), text_of(request, "clusterId")
+    ids: list[Json] = [find_data_source(session, one, project=project, cluster=cluster) for one in given]
+    set_field(request, "assets.datasourceIds", ids)
 
 
 def _set_assets(

@@ -90,7 +90,29 @@ def add_token(root: typer.Typer) -> None:
             session.out.talk(f"no role was bound; where {user} has none yet: --role researcher")
         session.out.write(token + "\n")
 
+    _add_show(app)
     root.add_typer(app, name="token")
+
+
+def _add_show(app: typer.Typer) -> None:
+    @command(
+        app,
+        "show",
+        output=False,
+        examples="""
+        curl -H "Authorization: Bearer $(muster token show)" http://chat-8000-ee2dfd5295fd.localhost:36343/
+        muster token show --context staging
+        """,
+    )
+    def show(session: Session) -> None:
+        """Print the token in use: of --token, of MUSTER_TOKEN, or of the context. Whoever has it acts as you."""
+        if not session.target.token:
+            raise Problem(
+                "there is no token",
+                todo="`muster token create --user U` makes one; `muster context add NAME --token-stdin` keeps it",
+                code=ExitCode.DENIED,
+            )
+        session.out.write(session.target.token + "\n")
 
 
 def _claims(given: list[str]) -> dict[str, str]:

@@ -308,11 +308,14 @@ def _item(flag: Flag, text: str) -> Row:
     listed = _pair_lists(flag.node.item)
     pairs: dict[str, list[Json]] = {}
     for part in text.split(","):
+        if "=" not in part:
+            raise ValueProblem(f"{part!r} is no FIELD=VALUE; the fields are {', '.join(fields)}")
         name, value = parse_pair(part, f"part of {flag.names[0]}", form="FIELD=VALUE,FIELD=VALUE")
-        name = _RUNAI_WORDS.get(name, name)
+        name = _RUNAI_WORDS.get(name.lower(), name)
         if (of := next((path for path in listed if name.startswith(f"{path}.")), None)) is not None:
             pairs.setdefault(of, []).append({"key": name.removeprefix(f"{of}."), "value": value})
             continue
+        name = next((known for known in fields if known.lower() == name.lower()), name)
         field = fields.get(name)
         if field is None:
             raise ValueProblem(f"{name!r} is no field; those are {', '.join(fields)}")

@@ -123,14 +123,18 @@ def parse_time(text: str) -> datetime | None:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def format_span(seconds: float) -> str:
-    """A span for people, of two units at most: 8s, 5m10s, 3h2m, 12d. The second unit only where it matters."""
+def format_span(seconds: float, *, nearest: bool = False) -> str:
+    """A span for people, of two units at most: 8s, 5m10s, 3h2m, 12d. The second unit only where it matters; without it
+    the first is of what has passed, or the `nearest`.
+    """
     left = max(0, round(seconds))
     units = list(_SECONDS.items())
     for (unit, size), (smaller, smaller_size) in pairwise(units):
         if left < size:
             continue
         rest = left % size // smaller_size
+        if nearest and left >= _ROUND_FROM * size:
+            return f"{round(left / size)}{unit}"
         return f"{left // size}{unit}" + (f"{rest}{smaller}" if rest and left < _ROUND_FROM * size else "")
     return f"{left}s"
 
@@ -140,7 +144,7 @@ def format_age(moment: datetime, now: datetime) -> str:
     span = now - moment
     if span < timedelta(0):
         # A clock that runs a little behind the server's must not show the future.
-        return "now" if span > timedelta(seconds=-1) else f"in {format_span(-span.total_seconds())}"
+        return "now" if span > timedelta(seconds=-1) else f"in {format_span(-span.total_seconds(), nearest=True)}"
     return f"{format_span(span.total_seconds())} ago"
 
 

@@ -106,6 +106,21 @@ def wait_until(
     timeout_seconds: float | None,
 ) -> ExitCode:
     """Reads the workload until `reached` answers. Raises Problem: 7 on timeout, 9 where the server stays away."""
+    try:
+        return _wait_until(api, identifier, out, reached, timeout_seconds)
+    except KeyboardInterrupt:
+        # Elsewhere Ctrl-C ends what runs; here it ends the waiting alone.
+        out.talk(f"the workload goes on; `muster workload describe {identifier}` shows how")
+        raise
+
+
+def _wait_until(
+    api: "Api",
+    identifier: str,
+    out: Output,
+    reached: Callable[[Row], ExitCode | None],
+    timeout_seconds: float | None,
+) -> ExitCode:
     patience = Patience(api, out, timeout_seconds=timeout_seconds)
     told = ""
     while True:

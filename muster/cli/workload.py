@@ -7,7 +7,7 @@ import typer
 
 from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
-from muster.cli.conditions import COMPLETED, condition_of, conditions, wait_for
+from muster.cli.conditions import USUAL, condition_of, conditions, wait_for
 from muster.cli.connections import CONNECTION_COLUMNS, add_connections
 from muster.cli.exits import ExitCode, usage
 from muster.cli.log_options import (
@@ -349,14 +349,15 @@ def _add_wait(app: typer.Typer) -> None:
         workloads: SomeWorkloadsArgument = None,
         *,
         for_: Annotated[
-            str,
+            str | None,
             typer.Option(
                 "--for",
                 metavar="CONDITION",
-                help="completed, started, ended, deleted, a phase such as running, or jsonpath='{.field}'=VALUE.",
+                help="completed, started, ended, deleted, a phase such as running, or jsonpath='{.field}'=VALUE. "
+                "Default: completed; of an inference, running.",
                 autocompletion=conditions,
             ),
-        ] = COMPLETED,
+        ] = None,
         project: ProjectOption = None,
         timeout: Annotated[
             str | None,
@@ -375,7 +376,7 @@ def _add_wait(app: typer.Typer) -> None:
         """
         if not workloads:
             raise usage("which workloads to wait for?", todo="name them")
-        condition = condition_of(for_, "--for")
+        condition = USUAL if for_ is None else condition_of(for_, "--for")
         patience = session.patience(timeout, flags="--for")
         found = [workload_id(session, one, project, deleted=True) for one in workloads]
         codes = [
@@ -649,7 +650,8 @@ def _general(session: Session, identifier: str, row: Row, records: list[Row]) ->
             ("Deleted", _when(session, row, "deletedAt") + _deleted_by(records)),
             ("Deletes itself", _when(session, row, "autoDeleteAt")),
             ("Pods", pods(row) + " running" if "requestedPods" in row and not text_of(row, "completedAt") else ""),
-            ("Runs", runs(row, " succeeded") if "succeededPods" in row else ""),
+            # Replicas never succeed: none is meant to end.
+            ("Runs", runs(row, " succeeded") if "succeededPods" in row and text_of(row, "type") != "Inference" else ""),
             ("GPU", gpus(row)),
             ("Exit code", plain_text(row.get("exitCode"))),
             ("Version", plain_text(row.get("version"))),

@@ -68,6 +68,11 @@ class DataDir:
         return () if self.lock_fd is None else (self.lock_fd,)
 
     @property
+    def other_tables(self) -> Path:
+        """A mark: it is there while the tables are those of another version of Muster (`tables.py`)."""
+        return self.root / "other-tables"
+
+    @property
     def nats_secrets(self) -> Path:
         return self.root / "secrets" / "nats"
 

@@ -14,7 +14,9 @@ import sys
 from typing import Final, cast
 
 import services.runtime.process.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
-from services.runtime.process.host import Run, configure_logging, run_process
+from muster.embedded.datadir import DataDir
+from muster.embedded.tables import look
+from services.runtime.process.host import Run, configure_logging, run_loop, run_process
 from services.runtime.process.settings import Settings
 from services.runtime.services import Group, of_group
 
@@ -39,8 +41,11 @@ def main(group: Group) -> int:
     word = sys.stdin.readline().strip()
     if not word:
         return 0  # the supervisor is gone
-    if setup is not None and word == SET_UP and setup.main(()):
-        return SETUP_FAILED
+    if setup is not None and word == SET_UP:
+        if setup.main(()):
+            return SETUP_FAILED
+        if settings.data_dir is not None:
+            run_loop(look(settings.database_url, DataDir(root=settings.data_dir)))
     return run_process(services, settings)
 
 

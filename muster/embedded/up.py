@@ -49,6 +49,8 @@ SERVERS_STOP_SECONDS: Final = 1.8
 """A server that is killed after that loses nothing: it recovers from its own log."""
 CHECK_SETTINGS: Final = (*PYTHON, "-m", "muster.embedded.check_settings")
 PROBE_SECONDS: Final = 2.0
+TABLES_SECONDS: Final = 3600.0
+"""For making all tables again from the log: at 3,000 events a second, ten million."""
 FEW_UNREAD: Final = 1_000
 """Of the log: as many as a busy cluster writes in a second or two, so they say nothing about a start."""
 HALTED: Final = "halted"
@@ -210,6 +212,7 @@ class Up:
             # It sets up before it answers anything.
             while not (await readyz(self.ports.control_health)).answered:
                 await asyncio.sleep(READY_POLL_SECONDS)
+            await self._make_tables_again()
             workers.go()
             starting.create_task(workers.wait_ready(self.stop))
         say("  services       api ownership commands subscriptions proxy")
@@ -217,6 +220,14 @@ class Up:
         if self.env.get("MUSTER_METRICS"):
             health = (self.ports.control_health, self.ports.workers_health)
             say(f"  health         {' '.join(f'http://127.0.0.1:{port}/readyz' for port in health)}, /metrics where on")
+
+    async def _make_tables_again(self) -> None:
+        """Where another version of Muster made them: services would look for columns that are not there."""
+        if not self.data.other_tables.exists():
+            return
+        say("  tables         of another version of Muster; made again from the log, which takes a while if it is long")
+        again = self._python("tables", "muster.embedded.tables", str(self.data.root))
+        await self._unless_stopped(self.family.run_once(again, timeout_seconds=TABLES_SECONDS))
 
     async def _start_nats(self) -> None:
         await self._unless_stopped(self.family.run_once(self._prepare()))

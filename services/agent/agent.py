@@ -38,6 +38,7 @@ from services.agent.recipes import Recipes
 from services.agent.reconcile import Absent, Action, Forget, Known, Start, Stop, orphans, reconcile
 from services.agent.reports import Reports
 from services.agent.sessions import SessionServer
+from services.agent.values import Values
 from services.agent.wanted import Changed, Lost, Wanted, Whole
 
 HEARTBEAT_SECONDS: Final = 5.0
@@ -95,6 +96,7 @@ class Agent:
         self._claims = Claims(nc, cluster.cluster_id, backend, in_use=self._in_use)
         self._recipes = Recipes(nc, cluster.cluster_id, on_fates=self._claims.hear)
         self._sessions = SessionServer(nc, cluster.cluster_id, backend)
+        self._values = Values(cluster.cluster_id, backend, self._recipes, is_wanted=self._is_wanted)
         self._news = wanted
         self._wanted: dict[str, WantedPod] = {}
         self._current = False
@@ -130,6 +132,7 @@ class Agent:
                 self._heartbeats(),
                 self._sample_usage(),
                 self._claims.run(),
+                self._values.run(),
                 logs.serve(),
                 self._sessions.serve(),
             )
@@ -344,6 +347,10 @@ class Agent:
         live = (run for known in self._known.values() for run in known.runs if run.kind in LIVE_KINDS)
         wanted = {want.workload_id for want in self._wanted.values() if isinstance(want, StartPod)}
         return wanted | {run.workload_id for run in live}
+
+    def _is_wanted(self, key: str, token: int) -> bool:
+        want = self._wanted.get(key)
+        return self._current and isinstance(want, StartPod) and want.token == token
 
     async def _start(self, key: str, wanted: StartPod) -> None:
         recipe, values = await self._recipes.of(wanted.pod_key, wanted.token)

@@ -39,7 +39,7 @@ from services.api.body import MAX_BODY_BYTES, BadBodyError, read_object, unfit_t
 from services.api.check import check
 from services.api.code import keep_for
 from services.api.context import Call
-from services.api.creation import code_of, credentials_of, misfits
+from services.api.creation import Named, code_of, credentials_of, misfits
 from services.api.errors import ApiError, bad_request, compliance_issues, outcome_unknown, refused
 from services.api.issues import MAX_ISSUES, Issue, none_of
 from services.api.kinds import Examined, examined
@@ -292,7 +292,7 @@ async def _misfitting(call: Call, prepared: Sequence[_Prepared], batch_id: str) 
     """
     found: dict[int, BatchItemOutcome] = {}
     keys: set[str] = set()
-    fitting: set[tuple[int, str, str, frozenset[tuple[str, str]]]] = set()
+    fitting: set[tuple[int, str, str, frozenset[Named]]] = set()
     """What was looked at already: without its name, nothing tells one item from another of the same spec object."""
     for number, one in enumerate(prepared):
         if number % CHECKED_AT_ONCE == 0:

@@ -8,7 +8,6 @@ says at its end stands in the request's state (`LAST_WORDS`).
 """
 
 import asyncio
-import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +21,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from services.api.errors import RETRY_AFTER_SECONDS, ApiError, unavailable
 from services.api.transports import TransportOver
+from services.runtime.process.place import address_of
 
 LAST_WORDS: Final = "last_words"
 """In the state of a request's scope: the line that a stream ends with where its reader stood still."""
@@ -330,21 +330,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _waiting_bytes(self) -> int:
         return self.transport.get_write_buffer_size()
-
-
-def address_of(client: tuple[str, int] | None) -> str | None:
-    """What counts as one place: an IPv4 address, or the /64 that any one host of IPv6 has all of."""
-    if client is None:
-        return None
-    try:
-        address = ipaddress.ip_address(client[0].partition("%")[0])
-    except ValueError:
-        return client[0]
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.IPv6Address(int(address) >> 64 << 64))
 
 
 def _cancelled(timer: asyncio.TimerHandle | None) -> None:

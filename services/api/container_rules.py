@@ -13,6 +13,7 @@ from events.workload.fields.security import SecuritySpec
 from events.workload.pod_sets import BASELINE_CAPABILITIES
 from events.workload.spec import MOST_GROUP_ID, TrainingSpec, group_ids
 from services.api.issues import Issue, PolicyRule, fault, shown
+from services.api.storage_rules import check_secret_name
 
 RESTRICTED_CAPABILITIES: Final = frozenset({"NET_BIND_SERVICE"})
 """Those of `restricted`."""
@@ -35,6 +36,8 @@ def check_pull_secrets(spec: TrainingSpec) -> Iterator[Issue]:
     for index, secret in enumerate(spec.image_pull_secrets):
         if secret.name in seen:
             yield fault(f"spec.imagePullSecrets[{index}].name", f"{shown(secret.name)} is given twice; leave one out")
+        elif not secret.user_credential and not secret.exclude:
+            yield from check_secret_name(f"spec.imagePullSecrets[{index}].name", secret.name)
         seen.add(secret.name)
 
 

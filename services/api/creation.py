@@ -4,16 +4,18 @@ Only reads. The deciders have the last word: here is what lets a person mend eve
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from events.aggregate import ASSET, CLUSTER, WORKLOAD
 from events.asset import Asset, credential_keys
+from events.asset_specs import CredentialKind
 from events.cluster import Cluster
 from events.department import NEVER_CHANGED
 from events.ids import KEY_PATTERN, incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name, name_taken
 from events.workload.fields.creation import Creation, DistributedCreation
-from events.workload.spec import Distributed
+from events.workload.fields.inference import DEFAULT_MODEL_KEY
+from events.workload.spec import Distributed, Inference, TrainingSpec
 from services.api.code import is_kept
 from services.api.context import Call
 from services.api.issues import Issue, shown
@@ -65,26 +67,55 @@ MOST_CREDENTIALS: Final = 100
 """Of one workload: each is read when it is submitted, and when a pod of it starts."""
 
 
-def credentials_of(asked: Creation) -> frozenset[tuple[str, str]]:
-    """Names and keys of the credentials that it needs."""
-    return frozenset((name, key) for _, name, key in _named_credentials(asked))
+class _Credential(NamedTuple):
+    kind: str
+    keys: tuple[str, ...]
 
 
-def _named_credentials(asked: Creation) -> Iterator[tuple[str, str, str]]:
-    """(field, name, key) of each."""
+class Named(NamedTuple):
+    """A credential that a creation names."""
+
+    field: str
+    """That names it, such as `spec.imagePullSecrets[0].name`."""
+    name: str
+    keys: tuple[tuple[str, str], ...] = ()
+    """Keys that it must have, each with the field that says so."""
+    kind: CredentialKind | None = None
+    """Which it must be; None: any."""
+
+
+def credentials_of(asked: Creation) -> frozenset[Named]:
+    """What it needs of credentials."""
+    return frozenset(_named_credentials(asked))
+
+
+def _named_credentials(asked: Creation) -> Iterator[Named]:
     spec, beside = asked.order()
-    specs = {"spec": spec}
-    if (
-        isinstance(asked, DistributedCreation)
-        and asked.master_spec
-        and isinstance(beside, Distributed)
-        and beside.master
-    ):
-        specs["masterSpec"] = beside.master
-    for path, one in specs.items():
-        for index, variable in enumerate(one.environment_variables):
-            if (named := variable.user_credential) is not None and not variable.exclude:
-                yield f"{path}.environmentVariables[{index}].userCredential", named.name, named.key
+    yield from _named_in("spec", spec)
+    master = beside.master if isinstance(beside, Distributed) else None
+    if isinstance(asked, DistributedCreation) and asked.master_spec and master:
+        yield from _named_in("masterSpec", master)
+    model = beside.serving.model if isinstance(beside, Inference) else None
+    if model is not None and (named := model.credential) is not None:
+        field = "spec.model.credential"
+        yield Named(f"{field}.name", named.name, ((named.key or DEFAULT_MODEL_KEY, f"{field}.key"),))
+
+
+def _named_in(path: str, spec: TrainingSpec) -> Iterator[Named]:
+    for index, variable in enumerate(spec.environment_variables):
+        if (named := variable.user_credential) is not None and not variable.exclude:
+            field = f"{path}.environmentVariables[{index}].userCredential"
+            yield Named(f"{field}.name", named.name, ((named.key, f"{field}.key"),))
+    for index, secret in enumerate(spec.image_pull_secrets):
+        if secret.user_credential and not secret.exclude:
+            yield Named(f"{path}.imagePullSecrets[{index}].name", secret.name, kind="docker-registry")
+    # A master has the workers' volumes.
+    for index, volume in enumerate(spec.storage.git if path == "spec" else ()):
+        if (login := volume.secret_ref) is not None and login.user_credential and not volume.exclude:
+            field = f"{path}.storage.git[{index}].secretRef"
+            keys = [(login.secret_key_of_password or "password", f"{field}.secretKeyOfPassword")]
+            keys += [(login.secret_key_of_user, f"{field}.secretKeyOfUser")] if login.secret_key_of_user else []
+            yield Named(f"{field}.name", login.name, tuple(keys))
 
 
 async def _of_credentials(call: Call, asked: Creation) -> list[Issue]:
@@ -94,26 +125,30 @@ async def _of_credentials(call: Call, asked: Creation) -> list[Issue]:
         return []
     if not (KEY_PATTERN.match(asked.project_id) and KEY_PATTERN.match(asked.cluster_id)):
         return []
-    names = dict.fromkeys(name for _, name, _ in needs if name)
+    names = dict.fromkeys(one.name for one in needs if one.name)
     if len(names) > MOST_CREDENTIALS:
         details = f"{len(names)} credentials are named; at most {MOST_CREDENTIALS} are possible in a workload"
         return [Issue(field="spec.environmentVariables", details=details, rule="max")]
     held = {name: await _own_credential(call, asked, name) for name in names}
-    issues: list[Issue] = []
-    for field, name, key in needs:
-        found = held.get(name)
-        about = frozenset({"projectId", "clusterId"})
-        if name and isinstance(found, str):
-            issues.append(Issue(field=f"{field}.name", details=found, involves=about))
-        elif name and key and found is not None and key not in found:
-            has = ", ".join(found)
-            details = f"credential {shown(name)} has no key {shown(key)}; it has {has}"
-            issues.append(Issue(field=f"{field}.key", details=details, rule="options", involves=about))
-    return issues
+    return [issue for one in needs if one.name for issue in _unfit(one, held[one.name])]
 
 
-async def _own_credential(call: Call, asked: Creation, name: str) -> Sequence[str] | str:
-    """The keys of a credential of the caller's, or why there is none."""
+def _unfit(named: Named, found: _Credential | str) -> Iterator[Issue]:
+    about = frozenset({"projectId", "clusterId"})
+    if isinstance(found, str):
+        yield Issue(field=named.field, details=found, involves=about)
+    elif named.kind is not None and found.kind != named.kind:
+        details = f"credential {shown(named.name)} is of kind {found.kind}; here it is one of kind {named.kind}"
+        yield Issue(field=named.field, details=details, rule="options", involves=about)
+    else:
+        for key, field in named.keys:
+            if key and key not in found.keys:
+                details = f"credential {shown(named.name)} has no key {shown(key)}; it has {', '.join(found.keys)}"
+                yield Issue(field=field, details=details, rule="options", involves=about)
+
+
+async def _own_credential(call: Call, asked: Creation, name: str) -> _Credential | str:
+    """A credential of the caller's, or why there is none."""
     others = False
     for key in credential_keys(name, project_id=asked.project_id, cluster_id=asked.cluster_id):
         asset: Asset = (await call.api.store.load(ASSET, key)).state
@@ -121,7 +156,7 @@ async def _own_credential(call: Call, asked: Creation, name: str) -> Sequence[st
             continue
         if asset.created_by == call.actor:
             kept: dict[str, Any] = asset.spec.get("credential") or {}
-            return cast("Sequence[str]", kept.get("keys") or ())
+            return _Credential(kept.get("kind") or "", tuple(cast("Sequence[str]", kept.get("keys") or ())))
         others = True
     if others:
         return f"{shown(name)} is a credential of somebody else, who alone can use it; create one of your own"

@@ -128,6 +128,7 @@ class _Fields:
             field=path,
             value=cast("object", value),
             set_by=set_by,
+            blocked=rules is not None and bool(rules.blocked),
             required=node.mandatory or (rules is not None and rules.required is not None),
             issues=[_issue(issue) for issue in issues],
             **told,

@@ -95,7 +95,7 @@ def _expand(policy: Policy, sources: Sequence[Asset]) -> Policy:
     for source in sources:
         spec = {name: value for name, value in source.spec.items() if name not in OWN}
         layers.append(Layer(source="default", name="", spec=spec))
-        for kind in spec.get("storage") or {}:
+        for kind in cast("Json", spec.get("storage") or {}):
             own: Json = {**(rules["storage"].get(kind) or {})}
             own["lockedItems"] = [*(own.get("lockedItems") or ()), mount_path(source.kind, source.spec)]
             rules["storage"][kind] = own

@@ -12,7 +12,7 @@ from events.workload.fields.inference import (
     Serving,
     serving_url,
 )
-from events.workload.kinds.inference import MODEL_VARIABLE, PORT_VARIABLE, variables
+from events.workload.kinds.inference import MODEL_VARIABLE, PORT_VARIABLE, TOKEN_VARIABLE, variables
 from events.workload.spec import TrainingSpec
 from services.api.connection_rules import check_access
 from services.api.issues import Issue, fault, shown
@@ -84,8 +84,13 @@ def _model(model: ServedModel) -> Iterator[Issue]:
 
 def _variables(spec: TrainingSpec, serving: Serving) -> Iterator[Issue]:
     """What says the same as a field would."""
-    fields = {PORT_VARIABLE: "spec.servingPort", MODEL_VARIABLE: "spec.model"}
-    taken = variables(serving)
+    fields = {
+        PORT_VARIABLE: "spec.servingPort",
+        MODEL_VARIABLE: "spec.model",
+        TOKEN_VARIABLE: "spec.model.credential",
+    }
+    has_token = serving.model is not None and serving.model.credential is not None
+    taken = variables(serving).keys() | ({TOKEN_VARIABLE} if has_token else set[str]())
     for index, variable in enumerate(spec.environment_variables):
         if variable.name in taken and not variable.exclude:
             field = fields[variable.name]

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from events.codec import UNDECODABLE
 from events.subjects import WHAT_IF
 from events.what_if import WhatIf, WhatIfAsked
 from events.workload.fields.creation import Creation
@@ -42,7 +43,7 @@ async def outlook(call: Call, kind: Kind, asked: Creation) -> Outlook:
         return _unknown("it is too large to be asked about; submit it, and look at its phase")
     try:
         found = _ANSWER.decode(await call.api.requests.ask(WHAT_IF, question, seconds=ASKED_SECONDS))
-    except (UnansweredError, msgspec.DecodeError):
+    except (UnansweredError, *UNDECODABLE):
         return _unknown(f"the scheduler did not answer within {ASKED_SECONDS:g} s; ask again, or submit it")
     return Outlook(
         outcome=found.outcome,

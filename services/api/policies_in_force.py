@@ -22,7 +22,7 @@ from events.workload.made_from import AssetUsed, MadeFrom
 from events.workload.spec import Distributed, MasterSpec, beside_with_defaults, shown
 from events.workload.state import Workload
 from services.api.context import Look
-from services.api.imposed import imposing
+from services.api.imposed import Imposing, imposing
 from services.api.issues import Issue, fault
 from services.api.merge import Layer, Merged, merged
 from services.api.places import find_project
@@ -109,8 +109,10 @@ async def policies_in_force(
     wanted: list[PolicyScope] = [scope for scope in POLICY_SCOPES if versions[scope] != 0]
     found = dict(zip(wanted, await asyncio.gather(*map(load, wanted)), strict=True))
     at = None if then is None else {used.id: used.version for used in then.data_sources}
-    there = {scope: chain for scope, chain in found.items() if chain.state.exists}
-    told = {scope: await imposing(call, chain.state, cluster_id=cluster_id, then=at) for scope, chain in there.items()}
+    there: dict[PolicyScope, Chain[Policy]] = {scope: chain for scope, chain in found.items() if chain.state.exists}
+    told: dict[PolicyScope, Imposing] = {
+        scope: await imposing(call, chain.state, cluster_id=cluster_id, then=at) for scope, chain in there.items()
+    }
     chains: dict[PolicyScope, Chain[Policy]] = {
         scope: Chain(state=told[scope].policy, version=chain.version) for scope, chain in there.items()
     }

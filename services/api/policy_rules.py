@@ -400,7 +400,7 @@ def _items_against(of: FieldRules, key: str, subject: Subject, against: _ItemRul
                 yield _issue(of, subject, rule, details, f"{of.path}[{index}]")
         elif adds and not cast("Json", item).get("exclude"):
             told = "nothing may be given here" if rule == "blocked" else "no items may be added here"
-            details = f"{told} by {whose(scope)}; leave {shown(name or 'it')} out"
+            details = f"{told} by {whose(scope)}; leave {shown(name) if name else 'it'} out"
             yield _issue(of, subject, rule, details, f"{of.path}[{index}]")
 
 

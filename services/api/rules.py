@@ -51,7 +51,7 @@ from services.api.placing_rules import (
     check_tolerations,
 )
 from services.api.probe_rules import check_probe_kind, check_probes
-from services.api.storage_rules import check_storage, check_storage_kind
+from services.api.storage_rules import check_secret_name, check_storage, check_storage_kind
 
 MAX_NAME_CHARACTERS: Final = 253
 """What Kubernetes takes for a name; the contract sets no limit, an index of names needs one."""
@@ -254,6 +254,8 @@ def _sources(path: str, variable: EnvironmentVariable) -> Iterator[Issue]:
         if not _OBJECT_KEY.match(source.key):
             details = f"{shown(source.key)} is no key of a {kind}: use letters, digits, `-`, `_` and `.`"
             yield fault(f"{path}.{kind}.key", details)
+    if variable.secret is not None:
+        yield from check_secret_name(f"{path}.secret.name", variable.secret.name)
     if variable.pod_field_ref is not None:
         yield from _pod_field(f"{path}.podFieldRef.path", variable.pod_field_ref.path)
 
@@ -374,7 +376,6 @@ def check_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     yield from check_probe_kind(spec, kind)
     yield from check_connections_kind(spec, kind)
     if kind == "kubernetes":
-        yield from _no_user_credentials(spec)
         return
     for index, variable in enumerate(spec.environment_variables):
         sources = {"secret": variable.secret, "configMap": variable.config_map, "podFieldRef": variable.pod_field_ref}
@@ -382,15 +383,6 @@ def check_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
             if source is not None and not variable.exclude:
                 details = f"is for clusters of kind kubernetes; one of kind {kind} has nothing to read it from"
                 yield fault(f"spec.environmentVariables[{index}].{name}", details, "canAdd", "clusterId")
-
-
-def _no_user_credentials(spec: TrainingSpec) -> Iterator[Issue]:
-    for index, variable in enumerate(spec.environment_variables):
-        if variable.user_credential is not None and not variable.exclude:
-            details = (
-                "is not built yet for clusters of kind kubernetes; use a Secret of the project's namespace (secret)"
-            )
-            yield fault(f"spec.environmentVariables[{index}].userCredential", details, "canAdd", "clusterId")
 
 
 def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:

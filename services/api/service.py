@@ -73,15 +73,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     commands = CommandClient(requests)
     feed = FeedTail(requests)
     account_use = AccountUse(commands, clock=time.monotonic)
-    sessions = Sessions(
-        commands,
-        slots=Slots(most=MOST_SESSIONS, each=settings.sessions_per_user),
-        limits=SessionLimits(
-            longest_seconds=settings.session_hours * HOUR_SECONDS,
-            idle_seconds=settings.session_idle_minutes * 60,
-            stalled_seconds=settings.http_max_stalled_seconds,
-        ),
-    )
+    sessions = _sessions(commands, settings)
     try:
         await assert_streams(connection)
         await verifier.start()
@@ -132,6 +124,15 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         await verifier.close()
         await queries.close()
         await connection.close()
+
+
+def _sessions(commands: CommandClient, settings: Settings) -> Sessions:
+    limits = SessionLimits(
+        longest_seconds=settings.session_hours * HOUR_SECONDS,
+        idle_seconds=settings.session_idle_minutes * 60,
+        stalled_seconds=settings.http_max_stalled_seconds,
+    )
+    return Sessions(commands, slots=Slots(most=MOST_SESSIONS, each=settings.sessions_per_user), limits=limits)
 
 
 @contextlib.asynccontextmanager

@@ -7,9 +7,10 @@ from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from events.cluster import Cluster, ClusterKind, StorageClass
+from events.cluster_protocol import CREDENTIAL_SECRETS
 from events.fields.values import MAX_LIST_ITEMS
 from events.quantities import QuantityError, parse_bytes
-from events.workload.fields.storage import MEMORY, ClaimInfo, PvcVolume, StorageSpec
+from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, StorageSpec
 from events.workload.spec import TrainingSpec
 from services.api.issues import Issue, fault, shown
 
@@ -21,6 +22,9 @@ _SHM: Final = "/dev/shm"  # noqa: S108 (of a pod)
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
 _ATTRIBUTE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)?[A-Za-z0-9]\Z")
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\Z")
+_KEY: Final = re.compile(r"[A-Za-z0-9._-]{1,253}\Z")
+"""Of a Secret or a credential."""
+_THIS_MACHINE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SERVER: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?\Z")
 
 
@@ -189,7 +193,7 @@ def _nfs(storage: StorageSpec) -> Iterator[Issue]:
 
 
 def _repositories(storage: StorageSpec) -> Iterator[Issue]:
-    """R34, of those that everybody may read."""
+    """R34."""
     for index, one in _kept(storage.git):
         path = f"spec.storage.git[{index}]"
         if one.repository and (wrong := _wrong_repository(one.repository)):
@@ -198,6 +202,40 @@ def _repositories(storage: StorageSpec) -> Iterator[Issue]:
             if given is not None and (not _REF.match(given) or ".." in given or given.endswith((".", "/", ".lock"))):
                 details = f"{shown(given)} is no name of a {name}: letters, digits, `-`, `_`, `.` and `/`"
                 yield fault(f"{path}.{name}", details)
+        if one.secret_ref is not None:
+            yield from _login(path, one.repository, one.secret_ref)
+
+
+def _login(path: str, repository: str | None, given: GitSecretRef) -> Iterator[Issue]:
+    """R34, of those that not everybody may read."""
+    field = f"{path}.secretRef"
+    if given.authentication_method == "ssh-key":
+        details = "ssh-key is not built yet: repositories are cloned over https; give password, with an access token"
+        yield fault(f"{field}.authenticationMethod", details, "options")
+    if repository and repository.startswith("http://") and urlsplit(repository).hostname not in _THIS_MACHINE:
+        details = "would tell the password to everybody on the way; write it as https://"
+        yield fault(f"{path}.repository", details, None, field)
+    if not given.user_credential:
+        yield from check_secret_name(f"{field}.name", given.name)
+    for name, key in (
+        ("secretKeyOfUser", given.secret_key_of_user),
+        ("secretKeyOfPassword", given.secret_key_of_password),
+    ):
+        if key is not None and not _KEY.match(key):
+            yield fault(f"{field}.{name}", f"{shown(key)} is no key: use letters, digits, `-`, `_` and `.`")
+
+
+def check_secret_name(field: str, name: str) -> Iterator[Issue]:
+    """Of a Secret in the project's namespace, where other people's are, too."""
+    if not name:
+        return
+    if not _OBJECT_NAME.match(name):
+        yield fault(field, f"{shown(name)} is no name of a Secret: small letters, digits, `-` and `.`")
+    elif name.startswith(CREDENTIAL_SECRETS):
+        details = (
+            f"{shown(name)} holds values of somebody's credentials; name a credential of your own (userCredential)"
+        )
+        yield fault(field, details, "options")
 
 
 def _wrong_repository(address: str) -> str:
@@ -210,7 +248,7 @@ def _wrong_repository(address: str) -> str:
     except ValueError:
         fit = secret = False
     if secret:
-        return "has a name or password in it, which the log would keep for ever; only public repositories are possible"
+        return "has a name or password in it, which the log would keep for ever; name a credential with it instead"
     if not fit or not address.isprintable() or " " in address:
         return f"{shown(address)} is no address of a repository; write it as https://host/path"
     return ""
@@ -290,9 +328,7 @@ def _files(storage: StorageSpec) -> Iterator[Issue]:
             details = f"{shown(one.sub_path)} is no key of a ConfigMap; write it without `/` in front and without `..`"
             yield fault(f"spec.storage.configMapVolume[{index}].subPath", details)
     for index, one in _kept(storage.secret_volume):
-        if one.secret and not _OBJECT_NAME.match(one.secret):
-            details = f"{shown(one.secret)} is no name of a Secret: small letters, digits, `-` and `.`"
-            yield fault(f"spec.storage.secretVolume[{index}].secret", details)
+        yield from check_secret_name(f"spec.storage.secretVolume[{index}].secret", one.secret or "")
     if len(storage.secret_volume) > MAX_LIST_ITEMS:
         count = len(storage.secret_volume)
         yield fault("spec.storage.secretVolume", f"has {count} items; at most {MAX_LIST_ITEMS} are possible", "max")
@@ -304,6 +340,10 @@ def check_storage_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]
         return
     storage = spec.storage
     lists = {"configMapVolume": storage.config_map_volume, "nfs": storage.nfs, "secretVolume": storage.secret_volume}
+    for index, one in _kept(storage.git):
+        if one.secret_ref is not None and not one.secret_ref.user_credential:
+            details = f"is a Secret, and one of kind {kind} has none; name a credential, and userCredential true"
+            yield fault(f"spec.storage.git[{index}].secretRef.name", details, "canAdd", "clusterId")
     for name, items in lists.items():
         for index, _ in _kept(items):
             details = f"is for clusters of kind kubernetes; one of kind {kind} has nothing to take it from"

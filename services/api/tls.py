@@ -19,9 +19,10 @@ import structlog
 from prometheus_client import Gauge
 from uvicorn.protocols.utils import get_remote_addr
 
-from services.api.connections import CUT, BoundedProtocol, ConnectionLimits, address_of
+from services.api.connections import CUT, BoundedProtocol, ConnectionLimits
 from services.api.errors import ApiError
 from services.api.transports import TransportOver
+from services.runtime.process.place import address_of
 from services.runtime.process.settings import Settings
 
 FILE_CHECK_SECONDS: Final = 1.0

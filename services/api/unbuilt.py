@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from events.fields.node import Node
-from events.workload.fields.inference import ServedModel
 from events.workload.spec import DistributedSpec
 
 type Default = bool | str | list[Any] | dict[str, Default] | None
@@ -23,13 +22,12 @@ _STORAGE: Final[dict[str, Default]] = {
 UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
     "spec.storage": _STORAGE,
     "spec.storage.git[]": {
-        "secretRef": None,
+        # Deprecated by the contract: secretRef says the same.
         "passwordSecret": None,
         "secretKeyOfUser": None,
         "secretKeyOfPassword": None,
     },
     "spec.storage.pvc[]": {"dataSharing": False},
-    "spec.imagePullSecrets[]": {"userCredential": False},
 }
 """By the path of their object."""
 
@@ -41,16 +39,8 @@ OF_DISTRIBUTED: Final[dict[str, Default]] = {
 }
 
 
-_OF_STRUCTS: Final[dict[type[Any] | None, dict[str, Default]]] = {
-    ServedModel: {"credential": None},
-}
-"""Of objects that the contract of trainings does not have."""
-
-
 def unbuilt_fields(node: Node) -> dict[str, Default]:
     """The fields of this object that are not built, of any kind. A master's are those of a spec."""
-    if node.struct in _OF_STRUCTS:
-        return _OF_STRUCTS[node.struct]
     fields = UNBUILT_FIELDS.get(_MASTER.sub("spec", node.path), {})
     return fields | OF_DISTRIBUTED if node.struct is DistributedSpec else fields
 

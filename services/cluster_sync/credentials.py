@@ -6,6 +6,7 @@ else wrote shall not find their values because it was given to them.
 """
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +15,10 @@ import structlog
 
 from events.aggregate import ASSET
 from events.asset import Asset, credential_keys
-from events.cluster_protocol import RunPod, SealedValues, sealed_about
+from events.asset_specs import CredentialKind
+from events.cluster_protocol import Login, Registry, RunPod, SealedValues, sealed_about
 from events.workload.fields.process import UserCredentialKey
+from events.workload.volumes import ClonedFolder, GitLogin
 from services.cluster_sync.reconcile import Desired, template_of
 from services.runtime.credentials.kept import KeptCredentials
 from services.runtime.credentials.keys import KeyFileError, Ring, read_ring
@@ -26,6 +29,11 @@ FIND_SECONDS: Final = 4.0
 """For all that one run needs; the agent waits a second longer, and asks again."""
 MOST_SEALED_BYTES: Final = 512 * 1024
 """Of the values of one run: a recipe must fit a message."""
+REGISTRY_KIND: Final[CredentialKind] = "docker-registry"
+USER_KEY, PASSWORD_KEY = "username", "password"
+"""Of a login, where no others are said: those of a credential of kind password."""
+DEFAULT_USER: Final = "git"
+"""Servers that take a token ask for no name in particular."""
 
 log = structlog.get_logger(__name__)
 
@@ -34,10 +42,43 @@ class NotFoundError(Exception):
     """There is no such value for this run, whoever asks again; the message says why, and holds no value."""
 
 
-def needed(desired: Desired) -> dict[str, UserCredentialKey]:
-    """Variables of a run whose values are in credentials."""
-    variables = template_of(desired).environment
-    return {one.name: one.user_credential for one in variables if one.user_credential is not None}
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run needs of credentials."""
+
+    variables: dict[str, UserCredentialKey] = {}
+    registries: tuple[str, ...] = ()
+    """Names of credentials that its image is pulled with."""
+    logins: dict[str, GitLogin] = {}
+    """By the path at which the pod finds the repository."""
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.variables or self.registries or self.logins)
+
+
+def needed(desired: Desired) -> Needs:
+    template = template_of(desired)
+    variables = {one.name: one.user_credential for one in template.environment if one.user_credential is not None}
+    logins = {
+        volume.mount_path: volume.login
+        for volume in template.volumes
+        if isinstance(volume, ClonedFolder) and volume.login is not None and volume.login.credential
+    }
+    return Needs(variables=variables, registries=template.container.pull_credentials, logins=logins)
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """A credential's value."""
+
+    name: str
+    kind: str
+    data: dict[str, str]
+
+    def of(self, key: str) -> str:
+        """Raises NotFoundError."""
+        if key not in self.data:
+            raise NotFoundError(f"credential {self.name!r} has no key {key!r} any more")
+        return self.data[key]
 
 
 class Credentials:
@@ -56,7 +97,7 @@ class Credentials:
         about = sealed_about(cluster_id, recipe.pod_key, recipe.token)
         try:
             async with asyncio.timeout(FIND_SECONDS):
-                values = SealedValues(environment=await self._values(desired))
+                values = await self._values(desired)
             plain = msgspec.json.encode(values)
             if len(plain) > MOST_SEALED_BYTES:
                 problem = f"its credentials have {len(plain):,} bytes; at most {MOST_SEALED_BYTES:,} are possible"
@@ -70,8 +111,8 @@ class Credentials:
             log.warning("credentials_not_found", cluster_id=cluster_id, pod=recipe.pod_key, error=type(error).__name__)
         return None
 
-    async def _values(self, desired: Desired) -> dict[str, str]:
-        """By variable. Raises NotFoundError, KeyFileError, SealError."""
+    async def _values(self, desired: Desired) -> SealedValues:
+        """Raises NotFoundError, KeyFileError, SealError."""
         if desired.state.owner != desired.state.created_by:
             raise NotFoundError(
                 "it was given to another owner, and credentials are for workloads that their owner submitted: its "
@@ -79,18 +120,16 @@ class Credentials:
             )
         if self._key_file is None:
             raise KeyFileError("MUSTER_CREDENTIAL_KEY_FILE is not set")
-        ring = read_ring(self._key_file)
-        found: dict[str, dict[str, str]] = {}
-        values: dict[str, str] = {}
-        for variable, wanted in needed(desired).items():
-            if wanted.name not in found:
-                found[wanted.name] = await self._of(wanted.name, desired, ring)
-            if wanted.key not in found[wanted.name]:
-                raise NotFoundError(f"credential {wanted.name!r} has no key {wanted.key!r} any more")
-            values[variable] = found[wanted.name][wanted.key]
-        return values
+        ring, needs = read_ring(self._key_file), needed(desired)
+        names = [one.name for one in (*needs.variables.values(), *needs.logins.values())]
+        found = {name: await self._of(name, desired, ring) for name in dict.fromkeys((*names, *needs.registries))}
+        return SealedValues(
+            environment={name: found[wanted.name].of(wanted.key) for name, wanted in needs.variables.items()},
+            registries=_registries([found[name] for name in needs.registries]),
+            logins={path: _login(found[wanted.name], wanted) for path, wanted in needs.logins.items()},
+        )
 
-    async def _of(self, name: str, desired: Desired, ring: Ring) -> dict[str, str]:
+    async def _of(self, name: str, desired: Desired, ring: Ring) -> _Found:
         state = desired.state
         for key in credential_keys(name, project_id=state.project_id, cluster_id=state.cluster_id):
             asset: Asset = (await self._store.load(ASSET, key)).state
@@ -102,5 +141,33 @@ class Credentials:
                     value = None
                 if value is None:
                     raise NotFoundError(f"the value of credential {name!r} is gone; its owner has to set it again")
-                return value
+                return _Found(name, str(kept.get("kind") or ""), value)
         raise NotFoundError(f"credential {name!r} is not there any more; its owner has to create it again")
+
+
+def _registries(found: Sequence[_Found]) -> tuple[Registry, ...]:
+    """Raises NotFoundError."""
+    made: dict[str, Registry] = {}
+    names: dict[str, str] = {}
+    for one in found:
+        if one.kind != REGISTRY_KIND:
+            raise NotFoundError(
+                f"credential {one.name!r} is of kind {one.kind}; images are pulled with {REGISTRY_KIND}"
+            )
+        url = one.of("url").strip()
+        if url in made:
+            raise NotFoundError(f"credentials {names[url]!r} and {one.name!r} are for one registry; name one of them")
+        names[url] = one.name
+        made[url] = Registry(
+            url=url, user=one.of("username"), password=one.of("password"), email=one.data.get("email", "")
+        )
+    return tuple(made.values())
+
+
+def _login(found: _Found, wanted: GitLogin) -> Login:
+    """Raises NotFoundError."""
+    user = found.of(wanted.user_key) if wanted.user_key else found.data.get(USER_KEY, DEFAULT_USER)
+    login = Login(user=user.strip("\r\n"), password=found.of(wanted.password_key or PASSWORD_KEY).strip("\r\n"))
+    if any(sign in text for text in (login.user, login.password) for sign in "\r\n\0"):
+        raise NotFoundError(f"credential {found.name!r} has several lines, and git takes one: set it again")
+    return login

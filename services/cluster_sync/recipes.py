@@ -80,7 +80,7 @@ class Recipes:
         self._budget.take(cluster_id, max(LEAST_RECIPE_BYTES, len(recipe)), now)
         if asked_for is None:
             return
-        if needed(asked_for[1]):
+        if not needed(asked_for[1]).nothing:
             self._open(cluster_id, *asked_for)
             return
         await self._tell(cluster_id, recipe)

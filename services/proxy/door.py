@@ -6,7 +6,8 @@ Who is not signed in learns of no address whether it exists.
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qs
@@ -43,6 +44,7 @@ from services.proxy.routes import Route, Routes
 from services.proxy.sessions import BadTicketError, Session, Sessions
 from services.proxy.wire import Peer
 from services.runtime.identity.authentication import Identity
+from services.runtime.process.place import address_of
 
 HEAD_SECONDS: Final = 10.0
 """From the opening of a connection to the end of the first request's head."""
@@ -51,6 +53,10 @@ KEEP_ALIVE_SECONDS: Final = 65.0
 DRAIN_SECONDS: Final = 1.0
 """For which the rest of a refused request is read, so that its client reads the refusal."""
 DRAIN_PIECES: Final = 64
+LOOK_SECONDS: Final = 5.0
+"""Between two looks at whether what let somebody in is still good, while what they asked for goes on."""
+MOST_FIELDS: Final = 5
+"""Of a query of ours, which has one."""
 MOST_PODS: Final = 3
 """To which a request is offered, where none of them takes the connection."""
 OWN_PATHS: Final = "/.muster/"
@@ -88,6 +94,17 @@ class _Answer(Exception):
         self.body = msgspec.json.encode({"code": status, "message": message}) if body is None else body
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Admitted:
+    """Where a request may go, and for how long."""
+
+    route: Route
+    until: float
+    """Seconds since the epoch."""
+    account: str = ""
+    """As `Session.account`."""
+
+
 class Door:
     """One proxy.
 
@@ -110,6 +127,8 @@ class Door:
         idle_seconds: float,
         most_bytes: int,
         most_connections: int,
+        most_connections_per_address: int,
+        look_seconds: float = LOOK_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._address = address
@@ -122,10 +141,14 @@ class Door:
         self._idle_seconds = idle_seconds
         self._most_bytes = most_bytes
         self._most_connections = most_connections
+        self._most_of_address = most_connections_per_address
+        self._look_seconds = look_seconds
         self._clock = clock
         self._cookie = SECURE_COOKIE if address.scheme == "https" else PLAIN_COOKIE
         self.open: set[asyncio.Task[None]] = set()
         """Connections of clients."""
+        self._open_from: dict[str | None, int] = {}
+        """How many, by where the client is."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of a client, to its end."""
@@ -133,11 +156,11 @@ class Door:
         assert task is not None
         self.open.add(task)
         _CONNECTIONS.inc()
-        client = Peer(h11.SERVER, reader, writer)
+        client, here = Peer(h11.SERVER, reader, writer), address_of(writer.get_extra_info("peername"))
+        self._open_from[here] = self._open_from.get(here, 0) + 1
         try:
-            if len(self.open) > self._most_connections:
-                message = f"{self._most_connections} connections are open already; try again"
-                await _say(client, _Answer(503, message, headers=((b"retry-after", b"1"),)))
+            if refusal := self._too_many(here):
+                await _say(client, refusal)
                 return
             await self._requests(client)
         except (OSError, TimeoutError, h11.LocalProtocolError):
@@ -151,7 +174,23 @@ class Door:
             finally:
                 # Until then it takes a file and memory, and counts.
                 self.open.discard(task)
+                self._open_from[here] -= 1
+                if not self._open_from[here]:
+                    del self._open_from[here]
                 _CONNECTIONS.dec()
+
+    def _too_many(self, here: str | None) -> _Answer | None:
+        """Why one more connection from there is not served."""
+        again = ((b"retry-after", b"1"),)
+        if len(self.open) > self._most_connections:
+            return _Answer(503, f"{self._most_connections} connections are open already; try again", headers=again)
+        if self._open_from[here] > self._most_of_address:
+            message = (
+                f"{self._most_of_address} connections are open from your address already; close some, or, where "
+                "another proxy stands before this one, have MUSTER_PROXY_MAX_CONNECTIONS_PER_ADDRESS raised"
+            )
+            return _Answer(429, message, headers=again)
+        return None
 
     async def _requests(self, client: Peer) -> None:
         seconds = HEAD_SECONDS
@@ -172,18 +211,47 @@ class Door:
             seconds = KEEP_ALIVE_SECONDS
 
     async def _request(self, client: Peer, request: h11.Request) -> None:
+        admitted = None
         try:
-            route = await self._admit(request)
-            await self._forward(client, request, route)
+            admitted = await self._admit(request)
+            async with self._while_good(admitted):
+                await self._forward(client, request, admitted.route)
         except _Answer as answer:
             if client.http.our_state is not h11.SEND_RESPONSE:
                 raise ConnectionAbortedError from None  # some of another answer is out
             await _drain(client)
-            await _say(client, answer)
+            await _say(client, answer, stays=admitted is not None)
+
+    @contextlib.asynccontextmanager
+    async def _while_good(self, admitted: _Admitted) -> AsyncGenerator[None]:
+        """What goes on in it ends with what let it in, soon after. Raises _Answer."""
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
+
+        def look() -> None:
+            nonlocal timer
+            left = admitted.until - self._clock()
+            if left <= 0 or (admitted.account and not self._account_there(admitted.account)):
+                limit.reschedule(loop.time())
+            else:
+                timer = loop.call_later(min(left, self._look_seconds), look)
+
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                look()
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise _Answer(401, f"what let you in is good no more; {_NOT_SIGNED_IN}") from None
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     # -- who asks for what -----------------------------------------------------------------------------------------
 
-    async def _admit(self, request: h11.Request) -> Route:
+    async def _admit(self, request: h11.Request) -> _Admitted:
         """Where it may go. Raises _Answer."""
         headers, target = list(request.headers), request.target.decode("latin-1")
         if request.method == b"CONNECT" or not target.startswith("/"):
@@ -197,9 +265,10 @@ class Door:
             if session is not None and (route := self._of_session(session)) is not None:
                 if is_elsewhere(headers, self._address.url(label).encode()):
                     raise _Answer(403, "a page of another address asked for this; open it by itself")
-                return route
+                return _Admitted(route=route, until=session.until, account=session.account)
         identity = await self._identity(headers)
-        return self._allowed(label, identity)
+        route, until = self._allowed(label, identity), identity.expires_at.timestamp()
+        return _Admitted(route=route, until=until, account=_account_of(bearer_token(headers)))
 
     async def _identity(self, headers: list[tuple[bytes, bytes]]) -> Identity:
         token = bearer_token(headers)
@@ -247,14 +316,17 @@ class Door:
             workload_id=route.workload_id,
             who=identity.sub,
             until=min(self._clock() + self._session_seconds, identity.expires_at.timestamp()),
-            account=token_hash(token) if is_account_token(token) else "",
+            account=_account_of(token),
         )
         ticket, expires_at = await self._sessions.ticket(session)
         url = f"{self._address.url(route.label)}{SIGN_IN}?ticket={ticket}"
         return _Answer(200, body=msgspec.json.encode({"url": url, "expiresAt": int(expires_at)}))
 
     async def _signed_in(self, query: str, label: str | None) -> _Answer:
-        given = parse_qs(query, max_num_fields=5).get("ticket", [""])[0]
+        try:
+            given = parse_qs(query, max_num_fields=MOST_FIELDS).get("ticket", [""])[0]
+        except ValueError:
+            return _Answer(400, f"the query has more than {MOST_FIELDS} fields; give the ticket alone")
         try:
             cookie, session = await self._sessions.exchange(given, label or "")
         except BadTicketError as error:
@@ -318,6 +390,11 @@ class Door:
         raise AssertionError("the last one returned, or raised")
 
 
+def _account_of(token: str) -> str:
+    """As `Session.account`."""
+    return token_hash(token) if is_account_token(token) else ""
+
+
 def _host_of(headers: list[tuple[bytes, bytes]]) -> str:
     """Without its port."""
     return value_of(headers, b"host").decode("latin-1").rpartition("]")[2].partition(":")[0]
@@ -329,7 +406,8 @@ def _count(by: str, status: int) -> None:
         _ANSWERS.labels(by, f"{status // 100}xx").inc()
 
 
-async def _say(client: Peer, answer: _Answer) -> None:
+async def _say(client: Peer, answer: _Answer, *, stays: bool = False) -> None:
+    """`stays`: whether the connection does. Who was let in nowhere holds none for longer than it takes to say so."""
     _count("proxy", answer.status)
     reason = HTTPStatus(answer.status).phrase.encode()
     headers = [
@@ -339,8 +417,7 @@ async def _say(client: Peer, answer: _Answer) -> None:
     ]
     if answer.status != HTTPStatus.NO_CONTENT:
         headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer.body))]
-    # Who is not signed in holds no connection for longer than it takes to say so.
-    if client.http.their_state is not h11.DONE or answer.status == HTTPStatus.UNAUTHORIZED:
+    if client.http.their_state is not h11.DONE or not stays:
         headers.append((b"connection", b"close"))
     await client.send(
         h11.Response(status_code=answer.status, headers=headers, reason=reason),

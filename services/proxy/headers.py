@@ -33,6 +33,7 @@ _SAID_BY_PROXIES: Final = frozenset(
     {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-port", b"x-forwarded-proto", b"x-real-ip"}
 )
 """By us alone: who asks may not say them."""
+_OURS: Final = _SAID_BY_PROXIES | {b"host", b"cookie", b"authorization", b"content-length"}
 _BEARER: Final = b"bearer "
 
 
@@ -68,7 +69,7 @@ def is_chunked(headers: Headers) -> bool:
 
 def request_headers(headers: list[tuple[bytes, bytes]], *, scheme: str, client: str) -> list[tuple[bytes, bytes]]:
     """What a workload gets. Its own host name stays, so that it can write addresses of itself."""
-    upgrade = wants_websocket(headers)
+    upgrade, chunked = wants_websocket(headers), is_chunked(headers)
     dropped = _OF_A_CONNECTION | _SAID_BY_PROXIES | _words(headers, b"connection")
     passed: list[tuple[bytes, bytes]] = []
     for name, value in headers:
@@ -77,9 +78,12 @@ def request_headers(headers: list[tuple[bytes, bytes]], *, scheme: str, client: 
                 passed.append((name, kept))
         elif name == b"authorization" and value[: len(_BEARER)].lower() == _BEARER:
             continue
-        elif name not in dropped or name in (b"host", b"content-length"):
+        elif name == b"content-length":
+            # Beside the other length it would be for whoever reads it to say which counts.
+            passed += [] if chunked else [(name, value)]
+        elif name == b"host" or not (name in dropped or _reads_as_another(name)):
             passed.append((name, value))
-    if is_chunked(headers):
+    if chunked:
         passed.append((b"transfer-encoding", b"chunked"))
     passed += [
         (b"x-forwarded-for", client.encode("latin-1", "replace")),
@@ -101,6 +105,12 @@ def answer_headers(headers: list[tuple[bytes, bytes]], *, upgrade: bool = False)
         elif name not in dropped or name == b"content-length":
             passed.append((name, value))
     return passed + ([(b"connection", b"upgrade"), (b"upgrade", WEBSOCKET)] if upgrade else [])
+
+
+def _reads_as_another(name: bytes) -> bool:
+    """Whether a program may take it for a header that only we say: many read `_` in a name as `-`."""
+    plain = name.replace(b"_", b"-")
+    return plain != name and (plain in _OURS or plain in _OF_A_CONNECTION)
 
 
 def _words(headers: Headers, name: bytes) -> frozenset[bytes]:
@@ -135,5 +145,8 @@ def is_elsewhere(headers: Headers, origin: bytes) -> bool:
     given = value_of(headers, b"origin")
     if given and given.lower() != origin:
         return True
-    site, mode = value_of(headers, b"sec-fetch-site"), value_of(headers, b"sec-fetch-mode")
-    return site in (b"same-site", b"cross-site") and mode != b"navigate"
+    if value_of(headers, b"sec-fetch-site") not in (b"same-site", b"cross-site"):
+        return False
+    mode, destination = value_of(headers, b"sec-fetch-mode"), value_of(headers, b"sec-fetch-dest")
+    # A link may lead here. A frame may not: whoever clicks in it sees the page around it.
+    return mode != b"navigate" or destination not in (b"", b"document")

@@ -11,7 +11,7 @@ from typing import Final
 
 from prometheus_client import Gauge
 
-from events.load import InferenceLoad, LoadReport
+from events.load import LEAST_SECONDS, InferenceLoad, LoadReport
 from services.proxy.forward import ClientGoneError, UnreachableError
 from services.proxy.replicas import Gone, NoReplicaError, Replicas
 from services.proxy.routes import Route, Routes, Target
@@ -35,6 +35,8 @@ class _Inference:
     """Those that take connections. A process that runs may still be loading its model."""
     looking: dict[Target, asyncio.Task[None]] = field(default_factory=dict[Target, asyncio.Task[None]])
     """At those that do not take connections yet."""
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and another one is here, where its pods may answer otherwise than before."""
     held: int = 0
     arrived: int = 0
     """Since it was last reported; likewise below."""
@@ -83,22 +85,25 @@ class Holding:
         self._clock = clock
         self._inferences: dict[str, _Inference] = {}
         """By workload id."""
-        self._moved = asyncio.Event()
         self._reported_at = clock()
 
     def one(self, route: Route, gone: Gone | None = None) -> contextlib.AbstractAsyncContextManager[Target]:
         """As `Replicas.one`."""
         return self._serving(route, gone) if route.serves else self._others.one(route, gone)
 
-    def moved(self) -> None:
-        """What the routes know has changed: whoever waits looks again."""
-        self._moved.set()
-        self._moved = asyncio.Event()
+    def moved(self, workload_ids: Collection[str] | None) -> None:
+        """What the routes know of these has changed, or of all (None): whoever waits for them looks again. Nobody else
+        does: the log moves all the time, and thousands may wait.
+        """
+        of = self._inferences if workload_ids is None else self._inferences.keys() & workload_ids
+        for found in (self._inferences[id_] for id_ in of):
+            found.moved.set()
+            found.moved = asyncio.Event()
 
     def reports(self, inferences: Collection[str]) -> list[LoadReport]:
         """What was asked of each of these since the last time, also where that is nothing."""
         now = self._clock()
-        seconds = min(max(now - self._reported_at, 0.001), 3600.0)
+        seconds = min(max(now - self._reported_at, LEAST_SECONDS), 3600.0)
         self._reported_at = now
         told = [self._told(id_) for id_ in inferences]
         # What has gone is told no more; what is still under way is forgotten with its end.
@@ -165,7 +170,7 @@ class Holding:
             while target in self._routes.targets(route):
                 if await self._takes(target):
                     found.up.add(target)
-                    self.moved()
+                    self.moved((route.workload_id,))
                     return
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_LOOK_SECONDS)
@@ -197,7 +202,7 @@ class Holding:
                 while not (targets := self._ready(route, found)):
                     if not self._routes.may_come(route):
                         raise NoReplicaError(f"workload {route.workload_name} {self._routes.how_it_is(route)}")
-                    await self._moved.wait()
+                    await found.moved.wait()
                 waiting.reschedule(None)
                 return targets
         except TimeoutError:

@@ -6,8 +6,8 @@ proxy finds the same.
 """
 
 import ipaddress
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, override
 
@@ -65,13 +65,15 @@ class Bounds:
     """Where a pod may be, whatever its agent says."""
 
     pod_networks: tuple[Network, ...] = ()
-    """Of Kubernetes clusters."""
+    """Of all Kubernetes clusters."""
+    networks_of_clusters: Mapping[str, tuple[Network, ...]] = field(default_factory=dict[str, tuple[Network, ...]])
+    """Of the pods of one cluster alone, by its id."""
     own_ports: frozenset[int] = frozenset()
     """Of Muster's own servers on this machine, which is the local cluster's, too."""
     cluster_id: str = ""
     """The only cluster that is served; empty: all."""
 
-    def target(self, kind: ClusterKind, address: PodAddress, container: int) -> Target | None:
+    def target(self, kind: ClusterKind, address: PodAddress, container: int, cluster_id: str) -> Target | None:
         """Where that port of the pod answers; None where no pod can be there."""
         try:
             host = ipaddress.ip_address(address.host)
@@ -84,7 +86,8 @@ class Bounds:
                 return Target(str(host), port) if fit and port not in self.own_ports else None
             case "kubernetes":
                 # There a pod has an address of its own, and its ports are those that its submitter named.
-                inside = any(host.version == network.version and host in network for network in self.pod_networks)
+                networks = (*self.pod_networks, *self.networks_of_clusters.get(cluster_id, ()))
+                inside = any(host.version == network.version and host in network for network in networks)
                 never = host.is_loopback or host.is_link_local or host.is_multicast or host.is_unspecified
                 return Target(str(host), container) if inside and not never else None
             case "simulated":
@@ -107,14 +110,19 @@ class Routes(LogFold):
         """Keys of clusters, by id."""
         self._targets: dict[tuple[str, int], tuple[int, tuple[Target, ...]]] = {}
         """By workload and container port: the version of the workload that they are of, and where its pods answer."""
+        self._moved: set[str] = set()
+        """Ids of workloads with addresses that a commit changed; likewise below."""
+        self._all_moved = False
 
     @override
     def took(self, commit: Commit, before: Chain[Any], after: Chain[Any]) -> None:
         if commit.aggregate == CLUSTER.name:
             self._clusters[after.state.cluster_id] = commit.key
             self._targets.clear()
+            self._all_moved = True
             return
         was, now = before.state, after.state
+        self._moved.update(state.workload_id for state in (was, now) if asks(state))
         if (was.workload_id, asks(was)) != (now.workload_id, asks(now)):
             self._let_go(commit.key, was)
             self._enter(commit.key, now)
@@ -129,6 +137,13 @@ class Routes(LogFold):
         self._clusters = {chain.state.cluster_id: key for key, chain in self.of(CLUSTER).items()}
         for key, chain in self.of(WORKLOAD).items():
             self._enter(key, chain.state)
+
+    def moved(self) -> frozenset[str] | None:
+        """Ids of workloads of which something changed since this was asked last; None: perhaps of all."""
+        moved = None if self._all_moved else frozenset(self._moved)
+        self._moved.clear()
+        self._all_moved = False
+        return moved
 
     def __len__(self) -> int:
         return len(self._by_label)
@@ -201,7 +216,9 @@ class Routes(LogFold):
             return
         led_to = state.pod_sets[0].name
         for _, pod in sorted(_answering(state, led_to)):
-            target = self._bounds.target(cluster.kind, pod.address, container) if pod.address else None
+            if pod.address is None:
+                continue
+            target = self._bounds.target(cluster.kind, pod.address, container, state.cluster_id)
             if target is not None:
                 yield target
 

@@ -49,8 +49,14 @@ log = structlog.get_logger(__name__)
 
 
 def bounds_of(settings: Settings) -> Bounds:
+    by_cluster: dict[str, list[str]] = {}
+    for part in settings.proxy_pod_networks.split(","):
+        cluster_id, _, network = part.rpartition("=")
+        by_cluster.setdefault(cluster_id.strip().lower(), []).append(network)
+    networks = {id_: networks_of(",".join(named)) for id_, named in by_cluster.items()}
     return Bounds(
-        pod_networks=networks_of(settings.proxy_pod_networks),
+        pod_networks=networks.pop("", ()),
+        networks_of_clusters=networks,
         own_ports=settings.own_ports,
         cluster_id=settings.proxy_cluster,
     )
@@ -64,8 +70,8 @@ class RoutesFollower:
         self._bounds = bounds
         self._snapshots = FoldSnapshots(store.snapshots, NAME, shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
         self.routes = Routes(bounds)
-        self.moved: Callable[[], None] = lambda: None
-        """Called once the routes may have changed."""
+        self.moved: Callable[[frozenset[str] | None], None] = lambda _: None
+        """Called once the routes may have changed, with `Routes.moved`."""
 
     async def begin(self, *, from_snapshot: bool) -> None:
         """From the newest snapshot, or anew."""
@@ -85,7 +91,7 @@ class RoutesFollower:
             async with contextlib.aclosing(follow) as arrivals:
                 async for commits in arrivals:
                     if commits:
-                        self.moved()
+                        self.moved(self.routes.moved())
                     if self.routes.seq >= newest:
                         caught_up.set()
                     else:
@@ -140,6 +146,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             idle_seconds=settings.proxy_idle_seconds,
             most_bytes=settings.proxy_max_body_bytes,
             most_connections=settings.proxy_max_connections,
+            most_connections_per_address=settings.proxy_max_connections_per_address,
         )
         caught_up = asyncio.Event()
         try:

@@ -268,7 +268,7 @@ SERVICES: Final[dict[str, Service]] = {
             *("kubernetes_namespace", "kubernetes_node_lost_seconds", "kubernetes_not_ready_seconds"),
             *("kubernetes_pod_security", "kubernetes_project_namespace", "kubernetes_replace_lost_pods"),
             *("kubernetes_reservation_image", "kubernetes_watch_silence_seconds"),
-            *("local_gpus", "local_hidden_folders", "local_pods"),
+            *("local_gpus", "local_hidden_folders", "local_pods", "own_ports"),
             *("pod_log_followers", "pod_log_max_bytes", "pod_log_retention_days", "pod_logs_total_max_bytes"),
         ),
     ),
@@ -320,10 +320,7 @@ SERVICES: Final[dict[str, Service]] = {
         ),
         group="workers",
         uid=10023,
-        settings=(
-            *("database_url", "health_port", "http_port", "nats_servers", "postgres_reader_url", "postgres_url"),
-            *("webhook_allow_networks", "webhook_key_file"),
-        ),
+        settings=("database_url", "own_ports", "webhook_allow_networks", "webhook_key_file"),
     ),
     # Lets subscribers in. The keys that it signs with could let anybody in as anything: in docker-compose nobody else
     # can read them.
@@ -345,9 +342,16 @@ SERVICES: Final[dict[str, Service]] = {
         group="control",
         uid=10026,
         settings=(
-            *("health_port", "http_port", "nats_servers", "postgres_reader_url", "postgres_url"),
-            *("proxy_cluster", "proxy_host", "proxy_idle_seconds", "proxy_max_body_bytes", "proxy_max_connections"),
-            *("proxy_hold_seconds", "proxy_max_connections_per_workload", "proxy_max_held_per_workload"),
+            *(
+                "own_ports",
+                "proxy_cluster",
+                "proxy_host",
+                "proxy_idle_seconds",
+                "proxy_max_body_bytes",
+                "proxy_max_connections",
+            ),
+            *("proxy_hold_seconds", "proxy_max_connections_per_address", "proxy_max_connections_per_workload"),
+            "proxy_max_held_per_workload",
             *("proxy_pod_networks", "proxy_port", "proxy_session_hours", "proxy_url"),
         ),
     ),

@@ -26,7 +26,7 @@ SPARE: Final = 2.0
 """CPU and memory bind where there is less than so many times what pods of this shape need for all of the free GPU."""
 BY_SIZE: Final = 0.6
 """How much less a pod of many GPUs weighs than one: by the power of this."""
-BY_SCARCITY: Final = 2.0
+BY_SCARCITY: Final = 2.5
 """How much more a shape weighs of which half as many find room: by the power of this."""
 LEAST_ROOM: Final = 0.002
 """Of the cluster's GPUs: what has less room than this weighs no more."""

@@ -1,6 +1,7 @@
 """Repositories that are cloned for pods of this machine, from a real server and by the real git."""
 
 import asyncio
+import base64
 import functools
 import http.server
 import os
@@ -8,10 +9,12 @@ import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from events.workload.volumes import ClonedFolder
+from events.cluster_protocol import Login, SealedValues
+from events.workload.volumes import ClonedFolder, GitLogin
 from tests.agent.given import KEY, Watched, log_text, open_local, run_pod
 
 pytestmark = pytest.mark.anyio
@@ -90,7 +93,7 @@ async def local(tmp_path: Path) -> AsyncIterator[Watched]:
     await watched.close()
 
 
-async def apply(local: Watched, url: str, script: str = f"cat {PLACE}/file", **more: str) -> None:
+async def apply(local: Watched, url: str, script: str = f"cat {PLACE}/file", **more: Any) -> None:
     volume = ClonedFolder(mount_path=PLACE, repository=url, **more)
     await local.backend.apply(run_pod(node_name=local.node, arguments=("/bin/sh", "-ec", script), volumes=(volume,)))
 
@@ -147,3 +150,81 @@ async def test_a_pod_that_is_told_to_go_while_it_waits_for_a_repository_goes(loc
     assert newest.kind == "starting"
     await local.backend.delete(KEY, 1, 5)
     assert (await local.until("stopped", "failed")).kind == "stopped"
+
+
+# -- with a login ------------------------------------------------------------------------------------------------------
+
+LOGIN = Login(user="ann", password="marker-2c9f $HOME `id` \"'\\")
+
+
+class Private(Files):
+    """Asks for the login, and notes what it is told; `/moved` sends git on to another server, which asks, too."""
+
+    told: ClassVar[list[str]] = []
+    elsewhere: ClassVar[str] = ""
+
+    def do_GET(self) -> None:
+        given = self.headers.get("Authorization", "")
+        if given:
+            self.told.append(base64.b64decode(given.removeprefix("Basic ")).decode())
+        if self.path.startswith("/moved"):
+            self.send_response(302)
+            self.send_header("Location", self.elsewhere + self.path.removeprefix("/moved"))
+            self.end_headers()
+        elif given and self.told[-1] == f"{LOGIN.user}:{LOGIN.password}":
+            super().do_GET()
+        else:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="code"')
+            self.end_headers()
+
+
+async def clone(local: Watched, address: str, login: Login | None) -> None:
+    volume = ClonedFolder(mount_path=PLACE, repository=address, login=GitLogin(name="mine", credential=True))
+    script = f"cat {PLACE}/file; ! grep -r 'marke[r]-' {PLACE}/.git; env"
+    pod = run_pod(node_name=local.node, arguments=("/bin/sh", "-ec", script), volumes=(volume,))
+    await local.backend.apply(pod, SealedValues(logins={} if login is None else {PLACE: login}))
+
+
+@pytest.mark.parametrize("url", [Private], indirect=True)
+async def test_a_private_repository_is_cloned_and_its_password_stands_nowhere(
+    local: Watched, url: str, tmp_path: Path
+) -> None:
+    """S057, R34: in no file of the run, not in the repository, and not with the pod's own program."""
+    await clone(local, url, LOGIN)
+    end = await local.until("succeeded", "failed")
+    said = await log_text(local.backend)
+    assert (end.kind, said[0]) == ("succeeded", "three"), said
+    assert "marker-" not in "".join(said)
+    for file in (tmp_path / "data").rglob("*"):
+        assert not file.is_file() or b"marker-" not in file.read_bytes(), file
+
+
+@pytest.mark.parametrize("url", [Private], indirect=True)
+@pytest.mark.parametrize("login", [None, Login(user="ann", password="marker-wrong")], ids=["none", "wrong"])
+async def test_without_the_right_login_the_run_fails_and_does_not_tell_what_it_was(
+    local: Watched, url: str, login: Login | None
+) -> None:
+    await clone(local, url, login)
+    end = await local.until("succeeded", "failed")
+    assert (end.kind, end.reason) == ("failed", "git")
+    assert "marker-" not in f"{end}{await log_text(local.backend)}"
+
+
+@pytest.mark.parametrize("url", [Private], indirect=True)
+async def test_a_login_is_told_to_the_repositorys_own_server_and_to_none_that_it_names(
+    local: Watched, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Private, "told", [])
+    # By another name it is another server.
+    monkeypatch.setattr(Private, "elsewhere", url.removesuffix("/.git").replace("127.0.0.1", "localhost"))
+    await clone(local, url.replace("/.git", "/moved/.git"), LOGIN)
+    assert (await local.until("succeeded", "failed")).kind == "failed"
+    assert Private.told == []
+
+
+async def test_a_secret_of_a_namespace_is_nothing_that_a_local_cluster_has(local: Watched, url: str) -> None:
+    volume = ClonedFolder(mount_path=PLACE, repository=url, login=GitLogin(name="of-the-team"))
+    await local.backend.apply(run_pod(node_name=local.node, arguments=("true",), volumes=(volume,)))
+    end = await local.until("succeeded", "failed")
+    assert (end.kind, end.reason, "of-the-team" in end.message) == ("failed", "volume", True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from events.subjects import (
     observed_pod_subject,
 )
 from services.agent import agent as agent_module
-from services.agent import recipes
+from services.agent import recipes, values
 from services.agent.agent import Agent
 from services.agent.backends.interface import NO_VALUES
 from services.agent.backends.simulated import SimulatedBackend
@@ -42,10 +42,16 @@ class Counting(SimulatedBackend):
     def __init__(self) -> None:
         super().__init__(NODES, RealClock())
         self.started: list[RunPod] = []
+        self.lacks = 0
+        """How often yet a run that was started lacks values of credentials, as on Kubernetes."""
 
     async def apply(self, pod: RunPod, values: SealedValues = NO_VALUES) -> None:
+        self.lacks -= bool(self.started and self.lacks)
         self.started.append(pod)
         await super().apply(pod, values)
+
+    def lacking(self) -> Sequence[tuple[str, int]]:
+        return [(pod.pod_key, pod.token) for pod in self.started[:1] if self.lacks]
 
 
 class Side:
@@ -65,6 +71,8 @@ class Side:
 async def side(fresh_log: NatsServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Side]:
     monkeypatch.setattr(recipes, "ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(recipes, "PROBLEM_SECONDS", 0.5)
+    monkeypatch.setattr(values, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(values, "FIRST_SECONDS", 0.1)
     monkeypatch.setattr(agent_module, "HEARTBEAT_SECONDS", 0.2)
     monkeypatch.setattr(agent_module, "FIRST_RETRY_SECONDS", 0.1)
     async with contextlib.AsyncExitStack() as stack:
@@ -109,6 +117,26 @@ async def test_a_run_starts_with_what_its_recipe_says_also_where_the_answer_come
     async with answering(fresh_log, [recipe]):
         await until(lambda: side.backend.started)
     assert side.backend.started == [recipe]
+
+
+async def test_what_a_started_run_lacks_of_credentials_is_asked_for_until_it_is_there_or_not_wanted(
+    side: Side, fresh_log: NatsServer
+) -> None:
+    recipe = run_pod()
+    side.wanted.put(Whole({KEY: msgspec.json.encode(start_pod(recipe))}))
+    async with answering(fresh_log, [recipe]):
+        await until(lambda: side.backend.started)
+    side.backend.lacks = 2
+    await asyncio.sleep(0.5)
+    assert len(side.backend.started) == 1, "nobody answers"
+    async with answering(fresh_log, [recipe]):
+        await until(lambda: not side.backend.lacks)
+        assert side.backend.started == [recipe] * 3
+        side.wanted.put(Changed({KEY: msgspec.json.encode(stop_pod())}))
+        await until(lambda: not side.backend.fences() or side.backend.fences()[KEY] > recipe.token)
+        side.backend.lacks = 1
+        await asyncio.sleep(0.3)
+    assert len(side.backend.started) == 3
 
 
 async def test_a_cluster_whose_agent_is_not_answered_shows_that_until_it_is(side: Side, fresh_log: NatsServer) -> None:

@@ -1,6 +1,6 @@
 """Credentials over HTTP: what is taken, what is told, who may what. Their values come out nowhere.
 
-Requirement rows: S020, R9, R10.
+Requirement rows: S018, S020, S057, R9, R10, R34.
 """
 
 import secrets
@@ -27,6 +27,7 @@ from tests.support.api import Served
 
 V1 = "/api/v1"
 CREDENTIALS, TRAININGS = f"{V1}/asset/credentials", f"{V1}/workloads/trainings"
+ACCOUNTS = f"{V1}/service-accounts"
 MARK = "marker-4f1c9e"
 DATA: dict[str, dict[str, str]] = {
     "password": {"username": "ann", "password": MARK},
@@ -48,6 +49,15 @@ def person(served: Served, admin: httpx.Client, role: str = "researcher") -> htt
     rule = {"subjectId": name, "roleName": role, "scopeType": "project", "scopeId": served.project}
     assert admin.post(f"{V1}/authorization/access-rules", json=rule).status_code == 202
     return served.client(name)
+
+
+def program(served: Served, admin: httpx.Client, account: str) -> httpx.Client:
+    """With the token of a new service account."""
+    body = {"projectId": served.project, "name": account, "roleName": "researcher"}
+    token = admin.post(ACCOUNTS, json=body).json()["token"]
+    client = served.client(None)
+    client.headers["Authorization"] = f"Bearer {token}"
+    return client
 
 
 def body_of(served: Served, data: dict[str, str] | None = None, kind: str = "generic-secret", **meta: Any) -> Any:
@@ -115,6 +125,47 @@ def test_what_is_wrong_is_told_without_a_word_of_the_values(
     assert issues(answer).keys() == fields
     assert MARK not in answer.text
     assert "5551234" not in answer.text
+
+
+def pulls(name: str) -> dict[str, Any]:
+    return {"imagePullSecrets": [{"name": name, "userCredential": True}]}
+
+
+def clones(name: str, **more: Any) -> dict[str, Any]:
+    login = {"name": name, "userCredential": True, "authenticationMethod": "password", **more}
+    return {"storage": {"git": [{"repository": "https://git.example.com/a", "path": "/src", "secretRef": login}]}}
+
+
+def test_images_are_pulled_and_repositories_cloned_with_what_is_ones_own_and_fits(
+    admin: httpx.Client, served: Served
+) -> None:
+    """S018, S057, R10, R34."""
+    cluster = admin.post(f"{V1}/clusters", json={"name": fresh("k"), "kind": "kubernetes"}).json()["id"]
+    with person(served, admin) as ann, person(served, admin) as bob:
+        own = {
+            kind: made(ann, served, kind=kind)["meta"]["name"]
+            for kind in ("docker-registry", "password", "generic-secret")
+        }
+        registry, login, other = own.values()
+        pull, git = "spec.imagePullSecrets[0].name", "spec.storage.git[0].secretRef"
+        cases: list[tuple[httpx.Client, dict[str, Any], dict[str, str]]] = [
+            (ann, clones(login), {}),
+            (ann, clones(other, secretKeyOfPassword="ANY_KEY"), {}),
+            (ann, clones(login) | {"imagePullSecrets": [{"name": registry}]}, {}),
+            (ann, clones(other), {f"{git}.secretKeyOfPassword": "has no key 'password'"}),
+            (ann, clones(login, secretKeyOfUser="who"), {f"{git}.secretKeyOfUser": "has no key 'who'"}),
+            (bob, clones(login), {f"{git}.name": "of somebody else"}),
+            (ann, pulls(registry), {}),
+            (ann, pulls(login), {pull: "docker-registry"}),
+            (ann, pulls("never"), {pull: "create it first"}),
+            (bob, pulls(registry), {pull: "of somebody else"}),
+        ]
+        for client, spec, wanted in cases:
+            body = served.training() | {"clusterId": cluster, "spec": {"image": "i", **spec}}
+            answer = client.post(TRAININGS, json=body)
+            told = {} if answer.status_code == 202 else issues(answer)
+            assert told.keys() == wanted.keys(), (spec, answer.text)
+            assert all(words in told[field] for field, words in wanted.items()), told
 
 
 def test_a_credential_is_its_owners_and_others_neither_see_nor_use_nor_change_it(
@@ -221,6 +272,22 @@ def test_who_replaces_values_again_and_again_waits_until_old_ones_are_gone(
         made(bob, served)
 
 
+def test_all_accounts_of_a_project_keep_as_many_values_as_one_person(
+    admin: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever makes accounts of a project, and deletes them again, could fill the store for everybody."""
+    monkeypatch.setattr(credentials, "MOST_VALUES", 3)
+
+    def told_of(account: str) -> tuple[int, str]:
+        with program(served, admin, account) as client:
+            answer = client.post(CREDENTIALS, json=body_of(served))
+        assert admin.delete(f"{ACCOUNTS}/{served.project}/{account}").status_code == 202
+        return answer.status_code, answer.json().get("details", "")
+
+    told = [told_of(fresh("account")) for _ in range(4)]
+    assert told == [(202, "")] * 3 + [(429, "too_many_values")]
+
+
 def test_a_place_has_so_many_assets_of_a_kind_and_no_more(
     admin: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +369,12 @@ def test_the_examples_are_taken(admin: httpx.Client, served: Served) -> None:
     answer = admin.post(CREDENTIALS, json=credential | {"meta": credential["meta"] | place})
     assert answer.status_code == 202, answer.text
     answer = admin.post(TRAININGS, json=served.training() | {"spec": training["spec"]})
+    assert answer.status_code == 202, answer.text
+    for name, kind in (("registry", "docker-registry"), ("code", "password")):
+        assert admin.post(CREDENTIALS, json=body_of(served, kind=kind, name=name)).status_code == 202
+    cluster = admin.post(f"{V1}/clusters", json={"name": fresh("k"), "kind": "kubernetes"}).json()["id"]
+    private = yaml.safe_load((folder / "private.yaml").read_text())["spec"]
+    answer = admin.post(TRAININGS, json=served.training() | {"clusterId": cluster, "spec": private})
     assert answer.status_code == 202, answer.text
     source = yaml.safe_load((folder / "datasource.yaml").read_text())
     answer = admin.post(f"{V1}/asset/datasource/git", json=source)

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
@@ -39,6 +39,7 @@ def policy(admin: httpx.Client) -> Iterator[None]:
         "completions": {"min": 1, "max": 3, "step": 2},
         "compute": {"cpuMemoryRequest": {"max": "1Gi", "required": True}},
         "labels": {"lockedItems": ["a"], "canAdd": False},
+        "tolerations": {"blocked": True},
     }
     body = {"defaults": POLICY_DEFAULTS, "rules": rules}
     assert admin.put(f"{V1}/policies/trainings", params=TENANT, json=body).status_code == 202
@@ -69,6 +70,7 @@ def test_each_field_says_what_it_would_be_and_what_it_may_be(admin: httpx.Client
         ["x"],
     )
     assert fields["spec.labels[0]"]["locked"]
+    assert [fields[f"spec.{name}"]["blocked"] for name in ("tolerations", "category")] == [True, False]
     assert fields["spec.environmentVariables[0]"]["instructions"] == "learning rate"
     assert fields["spec.compute.cpuMemoryRequest"]["required"]
     assert fields["spec.backoffLimit"]["setBy"] == "request"
@@ -125,7 +127,7 @@ def test_what_evaluates_well_is_accepted_and_nothing_else(admin: httpx.Client, s
 
 
 @contextmanager
-def a_scheduler_that_answers(settings: Settings) -> Iterator[None]:
+def a_scheduler_that_answers(settings: Settings) -> Generator[None]:
     """With the log as it is now; it places nothing."""
     ready, loop = threading.Event(), asyncio.new_event_loop()
     stop = asyncio.Event()

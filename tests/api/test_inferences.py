@@ -55,9 +55,14 @@ PVC = {"path": "/p", "claimInfo": {"size": "1Gi"}, "ephemeral": True}
         (body(model={"catalog": "HuggingFace"}), [("spec.model.name", "required")]),
         (body(model={"catalog": "runai", "name": "m"}), [("spec.model.catalog", "options")]),
         (body(model={"catalog": "HuggingFace", "name": "a b"}), [("spec.model.name", None)]),
+        (body(model={"name": "m", "credential": "token"}), [("spec.model.credential", None)]),
+        (body(model={"name": "m", "credential": {"key": "k"}}), [("spec.model.credential.name", "required")]),
         (
-            body(model={"catalog": "HuggingFace", "name": "m", "credential": "token"}),
-            [("spec.model.credential", None)],
+            body(
+                model={"name": "m", "credential": {"name": "hf"}},
+                environmentVariables=[{"name": "HF_TOKEN", "value": "a"}],
+            ),
+            [("spec.environmentVariables[0].name", "locked")],
         ),
         (
             body(servingPort={"container": 80, "authorizationType": "public"}),

@@ -18,11 +18,11 @@ from development.servers import NatsServer, PostgresServer
 from events.aggregate import WORKLOAD, Aggregate, Chain
 from events.ids import workload_key
 from projections.tables import workloads
-from services.api.connections import address_of
 from services.api.context import Call
 from services.api.errors import ApiError
 from services.api.kinds import load_workload
 from services.runtime.log.memory import MemoryEventStore
+from services.runtime.process.place import address_of
 from tests.support.api import Served, serving
 
 V1 = "/api/v1"

@@ -132,6 +132,10 @@ def test_a_place_that_is_none_is_refused(admin: httpx.Client, query: Json, field
             {"rules": {"compute": {"cpuMemoryRequest": {"min": "1.2.3"}}}},
             {"rules.compute.cpuMemoryRequest.min": "must be a quantity"},
         ),
+        (
+            {"rules": {"compute": {"cpuMemoryRequest": {"max": "9" * 4000}}}},
+            {"rules.compute.cpuMemoryRequest.max": "at most 63 characters, got 4000"},
+        ),
         ({"rules": {"priorityClass": {"options": ["hig"]}}}, {"rules.priorityClass.options[0]": "very-low"}),
         ({"rules": {"priorityClass": {"options": ["low", "hig"]}}}, {"rules.priorityClass.options[1]": "very-low"}),
         (
@@ -543,7 +547,7 @@ def test_what_cannot_be_imposed_is_refused_by_name(served: Served, admin: httpx.
     assert faults_of(impose(admin, place, nfs, same)) == [("imposedAssets[1]", None)]
     assert faults_of(impose(admin, place, nfs, kind="inferences")) == [("imposedAssets[0]", None)]
     assert faults_of(impose(admin, place, *[nfs] * 11))[0][0] == "imposedAssets"
-    blocked = {"rules": {"storage": {"nfs": {"canAdd": False}}}}
+    blocked: Json = {"rules": {"storage": {"nfs": {"canAdd": False}}}}
     assert impose(admin, place, nfs, **blocked).status_code == 202
     rehearsed = admin.post(
         f"{V1}/policies/trainings:rehearse",

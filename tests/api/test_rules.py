@@ -326,9 +326,17 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
         },
     ),
     (
-        "S018 whose",
-        {"imagePullSecrets": [{"name": "a", "userCredential": True}]},
-        {("spec.imagePullSecrets[0].userCredential", None)},
+        "R10 another's values",
+        {
+            "imagePullSecrets": [{"name": "muster-credentials-a"}],
+            "environmentVariables": [{"name": "A", "secret": {"name": "muster-credentials-a", "key": "k"}}],
+            "storage": {"secretVolume": [{"secret": "muster-credentials-a", "mountPath": "/a"}]},
+        },
+        {
+            ("spec.imagePullSecrets[0].name", "options"),
+            ("spec.environmentVariables[0].secret.name", "options"),
+            ("spec.storage.secretVolume[0].secret", "options"),
+        },
     ),
     (
         "S025 two homes",

@@ -13,6 +13,7 @@ from events.workload.volumes import (
     ClonedFolder,
     ConfigFiles,
     EmptyFolder,
+    GitLogin,
     NewClaim,
     NfsFolder,
     NodeFolder,
@@ -235,7 +236,52 @@ def test_what_is_asked_for_is_what_pods_are_made_of() -> None:
     )
 
 
+OWN = {"name": "mine", "userCredential": True, "authenticationMethod": "password"}
+LOGINS: list[tuple[str, dict[str, Any], dict[str, Any], set[tuple[str, str | None]]]] = [
+    ("no name and no method", {}, {}, {("secretRef.name", "required"), ("secretRef.authenticationMethod", "required")}),
+    ("a key", {}, OWN | {"authenticationMethod": "ssh-key"}, {("secretRef.authenticationMethod", "options")}),
+    ("in the clear", {"repository": "http://git.example.com/a"}, OWN, {("repository", None)}),
+    (
+        "no keys",
+        {},
+        OWN | {"secretKeyOfUser": "a b", "secretKeyOfPassword": "a/b"},
+        {("secretRef.secretKeyOfUser", None), ("secretRef.secretKeyOfPassword", None)},
+    ),
+    ("no Secret", {}, OWN | {"userCredential": None, "name": "A_b"}, {("secretRef.name", None)}),
+    (
+        "somebody's",
+        {},
+        OWN | {"userCredential": False, "name": "muster-credentials-a"},
+        {("secretRef.name", "options")},
+    ),
+    ("to this machine", {"repository": "http://127.0.0.1:3000/a"}, OWN, set()),
+    ("as it should be", {}, OWN | {"secretKeyOfPassword": "TOKEN"}, set()),
+]
+
+
+@pytest.mark.parametrize(("git", "login", "wanted"), [one[1:] for one in LOGINS], ids=[one[0] for one in LOGINS])
+def test_a_repository_that_not_everybody_may_read_is_cloned_with_a_password(
+    git: dict[str, Any], login: dict[str, Any], wanted: set[tuple[str, str | None]]
+) -> None:
+    """R34, S057."""
+    storage = {"git": [GIT | git | {"secretRef": login}]}
+    if not wanted:
+        assert list(check_kind(spec_of(storage), "local")) == []
+        return
+    assert found(storage) == {(f"git[0].{field}", rule) for field, rule in wanted}
+
+
+def test_a_login_is_told_by_the_names_of_what_holds_it() -> None:
+    spec = spec_of(
+        {"git": [GIT | {"secretRef": OWN}, GIT | {"path": "/b", "secretRef": OWN | {"userCredential": None}}]}
+    )
+    mine, of_all = (volume.login for volume in template(spec).volumes if isinstance(volume, ClonedFolder))
+    assert mine == GitLogin(name="mine", credential=True)
+    assert of_all == GitLogin(name="mine")
+
+
 NOT_HERE: list[tuple[str, dict[str, Any]]] = [
+    ("git[0].secretRef.name", {"git": [GIT | {"secretRef": OWN | {"userCredential": None}}]}),
     ("configMapVolume[0]", {"configMapVolume": [{"configMap": "a", "mountPath": "/a"}]}),
     ("secretVolume[0]", {"secretVolume": [{"secret": "a", "mountPath": "/a"}]}),
     ("nfs[0]", {"nfs": [NFS]}),

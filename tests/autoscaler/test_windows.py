@@ -1,14 +1,17 @@
 """The load as several reporters say it, and as the annotations of a simulation state it. Pure."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 
-from events.load import InferenceLoad, LoadReport, stated_rate, steps
+from events.load import LEAST_SECONDS, InferenceLoad, LoadReport, stated_rate, steps
+from events.workload.fields.inference import Autoscaling
 from events.workload.fields.metadata import Annotation
 from events.workload.spec import TrainingSpec
 from events.workload.state import Workload
+from services.autoscaler.decide import decide
 from services.autoscaler.stated import stated_load
 from services.autoscaler.windows import LOST_SECONDS, MOST_REPORTERS, Windows
 
@@ -33,6 +36,25 @@ def test_what_reporters_say_is_added_up_and_averaged() -> None:
     assert load is not None
     assert (load.requests_per_second, load.milliseconds, load.concurrency, load.held) == (150, 120, 6, 3)
     assert found.load("b", 14.5) is None
+
+
+@pytest.mark.parametrize("seconds", ["5e-324", "0.001", "3600"])
+@pytest.mark.parametrize("metric", ["throughput", "latency", "concurrency"])
+def test_no_report_that_can_be_read_asks_for_more_than_the_bounds_or_ends_the_service(
+    seconds: str, metric: Literal["throughput", "latency", "concurrency"]
+) -> None:
+    """Whoever has the password of one proxy shall not stop the scaling of everybody."""
+    figures = ", ".join(f'"{name}": {10**12}' for name in ("arrived", "answered", "milliseconds", "in_flight", "held"))
+    text = f'{{"seconds": {seconds}, "loads": [{{"workload_id": "a", {figures}}}]}}'
+    try:
+        report = msgspec.json.decode(text, type=LoadReport)
+    except msgspec.ValidationError:
+        assert float(seconds) < LEAST_SECONDS
+        return
+    found, scaling = windows(), Autoscaling(min_replicas=1, max_replicas=9, metric=metric, metric_threshold=1)
+    for reporter in range(MOST_REPORTERS):
+        found.take(f"p{reporter}", report, 10.0)
+    assert 1 <= decide(found.load("a", 10.0), 10.0, scaling, 1, ready=1).replicas <= 9
 
 
 def test_a_reporter_that_is_gone_counts_no_longer_and_nothing_is_known_without_any() -> None:

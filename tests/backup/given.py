@@ -69,12 +69,14 @@ async def people(client: Client, count: int) -> None:
         await client.request("stand.webhooks", b"stand %d" % number, timeout=5)
 
 
-async def backed_up(server: NatsServer, folder: Path | str, *, passphrase: bytes = PASSPHRASE) -> Done:
+async def backed_up(
+    server: NatsServer, folder: Path | str, *, passphrase: bytes = PASSPHRASE, files: Mapping[str, bytes] = FILES
+) -> Done:
     """A backup as the user `backup` makes it."""
     client = await connect(server.settings("backup"), "backup")
     try:
         source = Source(Requests(client))
-        return await back_up(source, Place(str(folder)), passphrase, FILES, version="1", progress=nothing)
+        return await back_up(source, Place(str(folder)), passphrase, dict(files), version="1", progress=nothing)
     finally:
         await client.close()
 

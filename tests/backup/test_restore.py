@@ -10,7 +10,11 @@ from nats.aio.client import Client
 from development.servers import EVERYTHING, NatsServer
 from development.streams import recreate_streams
 from events.installation import Log
+from events.subjects import credential_subject
 from services.runtime.backup.archive import FILES, MANIFEST, BackupError, Manifest, encode_manifest
+from services.runtime.credentials.kept import KeptCredentials
+from services.runtime.credentials.keys import new_ring, read_ring, write_ring
+from services.runtime.nats.requests import Requests
 from services.runtime.nats.streams import assert_streams, create_streams
 from tests.backup import given
 
@@ -42,6 +46,33 @@ async def test_the_log_comes_back_as_it_was_and_says_that_it_was_restored(
             "$JS.store.API.STREAM.MSG.GET.ACTORS", b'{"last_by_subj":"actor.k3.a3"}', timeout=5
         )
         assert msgspec.json.decode(message.data)["message"]["data"] == "cGVyc29uIDM="
+
+
+async def test_credentials_come_back_with_the_keys_that_open_them_and_the_backup_shows_neither(
+    fresh_log: NatsServer, client: Client, empty: NatsServer, tmp_path: Path
+) -> None:
+    private, folder = tmp_path / "private", tmp_path / "backup"
+    write_ring(private, new_ring())
+    ring, kept = read_ring(private), KeptCredentials(Requests(client))
+    for value in ("canary-of-ann", "canary-that-was-deleted"):
+        await kept.put("ann", value, {"key": value}, ring.public)
+    await kept.remove(credential_subject("ann", "canary-that-was-deleted"))
+    await given.commits(client, 2)
+    await given.backed_up(fresh_log, folder, files={"keys/credentials": private.read_bytes()})
+    written = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+    assert b"canary" not in written
+    assert private.read_bytes().strip() not in written
+    files: dict[str, bytes] = {}
+    await given.restored(empty, folder, files)
+    brought = tmp_path / "brought"
+    brought.write_bytes(files["keys/credentials"])
+    async with given.connected(empty) as there:
+        found = KeptCredentials(Requests(there))
+        assert await found.subjects() == [credential_subject("ann", "canary-of-ann")]
+        assert await found.get("ann", "canary-of-ann", read_ring(brought)) == {"key": "canary-of-ann"}
+        # What was sealed to it before can be changed and deleted as ever.
+        await found.remove_all_of("ann")
+        assert await found.subjects() == []
 
 
 async def test_each_restore_raises_the_incarnation_and_its_log_can_be_backed_up_again(

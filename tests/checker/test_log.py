@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from development.checker.log import check, check_log
 from development.checker.records import RawMessage, asked, quantity
-from development.checker.story import BEGIN, ID, KEY, NODE, Story, pod
+from development.checker.story import BEGIN, GPU_SPEC, ID, KEY, NODE, Story, pod
 from events.codec import encode_commit
 from tests.support.lives import busy_world
 from tests.support.random_lives import random_log
@@ -44,6 +44,12 @@ def test_what_a_deleted_project_leaves_is_deleted_with_it_and_its_name_begins_an
     story = _project(GONE).created()
     story.says(LEFT_OVER, ("WorkloadDeleted", {"at": story.text()}), by="auto_deletion")
     story.commit("ev.project.vision", ("ProjectCreated", {"project_id": "p2", "name": "vision", "at": story.text()}))
+    assert story.wrong() == set()
+
+
+def test_a_launcher_starts_once_its_worker_has_run_whatever_becomes_of_that() -> None:
+    story = _launcher().ran(WORKER)
+    story.says(story.told("PodUnreachable", WORKER)).ran(LAUNCHER)
     assert story.wrong() == set()
 
 
@@ -84,6 +90,15 @@ def _inference() -> Story:
     scaling = {"minReplicas": 0, "maxReplicas": 3}
     story = Story().node().created(inference={"serving": {"autoscaling": scaling}, "replicas": 1})
     return story.says(("WorkloadQueued", {}), by="scheduler")
+
+
+LAUNCHER, WORKER = (pod(0) | {"pod_set": name} for name in ("master", "worker"))
+
+
+def _launcher() -> Story:
+    """Of an MPI training: it waits for its worker."""
+    waits = {"numWorkers": 1, "minReplicas": None, "mpiLauncherCreationPolicy": "WaitForWorkersReady"}
+    return Story().node().created(distributed={"distribution": waits, "master": GPU_SPEC}).bound(LAUNCHER, WORKER)
 
 
 def _scaled(replicas: int) -> dict[str, object]:
@@ -299,6 +314,7 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
             .bound(pod(0) | {"pod_set": "worker"})
         ),
     ),
+    "a launcher before its workers": ("launcher", lambda: _launcher().ran(LAUNCHER)),
     "scaled beyond its bounds": ("scaled", lambda: _inference().says(("WorkloadScaled", _scaled(4)), by=AUTOSCALER)),
     "scaled from another number": (
         "scaled",

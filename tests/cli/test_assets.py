@@ -161,6 +161,8 @@ def test_data_sources_are_named_alone_with_their_kind_or_by_id(api: ShapeServer,
     assert ran.code == 0, ran.err
     (sent,) = api.asked("POST", "/workloads/trainings")
     assert sent.body["assets"] == {"datasourceIds": [ID, ID, other]}
+    listed = muster("datasource", "list").out.splitlines()
+    assert [line.split()[:2] for line in listed] == [["NAME", "KIND"], ["code", "git"]]
     assert "there is no data source 'cod'" in muster("training", "submit", "x", "-i", "i", "--datasource", "cod").err
     assert "is no kind" in muster("training", "submit", "x", "-i", "i", "--datasource", "s3/x").err
     there_is(api, "pvc", row("code", id=other))

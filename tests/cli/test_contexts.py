@@ -186,6 +186,14 @@ def test_a_broken_file_is_named_and_not_overwritten(tmp_path: Path, text: str) -
         read_contexts(path)
 
 
+def test_the_token_in_use_can_be_had_for_other_programs(muster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (none := muster("token", "show")).code == 4, none.err
+    muster("context", "add", "far", "--url", "https://far.example", "--token", "t-far", "--use")
+    assert muster("token", "show").out == "t-far\n"
+    monkeypatch.setenv("MUSTER_TOKEN", "t-other")
+    assert muster("token", "show").out == "t-other\n"
+
+
 def test_contexts_are_added_listed_used_and_removed(muster: Any) -> None:
     assert muster("context", "add", "one", "--url", "http://127.0.0.1:1", "--token", "t1").code == 0
     assert muster("context", "add", "two", "--url", "http://127.0.0.1:2", "--default-project", "vision").code == 0

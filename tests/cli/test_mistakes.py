@@ -43,6 +43,9 @@ def meant(error: str) -> str:
         ("sreport -p vision", "muster usage -p vision"),
         ("stats", "muster top"),
         ("explain compute.gpuPortionRequest", "muster explain-field compute.gpuPortionRequest"),
+        ("explain compute", "muster explain-field compute"),
+        ("get pods", "muster workload list"),
+        ("get pods hello", "muster workload pods hello"),
         ("wait hello --for running", "muster workload wait hello --for running"),
         ("workload list --max-items 5", "muster workload list --limit 5"),
         ("workload top hello", "muster workload metrics hello"),
@@ -84,6 +87,8 @@ def test_a_reading_verb_is_never_taken_for_one_that_changes(muster: Any) -> None
         ("training list -n vision", "muster training list --project vision"),
         ("training logs x -n5", "muster training logs x --tail 5"),
         ("training delete x --force", "muster training delete x --yes"),
+        ("training submit x -i a --array 1-4 -- y", "muster training submit x -i a --sweep 1-4 -- y"),
+        ("workload list --chunk-size 5", "muster workload list --page-size 5"),
     ],
 )
 def test_a_flag_that_is_not_there_leads_to_the_line_with_the_nearest(muster: Any, typed: str, line: str) -> None:
@@ -95,6 +100,11 @@ def test_a_flag_that_is_not_there_leads_to_the_line_with_the_nearest(muster: Any
 def test_a_flag_that_begins_several_names_them(muster: Any) -> None:
     ran = muster("training", "submit", "x", "-i", "a", "--gpu-mem", "3")
     assert "did you mean --gpu-memory-request or --gpu-memory-limit?" in ran.err
+    assert (
+        "--dry-run needs a value\n  → --dry-run=client or --dry-run=server"
+        in muster("training", "submit", "x", "--dry-run").err
+    )
+    assert "--dry-run takes no value" in muster("apply", "-f", "x", "--dry-run=server").err
     assert "usage: muster training submit [OPTIONS] [NAME]" in muster("training", "submit", "--name", "x").err
 
 
@@ -122,6 +132,8 @@ def test_forgotten_dashes_are_put_into_the_whole_line(muster: Any, api: ShapeSer
         ("training logs x y", "there is no place for (y)"),
         ("training logs x --tail", "--tail needs a value"),
         ("training logs x --tail no", "--tail: 'no' is not a whole number"),
+        ("training submit x -i a --cpu-memory-request 4", "--cpu-memory-request: 4 is 4 bytes"),
+        ("training submit x -i a --pvc path=/d,claimInfo.size=50", "spec.storage.pvc.claimInfo.size: 50 is 50 bytes"),
         ("training list --statuss Pending", "there is no flag --statuss"),
         ("no-such-command", "there is no command 'no-such-command'"),
     ],

@@ -77,6 +77,14 @@ def test_one_is_deleted(api: ShapeServer, muster: Muster) -> None:
     assert asked.query == TENANT
 
 
+def test_of_one_that_is_not_there_the_deletion_says_which_and_no_code(api: ShapeServer, muster: Muster) -> None:
+    gone = {"code": 404, "message": "there is no policy for Training of this scope", "details": "not_found"}
+    api.on("DELETE", "/policies/trainings", Reply(404, gone))
+    ran = muster("policy", "delete", "trainings", "-y")
+    assert ran.code == 3
+    assert ran.err.startswith("muster: there is no policy for trainings that holds everywhere\n  → muster policy set")
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
@@ -105,6 +113,7 @@ def evaluation(*issues: dict[str, Any]) -> dict[str, Any]:
     fields = [
         common | {"field": "spec.image", "value": "a", "setBy": "request", "required": True},
         common | {"field": "spec.category", "value": "x", "setBy": "tenant policy", "locked": True, "options": ["x"]},
+        common | {"field": "spec.tolerations", "value": None, "setBy": "default", "locked": True, "blocked": True},
         common | {"field": "spec.tty", "value": False, "setBy": "default"},
         common | {"field": "spec.completions", "value": 3, "setBy": "request", "max": 2, "issues": [*issues]},
     ]
@@ -117,6 +126,7 @@ def test_a_dry_run_on_the_server_is_a_table_of_what_would_be(api: ShapeServer, m
     assert ran.code == 0, ran.err
     assert "spec.category" in ran.out
     assert "locked, options x" in ran.out
+    assert next(line.split() for line in ran.out.splitlines() if "tolerations" in line)[-1] == "blocked"
     assert "spec.tty" not in ran.out, "what nobody set or restricts is left out"
     assert "it would be accepted" in ran.err
     (sent,) = api.asked("POST", "/workloads/trainings:evaluate")

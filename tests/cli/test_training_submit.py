@@ -216,7 +216,7 @@ def test_a_dry_run_sends_nothing_and_prints_what_would_be_sent(api: ShapeServer,
 def test_fields_that_place_have_run_ais_flags(api: ShapeServer, muster: Any) -> None:
     muster(
         "training", "submit", "hello", "-i", "a", "--node-type", "a100", "--preferred-pod-topology-key", "zone",
-        "--toleration", "operator=Equal,key=a,value=b,effect=NoExecute,seconds=5", "--toleration",
+        "--toleration", "Operator=Equal,key=a,value=b,EFFECT=NoExecute,seconds=5", "--toleration",
         "key=b,operator=Exists,effect=Any", "--toleration", "name=c,exclude=true", "--extended-resource", "rdma/hca=2",
         "--extended-resource", "a/b=1", "--terminate-after-preemption", "--", "x",
     )  # fmt: skip
@@ -238,7 +238,7 @@ def test_fields_that_place_have_run_ais_flags(api: ShapeServer, muster: Any) -> 
 @pytest.mark.parametrize(
     ("flag", "value", "told"),
     [
-        ("--toleration", "a", "'a' is no part of --toleration; write FIELD=VALUE,FIELD=VALUE"),
+        ("--toleration", "a", "'a' is no FIELD=VALUE; the fields are name, operator, key, value"),
         ("--toleration", "kee=a", "'kee' is no field; those are name, operator, key, value, effect, seconds, exclude"),
         ("--toleration", "key=a,key=b", "'key' is given twice in 'key=a,key=b'"),
         ("--toleration", "seconds=soon", "'soon' is not a whole number"),

@@ -75,6 +75,8 @@ def test_an_age_says_ago_and_what_is_to_come_says_in() -> None:
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert format_age(now - timedelta(minutes=3), now) == "3m ago"
     assert format_age(now + timedelta(hours=2), now) == "in 2h"
+    assert format_age(now + timedelta(days=30, seconds=-9), now) == "in 30d"
+    assert format_age(now - timedelta(days=30, seconds=-9), now) == "29d ago"
     assert format_age(now + timedelta(seconds=0.5), now) == "now"
     assert format_utc(now) == "2026-01-02T03:04:05Z"
 

@@ -54,6 +54,19 @@ def test_a_wait_ends_when_it_is_so_or_can_be_so_no_more(
     assert muster("workload", "wait", "hello", "--for", condition).code == code
 
 
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [({"phase": "Running"}, 0), ({"phase": "Stopped"}, 8), ({"phase": "Running", "deletedAt": GONE}, 8)],
+)
+def test_an_inference_is_waited_for_until_it_runs_since_it_never_completes(
+    api: ShapeServer, muster: Any, row: dict[str, Any], code: int
+) -> None:
+    goes_through(api, {"type": "Inference", "phase": "Pending"}, {"type": "Inference", **row})
+    assert muster("workload", "wait", "hello", "--timeout", "20s").code == code
+    refused = muster("workload", "wait", "hello", "--for", "completed", "--timeout", "20s")
+    assert (refused.code, "hello is an inference, which never completes" in refused.err) == (2, True)
+
+
 @pytest.mark.parametrize("condition", ["running", "completed", "ended", "deleted", "stopped", "jsonpath={.phase}=x"])
 def test_a_wait_goes_on_while_it_may_become_so_and_ends_in_time(api: ShapeServer, muster: Any, condition: str) -> None:
     goes_through(api, {"phase": "Pending", "phaseMessage": "needs 8 GPUs"})

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from muster_client import (
     NULL,
     AsyncMuster,
     Conflict,
     EventsLost,
+    InferenceCreation,
+    InferenceSpec,
     InvalidRequest,
     LogsCut,
     Muster,
@@ -90,6 +93,16 @@ def test_what_was_submitted_is_in_the_next_list_and_every_page_is_of_one_moment(
     assert len(seen) == len(set(seen))
     assert later not in seen
     assert later in [row.id for row in muster.workloads(sort_by="name", descending=False)]
+
+
+def test_an_inference_is_submitted_and_waited_for_until_it_runs(served: Served, muster: Muster) -> None:
+    spec = InferenceSpec(image="server", serving_port=models.ServingPort(container=8000))
+    name = served.training()["name"]
+    made = muster.submit(InferenceCreation(name=name, project_id=served.project, cluster_id=served.cluster, spec=spec))
+    assert made.type == "Inference"
+    with pytest.raises(WaitTimeoutError):
+        muster.wait(made.id, timeout_seconds=0)
+    assert request.reached(msgspec.structs.replace(made, phase="Running"), ())
 
 
 @pytest.mark.anyio

@@ -1,6 +1,6 @@
 """Values of credentials are told to the agent that starts the run that needs them, sealed to it, and to nobody else.
 
-Requirement rows: S020, R10.
+Requirement rows: S018, S020, S057, R10.
 """
 
 import asyncio
@@ -12,12 +12,13 @@ import pytest
 
 from events.aggregate import ASSET, WORKLOAD
 from events.asset import CreateCredential, DeleteCredential, asset_key
-from events.cluster_protocol import RecipeRequest, RunPod, SealedValues, StartPod, sealed_about
+from events.cluster_protocol import Login, RecipeRequest, Registry, RunPod, SealedValues, StartPod, sealed_about
 from events.commit import Actor
 from events.ids import incarnation_id
 from events.subjects import agent_recipes_subject, credential_subject, recipes_subject
 from events.workload.commands import TransferWorkload
-from events.workload.fields.process import EnvironmentVariable, UserCredentialKey
+from events.workload.fields.process import EnvironmentVariable, ImagePullSecret, UserCredentialKey
+from events.workload.fields.storage import GitSecretRef, GitVolume, StorageSpec
 from services.runtime.credentials.kept import KeptCredentials
 from services.runtime.credentials.keys import KeyFileError, new_ring, read_public, read_ring, write_public, write_ring
 from services.runtime.credentials.rotate import rotate
@@ -53,8 +54,11 @@ class Agent:
             await answers.unsubscribe()
 
     def opened(self, recipe: RunPod) -> dict[str, str]:
+        return self.all_of(recipe).environment
+
+    def all_of(self, recipe: RunPod) -> SealedValues:
         about = sealed_about(CLUSTER_ID, recipe.pod_key, recipe.token)
-        return msgspec.json.decode(unseal(self.private, recipe.sealed, about), type=SealedValues).environment
+        return msgspec.json.decode(unseal(self.private, recipe.sealed, about), type=SealedValues)
 
 
 class Store:
@@ -67,13 +71,23 @@ class Store:
         write_public(self.public, read_ring(self.private))
         self.kept = KeptCredentials(world.requests)
 
-    async def credential(self, value: str, *, owner: str = OWNER, name: str = "wandb") -> str:
+    async def credential(
+        self,
+        value: str,
+        *,
+        owner: str = OWNER,
+        name: str = "wandb",
+        kind: str = "generic-secret",
+        data: dict[str, str] | None = None,
+    ) -> str:
         """Its id."""
         key = asset_key("credentials", "project", PROJECT_ID, name)
         value_id = incarnation_id(key, value)
-        await self.kept.put(owner, value_id, {"key": value}, read_public(self.public))
-        spec = {"credential": {"kind": "generic-secret", "keys": ["key"], "value": value_id}}
-        await self._world.decide(ASSET, key, CreateCredential(project_id=PROJECT_ID, name=name, spec=spec), value)
+        whole = {"key": value} if data is None else data
+        await self.kept.put(owner, value_id, whole, read_public(self.public))
+        spec = {"credential": {"kind": kind, "keys": sorted(whole), "value": value_id}}
+        creation = CreateCredential(project_id=PROJECT_ID, name=name, spec=spec)
+        await self._world.decide(ASSET, key, creation, f"{name} {value}")
         return (await self._world.store.load(ASSET, key)).state.asset_id
 
     async def delete(self, asset_id: str) -> None:
@@ -105,6 +119,64 @@ async def test_the_agent_that_asks_finds_the_value_and_no_other_key_opens_it(wor
         moved = msgspec.structs.replace(recipe, token=recipe.token + 1)
         with pytest.raises(SealError):
             agent.opened(moved)
+
+
+REGISTRY = {"url": "https://registry.example.com", "username": "ann", "password": "r-s3cr3t"}
+
+
+async def test_registries_and_logins_are_sealed_beside_the_variables(world: World, store: Store) -> None:
+    """S018, S057: by the kind and the keys of each credential."""
+    await store.credential("1", name="registry", kind="docker-registry", data=REGISTRY)
+    await store.credential("2", name="login", kind="password", data={"username": "ann", "password": "p-s3cr3t\n"})
+    await store.credential("3", name="token", data={"TOKEN": "t-s3cr3t"})
+    volumes = (
+        GitVolume(repository="https://a/b", path="/one", secret_ref=login("login")),
+        GitVolume(repository="https://a/b", path="/two", secret_ref=login("token", key="TOKEN")),
+        GitVolume(repository="https://a/b", path="/of-all"),
+        GitVolume(repository="https://a/b", path="/of-the-cluster", secret_ref=login("login", own=False)),
+    )
+    pulls = (ImagePullSecret(name="registry", user_credential=True), ImagePullSecret(name="of-the-cluster"))
+    async with serving(world.server, credential_key_file=store.private):
+        await world.create(command="true", image_pull_secrets=pulls, storage=StorageSpec(git=volumes))
+        await world.bind()
+        agent = Agent(world)
+        recipe = await agent.recipe(await world.wanted_is(StartPod))
+    assert recipe is not None
+    found = agent.all_of(recipe)
+    assert found.environment == {}
+    assert found.registries == (Registry(url=REGISTRY["url"], user="ann", password="r-s3cr3t"),)
+    assert found.logins == {
+        "/one": Login(user="ann", password="p-s3cr3t"),
+        "/two": Login(user="git", password="t-s3cr3t"),
+    }
+    assert recipe.container.pull_secrets == ("of-the-cluster",)
+    assert b"s3cr3t" not in msgspec.json.encode(recipe)
+
+
+UNFIT: list[tuple[str, dict[str, dict[str, str]], str]] = [
+    ("of another kind", {"one": {"key": "v"}}, "is of kind"),
+    ("twice", {"one": REGISTRY, "two": REGISTRY | {"username": "bob"}}, "are for one registry"),
+]
+
+
+@pytest.mark.parametrize(("made", "words"), [one[1:] for one in UNFIT], ids=[one[0] for one in UNFIT])
+async def test_what_no_image_can_be_pulled_with_is_told_as_why_it_cannot_run(
+    world: World, store: Store, made: dict[str, dict[str, str]], words: str
+) -> None:
+    for name, data in made.items():
+        kind = "docker-registry" if "url" in data else "generic-secret"
+        await store.credential(name, name=name, kind=kind, data=data)
+    pulls = tuple(ImagePullSecret(name=name, user_credential=True) for name in made)
+    async with serving(world.server, credential_key_file=store.private):
+        await world.create(command="true", image_pull_secrets=pulls)
+        await world.bind()
+        recipe = await Agent(world).recipe(await world.wanted_is(StartPod))
+    assert recipe is not None
+    assert (recipe.sealed, words in recipe.no_credentials) == (b"", True)
+
+
+def login(name: str, *, key: str | None = None, own: bool = True) -> GitSecretRef:
+    return GitSecretRef(name=name, user_credential=own, authentication_method="password", secret_key_of_password=key)
 
 
 async def test_a_run_that_needs_none_and_a_key_that_is_none_are_told_no_value(world: World, store: Store) -> None:

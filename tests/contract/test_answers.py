@@ -88,6 +88,7 @@ FULL_SPEC: dict[str, Any] = {
                     "size": "10Gi",
                     "accessModes": {"readWriteOnce": True, "readOnlyMany": False, "readWriteMany": True},
                     "volumeMode": "Filesystem",
+                    "addedAttrValues": [],
                 },
             },
             {"path": "/more", "existingPvc": True, "claimName": "more", "readOnly": True},

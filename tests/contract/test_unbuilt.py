@@ -122,7 +122,10 @@ def test_the_contracts_own_defaults_are_those_that_are_taken() -> None:
         ({"storage": []}, {"spec.storage"}),
         ({"security": True}, {"spec.security"}),
         ({"storage": {"s3": [{}], "dataVolume": [], "nonsense": []}}, {"spec.storage.s3", "spec.storage.nonsense"}),
-        ({"imagePullSecrets": [{"name": "a", "userCredential": True}]}, {"spec.imagePullSecrets[0].userCredential"}),
+        (
+            {"storage": {"git": [{"repository": "https://a/b", "path": "/a", "passwordSecret": "a"}]}},
+            {"spec.storage.git[0].passwordSecret"},
+        ),
     ],
 )
 def test_what_asks_for_something_is_named_and_what_asks_for_nothing_passes(

@@ -110,9 +110,10 @@ def test_no_example_is_forgotten_here() -> None:
         "compute",
         "template",
         "policy",
-        # These three are submitted in tests/api/test_credentials.py.
+        # These four are submitted in tests/api/test_credentials.py.
         "datasource",
         "credential",
+        "private",
         "with-credential",
         # These four run in test_kinds.py.
         "workspace",

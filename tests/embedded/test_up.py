@@ -48,11 +48,15 @@ def test_one_data_folder_lives_through_stops_and_mishaps(stack: Stack) -> None:
     processor time. The last two meet tables of another log, and no log at all.
     """
     hidden, copy = _first_start(stack)
+    asyncio.run(_make_the_tables_those_of_an_older_version(stack))
     api, running = stack.api(), _interrupted_by_ctrl_c(stack)
     subprocess.run(["cp", "-a", str(stack.data_dir), str(copy)], check=True)
     del stack.environment["MUSTER_LOG_MAX_BYTES"]
 
+    stack.output.clear()
     stack.start()
+    assert "of another version of Muster; made again from the log" in "".join(stack.output)
+    assert not DataDir(root=stack.data_dir).other_tables.exists()
     _nothing_is_lost(api, running)
     _a_log_keeps_the_room_that_it_was_given(api)
     _pods_see_neither(api, hidden, copy)
@@ -139,6 +143,13 @@ def _nothing_is_verified_of_a_copy_that_is_stopped(stack: Stack, copy: Path) -> 
         refused = stack.muster(*verb, "--data-dir", str(copy))
         assert (refused.returncode, f"no `muster up` runs on {copy}" in refused.stderr) == (9, True)
     assert stack.muster("log", "verify", "--data-dir", str(stack.data_dir)).returncode == 0
+
+
+async def _make_the_tables_those_of_an_older_version(stack: Stack) -> None:
+    data = DataDir(root=stack.data_dir)
+    tables = await asyncpg.connect(service_environment(data, data.ports())["MUSTER_POSTGRES_URL"])
+    await tables.execute("UPDATE muster.current_projection SET shape = 1")
+    await tables.close()
 
 
 async def _make_the_tables_those_of_another_log(stack: Stack) -> None:

@@ -25,11 +25,16 @@ from events.codec import (
 )
 from events.commit import About, Actor, BatchPart, CommitRecord, EventRecord
 from events.workload.fields.distribution import Distribution
-from events.workload.spec import NO_SPEC
+from events.workload.fields.inference import ServedModel, Serving, ServingPort
+from events.workload.spec import NO_SPEC, Inference
 from tests.events.given import NOW
 
 GOLDENS = Path(__file__).parent / "goldens"
 NO_DISTRIBUTION = msgspec.json.decode(msgspec.json.encode(Distribution(distributed_framework="PyTorch")))
+NO_INFERENCE = Inference(
+    serving=Serving(serving_port=ServingPort(container=1), model=ServedModel(name="m")), replicas=1
+)
+"""With all that one may have, and of that the defaults."""
 
 
 def without_later(section: dict[str, Any], golden: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -51,10 +56,13 @@ def test_every_registered_event_is_written_exactly_as_its_golden(name: str, vers
     written = bytes(encode_event(event).data)
     if "spec" in event.__struct_fields__:
         # A spec is stored whole: it has the fields, too, that came after its golden, each with its default.
-        whole, spec = msgspec.json.decode(written), msgspec.json.decode(golden)["spec"]
-        whole["spec"] = without_later(whole["spec"], spec, msgspec.json.decode(msgspec.json.encode(NO_SPEC)))
+        whole, before = msgspec.json.decode(written), msgspec.json.decode(golden)
+        for part, defaults in (("spec", NO_SPEC), ("inference", NO_INFERENCE)):
+            if before.get(part) is not None:
+                told = msgspec.json.decode(msgspec.json.encode(defaults))
+                whole[part] = without_later(whole[part], before[part], told)
         if (distributed := whole.get("distributed")) is not None:
-            told = msgspec.json.decode(golden)["distributed"]["distribution"]
+            told = before["distributed"]["distribution"]
             distributed["distribution"] = without_later(distributed["distribution"], told, NO_DISTRIBUTION)
         written = msgspec.json.encode(whole)
     assert written == golden

@@ -22,7 +22,7 @@ KNOWN: Final = {
     "project": (9, "819307d1e923"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (14, "332e4e8b9781"),
+    "workload": (14, "8dc77ea50c50"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 

@@ -20,7 +20,8 @@ from events.workload.commands import (
     ScaleInference,
     SuspendWorkload,
 )
-from events.workload.fields.inference import Autoscaling, ServedModel, Serving, ServingPort
+from events.workload.fields.inference import Autoscaling, ModelCredential, ServedModel, Serving, ServingPort
+from events.workload.fields.process import UserCredentialKey
 from events.workload.pod import PodRef
 from events.workload.spec import Inference, TrainingSpec
 from events.workload.state import WorkloadScaled, bindable
@@ -101,6 +102,16 @@ def test_replicas_find_their_port_and_their_model_in_their_environment() -> None
     told = {variable.name: variable.value for variable in pod_set.template.environment}
     assert told == {"PORT": "8000", "MODEL_ID": "org/model"}
     assert pod_set.minimum == 0, "replicas start each for itself"
+
+
+def test_the_token_for_a_models_catalog_is_a_variable_of_the_owners_credential() -> None:
+    """S067."""
+    for given, key in ((None, "HF_TOKEN"), ("token", "token")):
+        story = Story()
+        story.when(inference(model=ServedModel(name="org/model", credential=ModelCredential(name="hf", key=given))))
+        (pod_set,) = story.state.pod_sets
+        (token,) = (one for one in pod_set.template.environment if one.name == "HF_TOKEN")
+        assert (token.value, token.user_credential) == (None, UserCredentialKey(name="hf", key=key))
 
 
 def test_more_replicas_are_further_pods_beside_those_that_run() -> None:

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.kubernetes
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PATHS = {
     "Pod": "pods",
+    "Secret": "secrets",
     "Service": "services",
     "ConfigMap": "configmaps",
     "PersistentVolumeClaim": "persistentvolumeclaims",

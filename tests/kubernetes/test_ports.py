@@ -10,8 +10,12 @@ import pytest
 from development.kubernetes.control_plane import ControlPlane
 from events.workload.exposure import FIRST_NODE_PORT, LAST_NODE_PORT
 from events.workload.pod_sets import ContainerPort
+from services.agent.backends.kubernetes.act.node_ports import NodePorts, NodePortTakenError
+from services.agent.backends.kubernetes.read.nodes import Readiness
+from services.agent.backends.kubernetes.read.view import View
 from tests.agent.given import KEY
 from tests.kubernetes.given import KubernetesWatched, open_kubernetes
+from tests.support.kube import client_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]
 
@@ -33,7 +37,9 @@ async def services(cluster: KubernetesWatched) -> dict[str, dict[str, Any]]:
     return {one["spec"]["type"]: one["spec"] for one in found}
 
 
-async def test_the_ports_of_a_pod_have_services_that_go_with_it(cluster: KubernetesWatched) -> None:
+async def test_the_ports_of_a_pod_have_services_that_go_with_it(
+    cluster: KubernetesWatched, control_plane: ControlPlane
+) -> None:
     """S030, S031."""
     ports = (
         ContainerPort(container=6006, service="ClusterIP", external=81),
@@ -60,6 +66,18 @@ async def test_the_ports_of_a_pod_have_services_that_go_with_it(cluster: Kuberne
     failed = await cluster.until("failed", key=OTHER)
     assert (failed.reason, failed.exit_code) == ("node_port_taken", None)
     assert f"node port {TAKEN} of the cluster is in use" in failed.message
+    # Two that ask in the same moment, before anything of either is there: the server would tell both that it is free.
+    view = View(
+        "c", fence=lambda _: 0, readiness=Readiness(not_ready_seconds=5, lost_seconds=5), is_place=lambda _: True
+    )
+    at_once = (ContainerPort(container=80, service="NodePort", external=TAKEN + 1),)
+    one, two = (cluster.pod(workload_id=f"w-{name}", workload_name=name, ports=at_once) for name in ("one", "two"))
+    async with client_of(control_plane) as client:
+        node_ports = NodePorts(client, view, "c")
+        answers = await asyncio.gather(
+            *(node_ports.chosen(run, cluster.namespace) for run in (one, two, one)), return_exceptions=True
+        )
+    assert [isinstance(answer, NodePortTakenError) for answer in answers] == [False, True, False]
     # A second pod of the first one shares its Services.
     await cluster.backend.apply(cluster.pod(pod_key=f"{KEY[:-1]}1", ports=ports))
     assert {one.external for one in (await cluster.until("running", key=f"{KEY[:-1]}1")).address.ports} == set(  # pyright: ignore[reportOptionalMemberAccess]

@@ -47,6 +47,10 @@ def config_map(labels: dict[str, str], *, name: str = "m") -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": labels}, "binaryData": {"part": "AAAA"}}
 
 
+def secret(labels: dict[str, str], *, name: str = "muster-credentials-s", type_: str = "Opaque") -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": labels}, "type": type_, "data": {"variable.TOKEN": "AAAA"}}
+
+
 def claim(labels: dict[str, str], *, name: str = "v") -> dict[str, Any]:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     return {"metadata": {"name": name, "labels": labels}, "spec": spec}
@@ -73,6 +77,8 @@ NEEDED: list[tuple[str, str, Any]] = [
     ("DELETE", f"/api/v1/namespaces/{PROJECT}/services/ours", None),
     ("POST", f"/api/v1/namespaces/{PROJECT}/configmaps", config_map(OURS)),
     ("DELETE", f"/api/v1/namespaces/{PROJECT}/configmaps/ours", None),
+    ("POST", f"/api/v1/namespaces/{PROJECT}/secrets", secret(OURS)),
+    ("DELETE", f"/api/v1/namespaces/{PROJECT}/secrets/muster-credentials-ours", None),
     ("GET", "/api/v1/persistentvolumeclaims", None),
     ("POST", f"/api/v1/namespaces/{PROJECT}/persistentvolumeclaims", claim(OURS)),
     ("GET", f"/api/v1/namespaces/{PROJECT}/persistentvolumeclaims/theirs", None),
@@ -87,7 +93,10 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("GET", f"/api/v1/namespaces/{OWN}/secrets", None),
     ("GET", f"/api/v1/namespaces/{OWN}/secrets/muster-agent-connection", None),
     ("GET", f"/api/v1/namespaces/{OTHER}/secrets/s", None),
-    ("POST", f"/api/v1/namespaces/{OTHER}/secrets", {"metadata": {"name": "s"}}),
+    ("GET", f"/api/v1/namespaces/{PROJECT}/secrets", None),
+    ("GET", f"/api/v1/namespaces/{PROJECT}/secrets/muster-credentials-ours", None),
+    ("PATCH", f"/api/v1/namespaces/{PROJECT}/secrets/muster-credentials-ours", {"data": {"a": "AAAA"}}),
+    ("DELETE", f"/api/v1/namespaces/{PROJECT}/secrets", None),
     ("GET", f"/api/v1/namespaces/{OTHER}/configmaps", None),
     ("GET", f"/api/v1/namespaces/{PROJECT}/configmaps/ours", None),
     ("PATCH", f"/api/v1/namespaces/{PROJECT}/configmaps/ours", {"data": {"a": "b"}}),
@@ -159,6 +168,17 @@ OUT_OF_POLICY: list[tuple[str, str, Any, str]] = [
     ("POST", f"/api/v1/namespaces/{PROJECT}/configmaps", config_map({}), "somebody else's"),
     ("DELETE", f"/api/v1/namespaces/{PROJECT}/configmaps/theirs", None, "somebody else's"),
     ("DELETE", f"/api/v1/namespaces/{OTHER}/configmaps/ours", None, "and not in kube-system"),
+    ("POST", f"/api/v1/namespaces/{OTHER}/secrets", secret(OURS), "and not in kube-system"),
+    ("POST", f"/api/v1/namespaces/{OWN}/secrets", secret(OURS), "and not in muster-system"),
+    ("POST", f"/api/v1/namespaces/{PROJECT}/secrets", secret({}), "somebody else's"),
+    ("POST", f"/api/v1/namespaces/{PROJECT}/secrets", secret(OURS, name="s"), "are called muster-credentials-"),
+    (
+        "POST",
+        f"/api/v1/namespaces/{PROJECT}/secrets",
+        secret(OURS, type_="kubernetes.io/bootstrap-token"),
+        "nothing that Kubernetes adds to",
+    ),
+    ("DELETE", f"/api/v1/namespaces/{PROJECT}/secrets/muster-credentials-theirs", None, "somebody else's"),
     ("DELETE", f"/api/v1/namespaces/{OWN}/configmaps/ours", None, "and not in muster-system"),
 ]
 """What rights allow and the policy does not, and words of the refusal."""
@@ -184,6 +204,7 @@ def installed(control_plane: ControlPlane) -> ControlPlane:
         admin("POST", f"/api/v1/namespaces/{PROJECT}/services", service(labels, name=name))
         admin("POST", f"/api/v1/namespaces/{PROJECT}/configmaps", config_map(labels, name=name))
         admin("POST", f"/api/v1/namespaces/{PROJECT}/persistentvolumeclaims", claim(labels, name=name))
+        admin("POST", f"/api/v1/namespaces/{PROJECT}/secrets", secret(labels, name=f"muster-credentials-{name}"))
     for namespace in (OWN, OTHER):
         admin("POST", f"/api/v1/namespaces/{namespace}/configmaps", config_map(OURS, name="ours"))
     method, path, body, _ = OUT_OF_POLICY[0]

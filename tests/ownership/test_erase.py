@@ -16,10 +16,19 @@ from events.actors import Person, actor_key
 from events.audit import AuditRecord, Speaker
 from events.cluster import SetOwnershipProtection
 from events.project import CreateProject, GrantProjectRole
-from events.subjects import ACTORS_STREAM, AUDIT_STREAM, REFUSALS_STREAM, actor_subject, audit_subject
+from events.subjects import (
+    ACTORS_STREAM,
+    AUDIT_STREAM,
+    REFUSALS_STREAM,
+    actor_subject,
+    audit_subject,
+    credential_subject,
+)
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from events.workload.commands import DeleteWorkload
 from services.runtime.backup.source import Source
+from services.runtime.credentials.kept import KeptCredentials
+from services.runtime.credentials.keys import new_ring
 from services.runtime.identity.actors import Actors
 from services.runtime.identity.erase import NOBODY, Erased, EraseError, erase
 from services.runtime.nats.calls import call
@@ -116,6 +125,28 @@ async def test_the_name_is_found_in_no_file_of_the_server_and_every_record_stays
     assert told
     assert all(repr(actor) in message for message in told)
     assert not (await erased(path.server)).anything
+
+
+async def test_the_values_of_a_persons_credentials_go_with_them_and_those_of_others_stay(
+    path: CommandPath, nc: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor, ring = await lived(path), new_ring()
+    kept = KeptCredentials(Requests(nc))
+    for owner in (actor, "a_of_somebody_else"):
+        await kept.put(owner, f"id-{owner}", {"key": f"of {owner}"}, ring.public)
+    ask = Requests.ask
+
+    async def storing(self: Requests, subject: str, *given: Any, **more: Any) -> bytes:
+        """The person stores one more while they are being forgotten."""
+        if subject == call("STREAM.MSG.DELETE", ACTORS_STREAM):
+            await kept.put(actor, "late", {"key": "late"}, ring.public)
+        return await ask(self, subject, *given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Requests, "ask", storing)
+        assert (await erased(path.server)).actors == [actor]
+    assert await kept.subjects() == [credential_subject("a_of_somebody_else", "id-a_of_somebody_else")]
+    assert await kept.get("a_of_somebody_else", "id-a_of_somebody_else", ring) == {"key": "of a_of_somebody_else"}
 
 
 async def test_an_id_is_no_name_and_the_audit_keeps_whom_it_speaks_of(path: CommandPath) -> None:

@@ -137,6 +137,7 @@ async def proxy(given: Given, *, secret: str = "s" * 24, **limits: Any) -> Async
         "idle_seconds": 20.0,
         "most_bytes": 1024 * 1024,
         "most_connections": 100,
+        "most_connections_per_address": 100,
         "address": ADDRESS,
         **limits,
     }
@@ -145,8 +146,8 @@ async def proxy(given: Given, *, secret: str = "s" * 24, **limits: Any) -> Async
         routes=given.routes,
         replicas=InTurn(given.routes, most=most),
         sessions=Sessions(secret),
-        verify=verify,
-        account_there=lambda _: False,
+        verify=numbers.pop("verify", verify),
+        account_there=numbers.pop("account_there", lambda _: False),
         **numbers,
     )
     server = await asyncio.start_server(door.serve, "127.0.0.1", 0)

@@ -2,16 +2,24 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
 
+from events.service_accounts import TOKEN_PREFIX
 from events.workload.commands import DeleteWorkload
+from events.workload.exposure import Access
 from events.workload.fields.connections import ExposedUrl
 from services.proxy import wire
+from services.proxy.authorize import objection
+from services.runtime.identity.authentication import Identity
+from services.runtime.identity.identities import NEVER
+from services.runtime.identity.member import Member
 from tests.proxy.given import CONTAINER, Given, echo, head_of, program, proxy, url
 from tests.support.lives import FIRST
 
@@ -181,10 +189,13 @@ async def test_a_browser_signs_in_once_with_a_ticket_and_its_cookie_is_good_for_
         for foreign in (
             {"origin": "http://two.apps.test:8083"},
             {"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"},
+            {"sec-fetch-site": "same-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
         ):
             assert (await client.post(f"{base}/", headers={"host": host, **cookie, **foreign})).status_code == 403
         navigated = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
-        assert (await client.get(f"{base}/", headers={"host": host, **cookie, **navigated})).status_code == 200
+        for within in ({}, {"sec-fetch-dest": "document"}):
+            answer = await client.get(f"{base}/", headers={"host": host, **cookie, **navigated, **within})
+            assert answer.status_code == 200
 
 
 async def test_who_signed_in_to_a_workload_is_not_signed_in_to_the_next_one_of_its_address() -> None:
@@ -454,3 +465,104 @@ async def test_who_has_gone_is_not_waited_for() -> None:
         asking.cancel()
         async with asyncio.timeout(20):
             await gone.wait()
+
+
+async def test_a_pod_gets_one_length_and_no_header_that_it_could_take_for_one_of_the_proxys() -> None:
+    async with served() as (client, host):
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        writer.write(
+            f"POST / HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer alice-token\r\nContent-Length: 3\r\n"
+            "Transfer-Encoding: chunked\r\nX_Forwarded_For: 6.6.6.6\r\nX_Real-IP: 6.6.6.6\r\nTransfer_Encoding: x\r\n"
+            "Cookie_: a\r\nMy_Own: 1\r\n\r\n5\r\nhello\r\n0\r\n\r\n".encode()
+        )
+        head = await head_of(reader)
+        told = (await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))).lower()
+        writer.close()
+    assert b"transfer-encoding: chunked" in told
+    assert b"content-length" not in told
+    assert b"6.6.6.6" not in told
+    assert b"transfer_encoding" not in told
+    assert b"my_own: 1" in told
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ("OPTIONS *", 400),
+        ("GET /.muster/sign-in?ticket=x", 400),
+        ("GET /.muster/sign-in?" + "&".join(f"f{number}=x" for number in range(9)), 400),
+        ("GET /.muster/else", 404),
+        ("POST /.muster/sign-out", 204),
+        ("GET /", 401),
+    ],
+)
+async def test_a_stranger_is_answered_and_keeps_no_connection(asked: str, status: int) -> None:
+    async with served() as (client, host):
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        writer.write(f"{asked} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        async with asyncio.timeout(20):
+            said = await reader.read()
+        writer.close()
+    assert said.startswith(f"HTTP/1.1 {status} ".encode())
+    assert b"connection: close" in said
+
+
+async def test_one_address_takes_no_more_connections_than_its_share() -> None:
+    async with served(most_connections_per_address=2) as (client, host):
+        idle = [await asyncio.open_connection("127.0.0.1", client.base_url.port) for _ in range(2)]
+        headers = {"host": host, **ALICE}
+        refused = await client.get("/", headers=headers)
+        assert refused.status_code == 429
+        assert "MUSTER_PROXY_MAX_CONNECTIONS_PER_ADDRESS" in refused.json()["message"]
+        elsewhere = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+        async with httpx.AsyncClient(base_url=client.base_url, transport=elsewhere) as other:
+            assert (await other.get("/", headers=headers)).status_code == 200
+        for _, writer in idle:
+            writer.close()
+        async with asyncio.timeout(20):
+            while (await client.get("/", headers=headers)).status_code == 429:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("case", ["a token that expires", "a cookie that expires", "an account whose token was taken"])
+async def test_a_tunnel_ends_with_what_let_it_in(case: str) -> None:
+    """Else who may no longer open an address would keep a websocket for as long as anything moves in it."""
+    there, account = [True], f"{TOKEN_PREFIX}{'x' * 32}"
+    passed, in_an_hour = [0.0], datetime.now(UTC) + timedelta(hours=1)
+
+    async def identity(token: str) -> Identity:
+        assert token in {account, "alice-token"}
+        return Identity(iss="muster", sub="alice", expires_at=in_an_hour if token == "alice-token" else NEVER)
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+        while data := await reader.read(100):
+            writer.write(data)
+            await writer.drain()
+
+    limits: dict[str, Any] = {"verify": identity, "account_there": lambda _: there[0], "look_seconds": 0.05}
+    limits["clock"] = lambda: time.time() + passed[0]
+    async with served(handler, **limits) as (client, host):
+        signed_in = {"authorization": f"Bearer {account if 'account' in case else 'alice-token'}"}
+        if "cookie" in case:
+            told = await client.post("/.muster/sign-in", headers={"host": host, **signed_in})
+            path = httpx.URL(told.json()["url"]).raw_path.decode()
+            answer = await client.get(path, headers={"host": host})
+            signed_in = {"cookie": answer.headers["set-cookie"].partition(";")[0]}
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in {"host": host, **signed_in}.items())
+        writer.write(f"GET /ws HTTP/1.1\r\n{lines}Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n".encode())
+        assert (await head_of(reader)).startswith(b"HTTP/1.1 101")
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"hello"
+        there[0], passed[0] = "account" not in case, 0.0 if "account" in case else 7200.0
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""
+        writer.close()
+
+
+def test_a_name_is_another_where_letters_beyond_ascii_only_look_alike() -> None:
+    access = Access("authorizedUsers", ("kate@example.com",))
+    assert objection(access, Member(names=("KATE@Example.com",))) == ""
+    assert objection(access, Member(names=("\u212aate@example.com",)))

@@ -125,13 +125,47 @@ async def test_requests_wait_for_the_first_replica_and_are_counted_while_they_do
         assert load(held, given) == InferenceLoad(workload_id=given.workload_id, arrived=2, held=2)
         assert asked == ["now", "now"], "the autoscaler hears of it at once"
         given.scale(1, 0)
-        held.moved()
+        held.moved(given.routes.moved())
         await asyncio.sleep(0)
         assert not any(request.done() for request in requests), "it starts"
         given.up(0, 4001)
-        held.moved()
+        held.moved(given.routes.moved())
         assert [await request for request in requests] == [Target("127.0.0.1", 4001)] * 2
     assert load(held, given) == InferenceLoad(workload_id=given.workload_id, answered=2)
+
+
+async def test_who_waits_looks_again_where_their_own_workload_has_changed_and_not_at_every_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands may wait, and the log moves all the time."""
+    given = Inferred()
+    given.routes.moved()
+    looks = 0
+
+    def looking(route: Route) -> bool:
+        nonlocal looks
+        looks += 1
+        return may_come(route)
+
+    may_come = given.routes.may_come
+    monkeypatch.setattr(given.routes, "may_come", looking)
+    held = holding(given)
+    async with asking(held, given.route, count=2):
+        before = looks
+        for number in range(5):
+            key = given.workload(f"another-{number}")
+            assert given.workload_id not in (given.routes.moved() or ())
+            given.runs(key, 4100 + number)
+            held.moved(given.routes.moved())
+            await asyncio.sleep(0)
+        assert looks == before
+        given.scale(2, 1)
+        held.moved(given.routes.moved())
+        await asyncio.sleep(0)
+        assert looks == before + 2
+        held.moved(None)
+        await asyncio.sleep(0)
+        assert looks == before + 4
 
 
 async def test_no_more_wait_than_may_and_none_for_ever() -> None:
@@ -164,7 +198,7 @@ async def test_who_goes_while_waiting_takes_no_place_and_is_no_load() -> None:
     assert load(held, given).held == 0
     given.up(0, 4001)
     went.clear()
-    held.moved()
+    held.moved(given.routes.moved())
     async with held.one(given.route, went.wait) as target:
         assert target.port == 4001
 
@@ -175,7 +209,7 @@ async def test_nobody_waits_for_one_that_is_suspended() -> None:
     async with asking(held, given.route, count=1) as (request,):
         assert given.world.do("workload", given.key, SuspendWorkload(workload_id=given.workload_id)) is None
         given.follow()
-        held.moved()
+        held.moved(given.routes.moved())
         with pytest.raises(NoReplicaError, match="is Stopped"):
             await request
     with pytest.raises(NoReplicaError, match="is Stopped"):
@@ -230,7 +264,7 @@ async def test_a_replica_that_runs_and_takes_no_connections_yet_is_waited_for() 
         assert (request.done(), load(held, given).held) == (False, 1)
         given.up(1, 4002)
         loaded.add(4002)
-        held.moved()
+        held.moved(given.routes.moved())
         assert (await request).port == 4002
     async with held.one(given.route) as target:
         assert target.port == 4002

@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 from events.aggregate import WORKLOAD
+from events.ids import cluster_key, incarnation_id
 from events.workload.commands import DeleteWorkload, PodFact, ResumeWorkload, SuspendWorkload
 from events.workload.pod import PodAddress, PodRef, PortAddress
 from services.proxy.routes import Bounds, Routes, Target
+from services.proxy.service import bounds_of
+from services.runtime.process.settings import Settings
 from tests.proxy.given import CONTAINER, Given, url
 from tests.support.lives import FIRST
 
@@ -72,6 +75,28 @@ def test_on_kubernetes_it_forwards_to_networks_of_pods_alone_and_to_the_port_tha
     # What an agent says of the port does not count there.
     given.runs(key, 6443, host=host)
     assert targets(given, key) == ((Target(host, CONTAINER),) if reached else ())
+
+
+def test_a_network_of_one_cluster_is_reached_by_what_its_agent_says_and_by_no_other_agents_word() -> None:
+    """Else whoever has the agent of one cluster, and a workload there, reaches the pods of another."""
+    given = Given("kubernetes")
+    keys = given.workload("tool"), given.workload("other")
+    given.runs(keys[0], CONTAINER, host="10.244.3.4")
+    given.runs(keys[1], CONTAINER, host="10.99.0.1")
+    another = incarnation_id(cluster_key("another"), "add")
+    for cluster_id, reached in ((given.cluster, [1, 1]), (another, [0, 1])):
+        settings = Settings(proxy_pod_networks=f" {cluster_id.upper()}=10.244.0.0/16,10.99.0.0/16")
+        routes = Routes(bounds_of(settings))
+        for commit in given.world.commits:
+            routes.apply(commit)
+        found = [routes.find(given.host(key).partition(".")[0]) for key in keys]
+        assert [len(routes.targets(route)) for route in found if route is not None] == reached
+
+
+@pytest.mark.parametrize("text", ["x=10.0.0.0/8", "10.0.0.1/8", "46f10f9e-1d49-8cef-b3ea-3d8f6e20e367=pods"])
+def test_a_setting_that_names_no_network_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no network in CIDR form|is no id of a cluster"):
+        Settings(proxy_pod_networks=text)
 
 
 def test_a_proxy_of_one_cluster_serves_no_other() -> None:

@@ -20,7 +20,7 @@ from services.scheduler.patterns import worth_of_rest
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.room import Room, View
 from services.scheduler.snapshot import NodeTable
-from services.scheduler.worth import LEAST_ROOM, Worth
+from services.scheduler.worth import BY_SCARCITY, LEAST_ROOM, Worth
 from tests.scheduler.world import GIB, World
 
 WORTH: list[tuple[str, dict[int, float], dict[int, int]]] = [
@@ -132,7 +132,7 @@ def plainly_useful(facts: dict[str, Any], free: list[int], shape: Weighed) -> fl
     return 0.3 * sum(enough) + 0.7 * usable
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(clusters, mixes)
 def test_nodes_are_worth_what_a_plain_count_says(cluster: list[dict[str, Any]], mix: tuple[Weighed, ...]):
     table = table_of(cluster)
@@ -150,7 +150,7 @@ def test_nodes_are_worth_what_a_plain_count_says(cluster: list[dict[str, Any]], 
     for each in shapes:
         total = sum(plainly_useful(facts, free_of(facts), each) for facts in here)
         scarce = max(total / (1000 * sum(facts["gpu_count"] for facts in here)), LEAST_ROOM)
-        weights.append(each.weight * scarce**-2)
+        weights.append(each.weight * scarce**-BY_SCARCITY)
     by_node = [[plainly_useful(facts, free_of(facts), each) for each in shapes] for facts in cluster]
     if not any(each.shape.request.gpu_memory_bytes for each in mix):  # their size differs from node to node
         sizes = [each.shape.request.gpu_devices * each.shape.request.gpu_milli / 1000 for each in shapes]
@@ -163,7 +163,7 @@ def free_of(facts: dict[str, Any]) -> list[int]:
     return [1000] * max(facts["gpu_count"] - facts["foreign_gpus"], 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(clusters, mixes, st.lists(requests, min_size=1, max_size=3), st.lists(st.integers(0, 2), max_size=14))
 def test_what_is_kept_about_nodes_is_what_looking_anew_finds(
     cluster: list[dict[str, Any]], mix: tuple[Weighed, ...], wanted: list[PodRequest], order: list[int]

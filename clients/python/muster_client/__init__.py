@@ -27,6 +27,8 @@ from muster_client.model import NULL
 from muster_client.models import (
     DistributedCreation,
     DistributedSpec,
+    InferenceCreation,
+    InferenceSpec,
     MasterSpec,
     TrainingCreation,
     TrainingSpec,
@@ -44,6 +46,8 @@ __all__ = [
     "DistributedSpec",
     "EventsLost",
     "Gone",
+    "InferenceCreation",
+    "InferenceSpec",
     "InvalidRequest",
     "LogsCut",
     "MasterSpec",

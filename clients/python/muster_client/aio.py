@@ -167,7 +167,11 @@ class AsyncMuster:
     # -- Workloads -----------------------------------------------------------------------------------------------------
 
     async def submit(
-        self, workload: models.TrainingCreation | models.DistributedCreation | models.WorkspaceCreation
+        self,
+        workload: models.TrainingCreation
+        | models.DistributedCreation
+        | models.WorkspaceCreation
+        | models.InferenceCreation,
     ) -> models.Workload:
         """Submit a workload of any kind. Once this returns, it is stored."""
         match workload:
@@ -177,6 +181,8 @@ class AsyncMuster:
                 made = await self.send(operations.create_distributed(workload))
             case models.WorkspaceCreation():
                 made = await self.send(operations.create_workspace(workload))
+            case models.InferenceCreation():
+                made = await self.send(operations.create_inference(workload))
         return await self.get(made.workload_id)
 
     async def get(self, workload_id: str) -> models.Workload:
@@ -198,7 +204,8 @@ class AsyncMuster:
     async def wait(
         self, workload_id: str, *phases: models.Phase | str, timeout_seconds: float = 3_600.0
     ) -> models.Workload:
-        """Wait until it is in one of the phases, by default Completed. `Deleted` counts as one, too.
+        """Wait until it is in one of the phases, by default Completed; an inference, which never completes, Running.
+        `Deleted` counts as one, too.
 
         What has completed has been Running, too. Raises WorkloadEnded where it ends otherwise, with the reason, and
         WaitTimeoutError, with what it waits for.
@@ -206,7 +213,7 @@ class AsyncMuster:
         began = time.monotonic()
         while True:
             workload = await self.get(workload_id)
-            if reached(workload, phases or ("Completed",)):
+            if reached(workload, phases):
                 return workload
             spent = time.monotonic() - began
             if spent >= timeout_seconds:

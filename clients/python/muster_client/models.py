@@ -1828,7 +1828,7 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     kubernetes.
     """
     image_pull_secrets: list[ImagePullSecret] | None = None
-    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets and credentials to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -1921,7 +1921,9 @@ class EvaluatedField(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     asset and its name.
     """
     locked: bool
-    """Whether a policy lets nobody change it."""
+    """Whether a policy lets nobody change it: also where it is blocked."""
+    blocked: bool
+    """Whether a policy lets nobody give it."""
     required: bool
     """Whether it must have a value."""
     can_add: bool | None = None
@@ -1982,7 +1984,7 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     kubernetes.
     """
     image_pull_secrets: list[ImagePullSecret] | None = None
-    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets and credentials to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -2083,7 +2085,7 @@ class MasterSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     kubernetes.
     """
     image_pull_secrets: list[ImagePullSecret] | None = None
-    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets and credentials to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -2122,7 +2124,7 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     kubernetes.
     """
     image_pull_secrets: list[ImagePullSecret] | None = None
-    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets and credentials to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -2207,7 +2209,7 @@ class InferenceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     kubernetes.
     """
     image_pull_secrets: list[ImagePullSecret] | None = None
-    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets and credentials to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -2299,7 +2301,7 @@ class EnvironmentSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     kubernetes.
     """
     image_pull_secrets: list[ImagePullSecret] | None = None
-    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets and credentials to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -2391,7 +2393,7 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     kubernetes.
     """
     image_pull_secrets: list[ImagePullSecret] | None = None
-    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets and credentials to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -2546,13 +2548,15 @@ class GitSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Body of a request: GitSource."""
 
     repository: str | None = None
-    """Address of the repository, beginning with https:// or http://. It must be readable for everybody. Mandatory."""
+    """Address of the repository, beginning with https:// or http://; with secretRef, with https://. Mandatory."""
     branch: str | None = None
     """Branch. Default: that of the repository."""
     revision: str | None = None
     """Commit or tag. Default: the newest commit of the branch."""
     path: str | None = None
     """Absolute path at which the pod finds it. Mandatory."""
+    secret_ref: GitSecretRef | None = None
+    """With what it is cloned. Default: nothing, since everybody may read it."""
 
 
 class NfsSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2654,7 +2658,7 @@ class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_de
     kubernetes.
     """
     image_pull_secrets: list[ImagePullSecret] | None = None
-    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets and credentials to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -2816,7 +2820,7 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     kubernetes.
     """
     image_pull_secrets: list[ImagePullSecret] | None = None
-    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets and credentials to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -2998,7 +3002,7 @@ class WorkspaceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     kubernetes.
     """
     image_pull_secrets: list[ImagePullSecret] | None = None
-    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets and credentials to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -3152,7 +3156,7 @@ class InferenceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     kubernetes.
     """
     image_pull_secrets: list[ImagePullSecret] | None = None
-    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets and credentials to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -3517,7 +3521,7 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     kubernetes.
     """
     image_pull_secrets: list[ImagePullSecret] | None = None
-    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets and credentials to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: str | None = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: str | None = None
@@ -5322,7 +5326,11 @@ class ImagePullSecret(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Body of a request: ImagePullSecret."""
 
     name: str | None = None
-    """Name of a Secret in the project's namespace. Mandatory."""
+    """Name of a Secret in the project's namespace, or of a credential. Mandatory."""
+    user_credential: bool | None = None
+    """Whether it is a credential of who submits, of kind docker-registry, as it is when the pod starts. Default:
+    no, it is a Secret.
+    """
     exclude: bool | None = None
     """Whether to drop the Secret of this name that a template or an environment sets."""
 
@@ -5605,6 +5613,27 @@ class ServedModel(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Catalog that has the model. Default: HuggingFace, the only one so far."""
     name: str | None = None
     """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
+    credential: ModelCredential | None = None
+    """With what the replicas sign in to the catalog. Default: nothing, since everybody may have the model."""
+
+
+class GitSecretRef(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: GitSecretRef."""
+
+    name: str | None = None
+    """Name of a Secret in the project's namespace, or of a credential. Mandatory within secretRef."""
+    user_credential: bool | None = None
+    """Whether it is a credential of who submits, as it is when the pod starts. Default: no, it is a Secret, which
+    only clusters of kind kubernetes have.
+    """
+    authentication_method: GitSecretRefAuthenticationMethod | None = None
+    """password: a user name with a password or an access token, the only one so far. Mandatory within secretRef."""
+    secret_key_of_user: str | None = None
+    """Key that holds the user name. Default: User of a Secret, username of a credential; where it has no such key,
+    the user is called git.
+    """
+    secret_key_of_password: str | None = None
+    """Key that holds the password or token. Default: Password of a Secret, password of a credential."""
 
 
 class TextRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5868,6 +5897,8 @@ class ServedModelRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Rules of catalog."""
     name: TextRules | None = None
     """Rules of name."""
+    credential: ModelCredentialRules | None = None
+    """Rules of credential."""
     locked: bool | None = None
     """Whether all of it must stay as the policy has it."""
     blocked: bool | None = None
@@ -7219,13 +7250,15 @@ class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     name: str | None = None
     """Name of this item, unique among all volumes."""
     repository: str | None = None
-    """Address of the repository, beginning with https:// or http://. It must be readable for everybody. Mandatory."""
+    """Address of the repository, beginning with https:// or http://; with secretRef, with https://. Mandatory."""
     branch: str | None = None
     """Branch. Default: that of the repository."""
     revision: str | None = None
     """Commit or tag. Default: the newest commit of the branch."""
     path: str | None = None
     """Absolute path at which the pod finds it. Mandatory."""
+    secret_ref: GitSecretRef | None = None
+    """With what it is cloned. Default: nothing, since everybody may read it."""
     exclude: bool | None = None
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
@@ -7339,6 +7372,17 @@ class SweepParameter(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Its values, in order; at most 10,000. Mandatory."""
 
 
+class ModelCredential(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ModelCredential."""
+
+    name: str | None = None
+    """Name of the credential; its value is taken as it is when a replica starts. Replicas find the token in the
+    variable HF_TOKEN. Mandatory within credential.
+    """
+    key: str | None = None
+    """Key of the credential that holds the token. Default: HF_TOKEN."""
+
+
 class NumberRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NumberRules."""
 
@@ -7415,6 +7459,19 @@ class ListRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Whether nobody may give it: only what is there anyway is possible."""
     can_add: bool | None = None
     """False: only items that the policy has in it are possible."""
+
+
+class ModelCredentialRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ModelCredentialRules."""
+
+    name: TextRules | None = None
+    """Rules of name."""
+    key: TextRules | None = None
+    """Rules of key."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
 
 
 class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7887,6 +7944,7 @@ if TYPE_CHECKING:
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
     type DistributedSpecMpiLauncherCreationPolicy = Literal["AtStartup", "WaitForWorkersReady"]
     type Framework = Literal["JAX", "MPI", "PyTorch", "TensorFlow", "XGBoost"]
+    type GitSecretRefAuthenticationMethod = Literal["password", "ssh-key"]
     type HappeningAbout = Literal["asset", "cluster", "department", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
     type HistoryLostCause = Literal["log_restored", "message_voided"]
@@ -8107,6 +8165,7 @@ else:
     DistributedSpecCleanPodPolicy = str
     DistributedSpecMpiLauncherCreationPolicy = str
     Framework = str
+    GitSecretRefAuthenticationMethod = str
     HappeningAbout = str
     HealthStatus = str
     HistoryLostCause = str

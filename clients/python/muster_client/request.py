@@ -99,7 +99,10 @@ def poll_seconds(spent_seconds: float) -> float:
 
 
 def reached(workload: Workload, phases: Sequence[str]) -> bool:
-    """Whether it is in one of the phases. Raises WorkloadEnded where it will not get there by itself."""
+    """Whether it is in one of the phases; where none is given, Completed, or of an inference, which never completes,
+    Running. Raises WorkloadEnded where it will not get there by itself.
+    """
+    phases = phases or (("Running",) if workload.type == "Inference" else ("Completed",))
     phase = "Deleted" if workload.deleted_at else workload.phase
     # It may be deleted as soon as it has completed, and it has been running, though nobody looked meanwhile.
     completed = phase == "Completed" or (phase in {"Deleting", "Deleted"} and workload.exit_code == 0)

@@ -166,7 +166,11 @@ class Muster:
     # -- Workloads -----------------------------------------------------------------------------------------------------
 
     def submit(
-        self, workload: models.TrainingCreation | models.DistributedCreation | models.WorkspaceCreation
+        self,
+        workload: models.TrainingCreation
+        | models.DistributedCreation
+        | models.WorkspaceCreation
+        | models.InferenceCreation,
     ) -> models.Workload:
         """Submit a workload of any kind. Once this returns, it is stored."""
         match workload:
@@ -176,6 +180,8 @@ class Muster:
                 made = self.send(operations.create_distributed(workload))
             case models.WorkspaceCreation():
                 made = self.send(operations.create_workspace(workload))
+            case models.InferenceCreation():
+                made = self.send(operations.create_inference(workload))
         return self.get(made.workload_id)
 
     def get(self, workload_id: str) -> models.Workload:
@@ -195,7 +201,8 @@ class Muster:
         self.send(operations.delete_training(workload_id))
 
     def wait(self, workload_id: str, *phases: models.Phase | str, timeout_seconds: float = 3_600.0) -> models.Workload:
-        """Wait until it is in one of the phases, by default Completed. `Deleted` counts as one, too.
+        """Wait until it is in one of the phases, by default Completed; an inference, which never completes, Running.
+        `Deleted` counts as one, too.
 
         What has completed has been Running, too. Raises WorkloadEnded where it ends otherwise, with the reason, and
         WaitTimeoutError, with what it waits for.
@@ -203,7 +210,7 @@ class Muster:
         began = time.monotonic()
         while True:
             workload = self.get(workload_id)
-            if reached(workload, phases or ("Completed",)):
+            if reached(workload, phases):
                 return workload
             spent = time.monotonic() - began
             if spent >= timeout_seconds:

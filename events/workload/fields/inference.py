@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from msgspec.structs import replace
 
 from events.fields.declare import About, Section
-from events.fields.values import Int32, Items, LongName
+from events.fields.values import Int32, ItemName, Items, LongName
 from events.workload.fields.connections import AuthorizationType, ExposedUrl, Member
 
 Metric = Literal["throughput", "latency", "concurrency"]
@@ -57,6 +57,20 @@ class Autoscaling(Section, frozen=True, kw_only=True):
     """Time without a request after which no replica is left: 60, 300, 900 or 1800 seconds. Default: never."""
 
 
+DEFAULT_MODEL_KEY: Final = "HF_TOKEN"
+
+
+class ModelCredential(Section, frozen=True, kw_only=True):
+    """A credential of who submits, with the token for the catalog."""
+
+    name: Annotated[LongName, About(rows="S067 R10", flag="--model-credential")]
+    """Name of the credential; its value is taken as it is when a replica starts. Replicas find the token in the
+    variable HF_TOKEN. Mandatory within credential.
+    """
+    key: Annotated[ItemName | None, About(rows="S067", flag="--model-credential-key")] = None
+    """Key of the credential that holds the token. Default: HF_TOKEN."""
+
+
 class ServedModel(Section, frozen=True, kw_only=True):
     """A model of a catalog."""
 
@@ -64,6 +78,8 @@ class ServedModel(Section, frozen=True, kw_only=True):
     """Catalog that has the model. Default: HuggingFace, the only one so far."""
     name: Annotated[LongName, About(rows="S067", flag="--model", example="Qwen/Qwen2.5-0.5B-Instruct")]
     """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
+    credential: Annotated[ModelCredential | None, About(rows="S067")] = None
+    """With what the replicas sign in to the catalog. Default: nothing, since everybody may have the model."""
 
 
 class Serving(Section, frozen=True, kw_only=True):

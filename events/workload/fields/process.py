@@ -76,10 +76,14 @@ class EnvironmentVariable(Item, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ImagePullSecret(Item, frozen=True, kw_only=True, omit_defaults=True):
-    """A Secret with which the cluster pulls the image."""
+    """A Secret, or a credential, with which the cluster pulls the image."""
 
     name: Annotated[PullSecretName, About(rows="S018")]
-    """Name of a Secret in the project's namespace. Mandatory."""
+    """Name of a Secret in the project's namespace, or of a credential. Mandatory."""
+    user_credential: Annotated[bool | None, About(rows="S018 R10")] = None
+    """Whether it is a credential of who submits, of kind docker-registry, as it is when the pod starts. Default: no, it
+    is a Secret.
+    """
     exclude: Annotated[Excluded, About(rows="S018 R37")] = False
     """Whether to drop the Secret of this name that a template or an environment sets."""
 
@@ -100,7 +104,7 @@ class Process(Section, frozen=True, kw_only=True):
     image_pull_secrets: Annotated[
         Items[ImagePullSecret], About(rows="S018", flag="--image-pull-secret", key="name")
     ] = ()
-    """Secrets to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets and credentials to pull the image with; at most 1000. Only on clusters of kind kubernetes."""
     command: Annotated[Words | None, About(rows="S019", flag="--command")] = None
     """Command that replaces the image's entry point. It is split into words as a shell does, but no shell runs."""
     args: Annotated[Words | None, About(rows="S019", flag="--args")] = None

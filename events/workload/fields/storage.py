@@ -12,6 +12,8 @@ Repository = Annotated[str, Limits(shortest=1, longest=2048)]
 AttributeKey = Annotated[str, Limits(shortest=1, longest=63, pattern=r"^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$")]
 AttributeValue = Annotated[str, Limits(longest=10_000, pattern=".*", hides_default=True)]
 SomeText = Annotated[str, Limits(shortest=1)]
+GivenText = Annotated[str, Limits(shortest=1, not_null=True)]
+AuthenticationMethod = Annotated[Literal["password", "ssh-key"], Limits(shortest=1, not_null=True)]
 MEMORY: Final = "Memory"
 
 
@@ -49,19 +51,40 @@ class HostPathVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
+class GitSecretRef(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """With what a repository is cloned that not everybody may read."""
+
+    name: Annotated[GivenText, About(rows="S057 R34")]
+    """Name of a Secret in the project's namespace, or of a credential. Mandatory within secretRef."""
+    user_credential: Annotated[bool | None, About(rows="S057 R10")] = None
+    """Whether it is a credential of who submits, as it is when the pod starts. Default: no, it is a Secret, which only
+    clusters of kind kubernetes have.
+    """
+    authentication_method: Annotated[AuthenticationMethod, About(rows="S057 R34")]
+    """password: a user name with a password or an access token, the only one so far. Mandatory within secretRef."""
+    secret_key_of_user: Annotated[SomeText | None, About(rows="S057 R34")] = None
+    """Key that holds the user name. Default: User of a Secret, username of a credential; where it has no such key, the
+    user is called git.
+    """
+    secret_key_of_password: Annotated[SomeText | None, About(rows="S057 R34")] = None
+    """Key that holds the password or token. Default: Password of a Secret, password of a credential."""
+
+
 class GitVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """A repository that is cloned before each pod's program starts."""
 
     name: Annotated[ItemName | None, About(rows="S055 R37")] = None
     """Name of this item, unique among all volumes."""
     repository: Annotated[Repository | None, About(rows="S057 R34")] = None
-    """Address of the repository, beginning with https:// or http://. It must be readable for everybody. Mandatory."""
+    """Address of the repository, beginning with https:// or http://; with secretRef, with https://. Mandatory."""
     branch: Annotated[ItemName | None, About(rows="S057")] = None
     """Branch. Default: that of the repository."""
     revision: Annotated[ItemName | None, About(rows="S057")] = None
     """Commit or tag. Default: the newest commit of the branch."""
     path: Annotated[FilePath | None, About(rows="S057 R34")] = None
     """Absolute path at which the pod finds it. Mandatory."""
+    secret_ref: Annotated[GitSecretRef | None, About(rows="S057 R34")] = None
+    """With what it is cloned. Default: nothing, since everybody may read it."""
     exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 

@@ -8,8 +8,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from events.workload.fields.creation import InferenceCreation
-from events.workload.fields.inference import MOST_REPLICAS, Serving, ServingPort
-from events.workload.fields.process import EnvironmentVariable
+from events.workload.fields.inference import DEFAULT_MODEL_KEY, MOST_REPLICAS, ServedModel, Serving, ServingPort
+from events.workload.fields.process import EnvironmentVariable, UserCredentialKey
 from events.workload.fields.scheduling import DEFAULT_INFERENCE_PRIORITY
 from events.workload.kinds.kind import Kind
 from events.workload.kinds.training import template
@@ -21,6 +21,8 @@ PORT_VARIABLE: Final = "PORT"
 """Under which servers commonly look for where to listen."""
 MODEL_VARIABLE: Final = "MODEL_ID"
 """Under which Hugging Face's own servers look for the model to serve."""
+TOKEN_VARIABLE: Final = "HF_TOKEN"  # noqa: S105 (a name)
+"""Under which Hugging Face's libraries look for who asks."""
 _ALONE: Final = Inference(serving=Serving(serving_port=ServingPort(container=8000)), replicas=1)
 """Of a spec without any: what nobody decides, and an event may say all the same."""
 
@@ -59,7 +61,14 @@ def never_completed(_: tuple[PodSet, ...], __: Mapping[str, int]) -> bool:
 def _template(spec: TrainingSpec, serving: Serving) -> PodTemplate:
     made = template(spec)
     told = tuple(EnvironmentVariable(name=name, value=value) for name, value in variables(serving).items())
-    return replace(made, environment=(*made.environment, *told))
+    return replace(made, environment=(*made.environment, *told, *_token(serving.model)))
+
+
+def _token(model: ServedModel | None) -> tuple[EnvironmentVariable, ...]:
+    if model is None or model.credential is None:
+        return ()
+    credential = UserCredentialKey(name=model.credential.name, key=model.credential.key or DEFAULT_MODEL_KEY)
+    return (EnvironmentVariable(name=TOKEN_VARIABLE, user_credential=credential),)
 
 
 def _inference(beside: Beside) -> Inference:

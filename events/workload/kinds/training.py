@@ -54,7 +54,8 @@ def _container(spec: TrainingSpec) -> Container:
     security = spec.security
     return Container(
         pull_policy=spec.image_pull_policy or "",
-        pull_secrets=tuple(secret.name for secret in spec.image_pull_secrets),
+        pull_secrets=tuple(one.name for one in spec.image_pull_secrets if not one.user_credential),
+        pull_credentials=tuple(one.name for one in spec.image_pull_secrets if one.user_credential),
         stdin=spec.stdin,
         tty=spec.tty,
         home=spec.create_home_dir,

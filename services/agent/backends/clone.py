@@ -3,9 +3,13 @@ user. Pure.
 
 It asks for nothing on a terminal, runs no hooks, and speaks http and https alone: a repository names no file of the
 machine and no program. What the server sends more slowly than a person would wait for is given up.
+
+A user name and a password are variables of that process alone: they stand in no file and in no argument, and only the
+repository's own server is told them, wherever it sends git on.
 """
 
 from typing import Final
+from urllib.parse import urlsplit
 
 from events.workload.volumes import ClonedFolder
 
@@ -25,12 +29,18 @@ ENVIRONMENT: Final = {
     "GIT_HTTP_LOW_SPEED_TIME": "60",
     "GIT_TERMINAL_PROMPT": "0",
 }
+USER, PASSWORD = "MUSTER_GIT_USER", "MUSTER_GIT_PASSWORD"
+"""Variables of a repository's login."""
 SCRIPT: Final = f"""\
-repository=$1 branch=$2 revision=$3 folder=$4
+repository=$1 branch=$2 revision=$3 folder=$4 server=$5
 for program in git timeout; do
   command -v "$program" >/dev/null 2>&1 || {{ echo "there is no program $program" >&2; exit {NO_PROGRAM}; }}
 done
-run() {{ timeout {CLONE_SECONDS} git -c safe.directory='*' -c core.hooksPath=/dev/null -C "$folder" "$@"; }}
+login='!f() {{ [ "$1" != get ] || printf "username=%s\\npassword=%s\\n" "${{{USER}:-git}}" "${PASSWORD}"; }}; f'
+run() {{
+  timeout {CLONE_SECONDS} git -c safe.directory='*' -c core.hooksPath=/dev/null -c credential.helper= \\
+    -c "credential.$server.helper=$login" -C "$folder" "$@"
+}}
 run init -q
 run remote add origin "$repository"
 wanted=${{revision:-${{branch:-HEAD}}}}
@@ -44,10 +54,21 @@ else
   run checkout -q --detach "$revision"
 fi
 """
-"""Its arguments: the repository, a branch and a revision (each may be empty), and the folder to fill. A server that
-gives no single revision gives all. Kubernetes takes `$(...)` in a command for its own, so there is none.
+"""Its arguments: the repository, a branch and a revision (each may be empty), the folder to fill, and the server that
+is told the login. A server that gives no single revision gives all. Kubernetes takes `$(...)` in a command for its own,
+so there is none.
 """
+NOBODY: Final = "https://nobody.invalid"
+"""The server of a repository that everybody may read: none is told anything."""
 
 
 def clone_command(volume: ClonedFolder) -> tuple[str, ...]:
-    return ("sh", "-ec", SCRIPT, "clone", volume.repository, volume.branch, volume.revision, volume.mount_path)
+    server = NOBODY if volume.login is None else _server(volume.repository)
+    words = (volume.repository, volume.branch, volume.revision, volume.mount_path, server)
+    return ("sh", "-ec", SCRIPT, "clone", *words)
+
+
+def _server(repository: str) -> str:
+    """Without the path, which a server may change."""
+    parts = urlsplit(repository)
+    return f"{parts.scheme}://{parts.netloc}"

@@ -139,6 +139,10 @@ class Backend(Protocol):
         """
         ...
 
+    def lacking(self) -> Sequence[tuple[str, int]]:
+        """Pod keys and tokens of runs that were started and wait for values of credentials: `apply` them again."""
+        ...
+
     async def delete(self, pod_key: str, token: int, grace_seconds: int) -> None:
         """End the runs of this pod up to this token, with everything they started, after at most the grace period;
         a second call can only shorten it. None of them may be started any more. Raises BackendError.

@@ -199,6 +199,9 @@ class SimulatedBackend:
     async def is_there(self, pod_key: str, token: int) -> bool:
         return any(run.pod.token == token for run in self._of(pod_key, token))
 
+    def lacking(self) -> Sequence[tuple[str, int]]:
+        return ()
+
     async def delete(self, pod_key: str, token: int, grace_seconds: int) -> None:
         self._raise_fence(pod_key, token + 1)
         self._advance()

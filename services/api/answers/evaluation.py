@@ -25,7 +25,9 @@ class EvaluatedField(Form, frozen=True, kw_only=True):
     """Who sets it: `request`, `default`, `tenant policy`, `department policy`, `project policy`, or a template or asset
     and its name."""
     locked: bool
-    """Whether a policy lets nobody change it."""
+    """Whether a policy lets nobody change it: also where it is blocked."""
+    blocked: bool
+    """Whether a policy lets nobody give it."""
     required: bool
     """Whether it must have a value."""
     can_add: bool | UnsetType = UNSET

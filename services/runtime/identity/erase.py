@@ -142,6 +142,8 @@ class _Eraser:
         # At last: until then the next run finds the same ids, where this one is killed.
         for seq, actor, _ in wanted:
             await self._delete(ACTORS_STREAM, seq)
+            # What they stored while this ran: from now on nobody knows them.
+            await KeptCredentials(self._requests).remove_all_of(actor)
             self._done.actors.append(actor)
         return self._done
 

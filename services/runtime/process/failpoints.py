@@ -13,6 +13,7 @@ FAILPOINTS: Final = frozenset(
         "fence_raised",
         "pod_created",
         "code_map_made",
+        "secret_made",
         "pod_deleted",
         "finalizer_removed",
         "reservation_made",

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from events.ids import key_of_id
 from events.workload.exposure import proxy_address
 
 _NAMESPACE: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
@@ -186,14 +187,19 @@ class Settings(BaseSettings):
     proxy_port: int = Field(default=8083, ge=0, le=65535)
     """Port that the proxy listens on."""
     proxy_pod_networks: str = ""
-    """Networks of the pods of Kubernetes clusters, in CIDR form, separated by commas, such as `10.244.0.0/16`. The
-    proxy forwards to no other address, whatever an agent reports. If unset, it reaches pods of the local cluster
-    only."""
+    """Networks of the pods of Kubernetes clusters, in CIDR form, separated by commas, such as `10.244.0.0/16`; with the
+    id of a cluster and `=` before it, that of the pods of this cluster alone. With several clusters, give all their
+    ids: else the agent of one can name addresses of another. The proxy forwards to no other address, whatever an agent
+    reports. If unset, it reaches pods of the local cluster only."""
     proxy_cluster: str = ""
     """Id of the only cluster whose workloads this proxy serves, for one that runs beside the pods. If unset, it serves
     all clusters."""
     proxy_max_connections: int = Field(default=2_000, ge=1)
     """Client connections that a proxy keeps open. One more is answered 503 and closed."""
+    proxy_max_connections_per_address: int = Field(default=500, ge=1)
+    """Client connections of a proxy from one address (for IPv6, one /64). One more is answered 429 and closed. Behind
+    an ingress all connections come from one address: set this to `MUSTER_PROXY_MAX_CONNECTIONS`, and limit clients in
+    the ingress."""
     proxy_max_connections_per_workload: int = Field(default=500, ge=1)
     """Requests and tunnels to one workload at once, for each proxy. One more is answered 503."""
     proxy_hold_seconds: float = Field(default=120.0, gt=0, le=3600)
@@ -295,7 +301,18 @@ class Settings(BaseSettings):
         proxy_address(given)
         return given
 
-    @field_validator("webhook_allow_networks", "proxy_pod_networks")
+    @field_validator("proxy_pod_networks")
+    @classmethod
+    def _are_pod_networks(cls, given: str) -> str:
+        """Raises ValueError where one of them is none."""
+        for part in filter(None, map(str.strip, given.split(","))):
+            cluster_id, named, network = part.rpartition("=")
+            if named and key_of_id(cluster_id.strip().lower()) is None:
+                raise ValueError(f"{cluster_id!r} is no id of a cluster: write ID=10.20.0.0/16, or 10.20.0.0/16 alone")
+            cls._are_networks(network)
+        return given
+
+    @field_validator("webhook_allow_networks")
     @classmethod
     def _are_networks(cls, given: str) -> str:
         """Raises ValueError where one of them is none."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from events.cluster_protocol import EnvironmentSource, RunPod
+from events.cluster_protocol import EnvironmentSource, Login, Registry, RunPod, SealedValues
 from events.workload import rendezvous
 from events.workload.fields.distribution import DistributedFramework
 from events.workload.fields.scheduling import MatchExpression, NodeSelectorTerm, PodAffinity, Toleration
@@ -25,6 +25,7 @@ from events.workload.volumes import (
     ClonedFolder,
     ConfigFiles,
     EmptyFolder,
+    GitLogin,
     NewClaim,
     NfsFolder,
     NodeFolder,
@@ -34,7 +35,9 @@ from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act import manifests
 from services.agent.backends.kubernetes.act.code_manifests import code_map_manifest
 from services.agent.backends.kubernetes.act.manifests import Manifest, pod_manifest
+from services.agent.backends.kubernetes.act.objects import Pod, PodMeta
 from services.agent.backends.kubernetes.act.port_manifests import port_service_manifest, types_of
+from services.agent.backends.kubernetes.act.secret_manifests import needs_of, secret_manifest
 from services.agent.backends.kubernetes.act.volume_manifests import claim_manifest
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -258,6 +261,34 @@ CLONED: tuple[Volume, ...] = (
     ClonedFolder(mount_path="/src", repository="https://git.example.com/team/code", branch="main"),
     ClonedFolder(mount_path="/lib", repository="https://git.example.com/team/lib", revision="v1.2"),
 )
+PRIVATE: tuple[Volume, ...] = (
+    ClonedFolder(
+        mount_path="/src",
+        repository="https://git.example.com:8443/team/code",
+        login=GitLogin(name="mine", credential=True),
+    ),
+    ClonedFolder(mount_path="/lib", repository="https://git.example.com/team/lib", login=GitLogin(name="of-the-team")),
+    ClonedFolder(
+        mount_path="/old",
+        repository="https://git.example.com/team/old",
+        login=GitLogin(name="of-the-team", user_key="who", password_key="token"),
+    ),
+)
+VALUES = SealedValues(
+    environment={"WANDB_API_KEY": "a value", "a name that is no key": "another value"},
+    registries=(Registry(url="https://registry.example", user="ann", password="a password", email="ann@example.com"),),
+    logins={"/src": Login(user="ann", password="a token")},
+)
+SECRET = names.secret_name(CLUSTER, "abcdefghijkl-main-0", 41)
+
+
+def secret(values: SealedValues) -> Manifest:
+    metadata = PodMeta(
+        name="train-abcdefghijkl-main-0", namespace=NAMESPACE, uid="0f7c3f1e-6d53-4f0b-9a55-1d2c3b4a5f60"
+    )
+    return secret_manifest(Pod(metadata=metadata), values, SECRET, manifests.managed_labels(CLUSTER))
+
+
 OF_NODES: tuple[Volume, ...] = (
     NodeFolder(mount_path="/models", path="/var/models"),
     NodeFolder(mount_path="/mnt", path="/mnt", read_only=False, propagation="HostToContainer"),
@@ -309,6 +340,16 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "pod-cloned": lambda: pod(
         coded(volumes=CLONED, cpu_milli=500, container=Container(user=1000, pull_policy="Never")), code_maps=1
     ),
+    "pod-credentials": lambda: pod(
+        run(
+            volumes=PRIVATE,
+            environment={"LEVEL": "1", "KEY": "$(WANDB_API_KEY)"},
+            container=Container(pull_secrets=("mirror",)),
+        ),
+        needs=needs_of(VALUES, SECRET),
+    ),
+    "secret": lambda: secret(SealedValues(environment=VALUES.environment, logins=VALUES.logins)),
+    "secret-pull": lambda: secret(VALUES),
     "pod-claims": lambda: pod(run(volumes=CLAIMS)),
     "claim": lambda: claim_manifest(
         run(), ClaimedFolder(mount_path="/data"), NEW, namespace=NAMESPACE, cluster_id=CLUSTER

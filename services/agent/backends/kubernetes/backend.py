@@ -47,6 +47,7 @@ from services.agent.backends.kubernetes.act.namespaces import Namespaces
 from services.agent.backends.kubernetes.act.objects import Event, Node, Pod
 from services.agent.backends.kubernetes.act.reservations import Reservations
 from services.agent.backends.kubernetes.act.runs import Runs, logged_run
+from services.agent.backends.kubernetes.act.secrets import Secrets
 from services.agent.backends.kubernetes.breaker import Breaker
 from services.agent.backends.kubernetes.client import ApiError, KubeClient, Timeouts
 from services.agent.backends.kubernetes.configuration import Configuration, configuration_of
@@ -54,7 +55,7 @@ from services.agent.backends.kubernetes.connect import ConnectError, connect
 from services.agent.backends.kubernetes.read.informer import Change, Informer
 from services.agent.backends.kubernetes.read.logs import PodLogs
 from services.agent.backends.kubernetes.read.nodes import Readiness
-from services.agent.backends.kubernetes.read.observe import missing_code, warning_of
+from services.agent.backends.kubernetes.read.observe import missing_code, missing_secret, warning_of
 from services.agent.backends.kubernetes.read.usage import pod_usage
 from services.agent.backends.kubernetes.read.view import View, token_of
 from services.agent.code import CodeArchives
@@ -126,6 +127,9 @@ class KubernetesBackend:
         self._code = CodeMaps(
             client, self._view, cluster_id, archives, self._be_the_one, project_of=self._namespaces.project_of
         )
+        self._secrets = Secrets(
+            client, self._view, cluster_id, self._be_the_one, project_of=self._namespaces.project_of
+        )
         self._claims = Claims(client, self._view, cluster_id, self._be_the_one, is_place=self._namespaces.has)
         self._reservations = Reservations(
             client,
@@ -154,6 +158,7 @@ class KubernetesBackend:
             namespaces=self._namespaces,
             services=self._services,
             code=self._code,
+            secrets=self._secrets,
             claims=self._claims,
             reservations=self._reservations,
             logs=logs,
@@ -294,6 +299,8 @@ class KubernetesBackend:
     def _warn(self, event: Event) -> None:
         if missing := missing_code(event):
             self._code.doubt_one(*missing)
+        elif secret := missing_secret(event):
+            self._secrets.miss(*secret)
         elif found := warning_of(event):
             self._view.warn(*found)
 
@@ -317,6 +324,7 @@ class KubernetesBackend:
             await self._reservations.tidy(self._view.pods.values())
             await self._services.tidy()
             await self._code.tidy()
+            await self._secrets.tidy()
             if self._configuration.replace_lost_pods:
                 await self._give_up_lost()
 
@@ -363,6 +371,9 @@ class KubernetesBackend:
     async def apply(self, pod: RunPod, values: SealedValues = NO_VALUES) -> None:
         with _kubernetes_errors():
             await self._runs.apply(pod, values)
+
+    def lacking(self) -> Sequence[tuple[str, int]]:
+        return self._secrets.lacking() if self._is_current() else ()
 
     async def delete(self, pod_key: str, token: int, grace_seconds: int) -> None:
         with _kubernetes_errors():

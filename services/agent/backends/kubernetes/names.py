@@ -7,7 +7,7 @@ itself then refuses a second object for one rank, whoever asks for it. Attempt, 
 import re
 from typing import Final
 
-from events.cluster_protocol import RunPod
+from events.cluster_protocol import CREDENTIAL_SECRETS, RunPod
 from events.ids import name_key
 from events.workload.fields.connections import ServiceType
 
@@ -63,6 +63,8 @@ MPI_MACHINEFILE: Final = "muster.dev/mpi-machinefile"
 """The same for MPICH and Intel MPI."""
 CODE: Final = "muster.dev/code"
 """On a pod that starts with code: the archive's SHA-256, in hexadecimal digits."""
+CREDENTIALS: Final = "muster.dev/credentials"
+"""On a pod that has a Secret with values of credentials."""
 PROBED: Final = "muster.dev/probed"
 """On a pod that is asked whether it is ready."""
 PORTS: Final = "muster.dev/ports"
@@ -144,6 +146,11 @@ def fence_map_name(cluster_id: str, shard: int) -> str:
 def code_map_name(cluster_id: str, digest: str, number: int) -> str:
     """One part of an archive, in the namespace of the project that it was sent for."""
     return f"{CODE_MAP}{name_key('code', cluster_id)}-{digest}-{number}"
+
+
+def secret_name(cluster_id: str, pod_key: str, token: int) -> str:
+    """Of one run alone: the next one of its rank may need other values."""
+    return f"{CREDENTIAL_SECRETS}{name_key('credentials', cluster_id, pod_key, str(token))}"
 
 
 def lease_name(cluster_id: str) -> str:

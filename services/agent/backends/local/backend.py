@@ -87,6 +87,7 @@ from services.agent.backends.local.volumes import (
     VOLUME,
     impossible_volume,
     laid_volumes,
+    own_variables,
     own_volumes,
     preparations,
     untouched_folders,
@@ -108,7 +109,7 @@ SHIM: Final = (
 STATUS_FD: Final = 3
 """Where a shim finds the pipe that it closes once the command runs: the first after the standard streams."""
 SECRET_FD: Final = 4
-"""Where it finds what the command gets of credentials: in memory alone, for they may stand on no disk."""
+"""Where it finds what its commands get of credentials: in memory alone, for they may stand on no disk."""
 FORCE_SECONDS: Final = shim.KILL_SECONDS + shim.DRAIN_SECONDS + 3
 """How long after a grace period a shim may need; then it is killed itself, and what it left is cleaned up."""
 LOCK_SECONDS: Final = 5.0
@@ -397,7 +398,8 @@ class LocalBackend:
 
     def _start_shim(self, run: _Run, values: SealedValues) -> None:
         told, tell = os.pipe2(os.O_CLOEXEC)
-        secret = _in_memory(values.environment)
+        prepare = own_variables(run.pod, values.logins)
+        secret = _in_memory({"environment": values.environment, "prepare": prepare})
         folder = str(run.folder.path)
         output = str(run.folder.path / "shim.err")
         try:
@@ -602,6 +604,9 @@ class LocalBackend:
         self._news.put_nowait(run.seen)
 
     # -- stopping --------------------------------------------------------------------------------------------------
+
+    def lacking(self) -> Sequence[tuple[str, int]]:
+        return ()
 
     async def delete(self, pod_key: str, token: int, grace_seconds: int) -> None:
         self._raise_fence(pod_key, token + 1)
@@ -812,11 +817,11 @@ class LocalBackend:
         return task
 
 
-def _in_memory(environment: Mapping[str, str]) -> int:
+def _in_memory(what: Mapping[str, object]) -> int:
     """A file descriptor from which this can be read; of no file system. Raises OSError."""
     descriptor = os.memfd_create("muster-run", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb", closefd=False) as file:
-        file.write(msgspec.json.encode(environment))
+        file.write(msgspec.json.encode(what))
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 

@@ -558,7 +558,7 @@ def tell(status_fd: int) -> None:
 
 
 def main(directory: str, status_fd: int, secret_fd: int = -1) -> None:
-    """Args: secret_fd, where further variables of the command are read, which no file may hold; -1: there are none."""
+    """Args: secret_fd, where further variables of its commands are read, which no file may hold; -1: there are none."""
     if status_fd >= 0:
         os.set_inheritable(status_fd, False)
     lock = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -573,7 +573,10 @@ def main(directory: str, status_fd: int, secret_fd: int = -1) -> None:
     what = What(run["shim"])
     if secret_fd >= 0:
         with os.fdopen(secret_fd, "rb") as secret:
-            what.environment |= json.loads(secret.read())
+            more = json.loads(secret.read())
+        what.environment |= more["environment"]
+        for preparation, variables in zip(what.prepare, more["prepare"], strict=True):
+            preparation.environment |= variables
     shim = Shim(directory, what)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

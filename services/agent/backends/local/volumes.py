@@ -8,18 +8,27 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, assert_never
 
-from events.cluster_protocol import RunPod
+from events.cluster_protocol import Login, RunPod
 from events.workload.volumes import (
     LOCAL_CLASS,
     ClaimedFolder,
     ClonedFolder,
     ConfigFiles,
     EmptyFolder,
+    GitLogin,
     NfsFolder,
     NodeFolder,
     Volume,
 )
-from services.agent.backends.clone import CLONE_BYTES, CLONE_SECONDS, ENVIRONMENT, NOT_CLONED, clone_command
+from services.agent.backends.clone import (
+    CLONE_BYTES,
+    CLONE_SECONDS,
+    ENVIRONMENT,
+    NOT_CLONED,
+    PASSWORD,
+    USER,
+    clone_command,
+)
 from services.agent.backends.local.run_folder import LaidVolume, Preparation
 
 _KEPT: Final = ("HOME", "LANG", "MUSTER_RUN_ID", "PATH")
@@ -46,6 +55,8 @@ def impossible_volume(pod: RunPod, *, isolated: bool) -> str:
                 return f"the empty folder at {volume.mount_path} cannot be held to a size here"
             case NodeFolder(propagation=propagation) if propagation:
                 return f"pods of this machine do not see what is mounted below {volume.path} later"
+            case ClonedFolder(login=GitLogin(credential=False, name=name)):
+                return f"a local cluster has no Secret {name} to clone {volume.repository} with: name a credential"
             case ClaimedFolder(new=new) if new is not None and (new.block or new.storage_class not in _CLASSES):
                 return f"the claim at {volume.mount_path} can only be a folder of the class {LOCAL_CLASS} here"
             case EmptyFolder() | ClonedFolder() | NodeFolder() | ClaimedFolder():
@@ -67,6 +78,12 @@ def own_volumes(pod: RunPod) -> tuple[str, ...]:
 def laid_volumes(pod: RunPod, folder: Path, claim_of: Callable[[ClaimedFolder], Path]) -> tuple[LaidVolume, ...]:
     """How each is laid. `folder`: the run's own. Only of a run whose volumes are possible."""
     return tuple(_laid(volume, folder / FOLDER / str(number), claim_of) for number, volume in enumerate(pod.volumes))
+
+
+def own_variables(pod: RunPod, logins: Mapping[str, Login]) -> tuple[dict[str, str], ...]:
+    """Of each of the `preparations`, what no file may hold: the login of its repository."""
+    found = (logins.get(volume.mount_path) for volume in pod.volumes if isinstance(volume, ClonedFolder))
+    return tuple({} if login is None else {USER: login.user, PASSWORD: login.password} for login in found)
 
 
 def preparations(pod: RunPod, folder: Path, environment: Mapping[str, str]) -> tuple[Preparation, ...]:

@@ -8,6 +8,7 @@ from events.cluster_protocol import RunPod
 from events.workload.pod_sets import Container
 from services.agent.backends.kubernetes.act.code_manifests import code_mount, code_volumes
 from services.agent.backends.kubernetes.act.mpi_manifests import mpi_mounts, mpi_volumes
+from services.agent.backends.kubernetes.act.secret_manifests import Needs, pull_secret
 from services.agent.backends.kubernetes.act.security import Security
 from services.agent.backends.kubernetes.act.volume_manifests import volume_manifests
 
@@ -29,8 +30,8 @@ def image_and_terminal(container: Container) -> Manifest:
     }
 
 
-def pull_secrets(container: Container) -> Manifest:
-    named = [{"name": name} for name in container.pull_secrets]
+def pull_secrets(container: Container, needs: Needs) -> Manifest:
+    named = [*({"name": name} for name in container.pull_secrets), *pull_secret(needs)]
     return {"imagePullSecrets": named} if named else {}
 
 

@@ -17,7 +17,8 @@ from events.workload.needs import GPU
 from events.workload.pod_sets import Container
 from events.workload.rendezvous import with_addresses
 from events.workload.spec import WHOLE_GPU_MILLI
-from services.agent.backends.clone import ENVIRONMENT, clone_command
+from events.workload.volumes import ClonedFolder
+from services.agent.backends.clone import ENVIRONMENT, PASSWORD, USER, clone_command
 from services.agent.backends.gpu_share import gpu_share
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.code_manifests import CODE_FOLDER, code_container
@@ -36,6 +37,8 @@ from services.agent.backends.kubernetes.act.mpi_manifests import mpi_annotations
 from services.agent.backends.kubernetes.act.objects import CLONE_CONTAINER, MAIN
 from services.agent.backends.kubernetes.act.placing import affinity, tolerations
 from services.agent.backends.kubernetes.act.port_manifests import port_variables, ports_text
+from services.agent.backends.kubernetes.act.secret_manifests import NOTHING, Needs, login_variables
+from services.agent.backends.kubernetes.act.secret_manifests import variables as secret_variables
 from services.agent.backends.kubernetes.act.security import Security, restricted_by, with_project
 from services.agent.backends.kubernetes.act.volume_manifests import clones
 from services.agent.backends.kubernetes.act.volume_manifests import devices as devices_of
@@ -51,6 +54,8 @@ RESERVATION_GRACE_SECONDS: Final = 1
 RESERVATION_USER: Final = 10001
 """As in deploy/Dockerfile; a number, so that the node can see that it is not root."""
 
+_USER_KEY, _PASSWORD_KEY = "User", "Password"
+"""Of a Secret that says no others (R34)."""
 _DOMAIN: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\Z")
 _MAX_DOMAIN: Final = 253
 _WORD: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z")
@@ -76,10 +81,11 @@ def pod_manifest(
     device_memory_bytes: int = 0,
     service: str = "",
     code_maps: int = 0,
+    needs: Needs = NOTHING,
 ) -> Manifest:
     """The pod of a run. `security`: what its namespace enforces. `devices` (visible device ids), `reservations` (names
     of the pods that hold them) and `device_memory_bytes` (of one device, 0: unknown) are for a run that shares devices;
-    `code_maps` (how many ConfigMaps hold its code) for one that has code.
+    `code_maps` (how many ConfigMaps hold its code) for one that has code; `needs` for one that needs credentials.
     """
     if run.code and not code_maps:
         raise ValueError(f"{run.pod_key}: a run with code must be told where it is")
@@ -88,14 +94,15 @@ def pod_manifest(
     level = with_project(security, run.pod_security)
     if level == "restricted" and security != level:
         run = replace(run, container=within_restricted(run.container))
+    restricted = restricted_by(security, run.pod_security)
     working_dir = CODE_FOLDER if run.code else run.working_dir
     mounts, volumes = folders(run, cluster_id, code_maps)
-    before = [*([_unpacking(run, level)] if run.code else []), *_cloning(run, level)]
+    before = [*([_unpacking(run, level)] if run.code else []), *_cloning(run, level, needs)]
     container = {
         "name": MAIN,
         "image": run.image,
         **image_and_terminal(run.container),
-        "env": list(_environment(run, cluster_id, devices, device_memory_bytes, service)),
+        "env": list(_environment(run, cluster_id, devices, device_memory_bytes, service=service, needs=needs)),
         "resources": _resources(run),
         **_program(run),
         **({"workingDir": working_dir} if working_dir else {}),
@@ -110,7 +117,9 @@ def pod_manifest(
         "metadata": {
             "name": names.pod_name(run),
             "namespace": namespace,
-            **_marks(run, cluster_id, service, reservations, restricted_by(security, run.pod_security), code_maps),
+            **_marks(
+                run, cluster_id, service, reservations, restricted, code_maps=code_maps, secret=bool(needs.secret)
+            ),
             "finalizers": [names.FINALIZER],
         },
         "spec": {
@@ -125,7 +134,7 @@ def pod_manifest(
             **affinity(run, cluster_id),
             **of_the_host(run.container),
             "securityContext": pod_security(level, run.container),
-            **pull_secrets(run.container),
+            **pull_secrets(run.container, needs),
             **({"hostname": names.hostname(run), "subdomain": service} if service else {}),
             **({"volumes": volumes} if volumes else {}),
             **({"initContainers": before} if before else {}),
@@ -230,8 +239,15 @@ def managed_labels(cluster_id: str) -> dict[str, str]:
     return {names.MANAGED_BY: names.MANAGER, names.CLUSTER: cluster_id}
 
 
-def _marks(  # noqa: PLR0917 (each is of another kind)
-    run: RunPod, cluster_id: str, service: str, reservations: Sequence[str], restricted: str, code_maps: int
+def _marks(
+    run: RunPod,
+    cluster_id: str,
+    service: str,
+    reservations: Sequence[str],
+    restricted: str,
+    *,
+    code_maps: int,
+    secret: bool,
 ) -> Manifest:
     """Labels and annotations: the user's where Kubernetes takes them, ours over them."""
     labels = {key: value for key, value in run.labels.items() if _free_key(key) and _label_value(value)}
@@ -264,6 +280,8 @@ def _marks(  # noqa: PLR0917 (each is of another kind)
     if run.code:
         annotations |= {names.CODE: run.code, names.CODE_MAPS: str(code_maps)}
     annotations |= mpi_annotations(run, service)
+    if secret:
+        annotations[names.CREDENTIALS] = "true"
     return {"labels": labels, "annotations": annotations}
 
 
@@ -295,10 +313,10 @@ def _program(run: RunPod) -> Manifest:
 
 
 def _environment(
-    run: RunPod, cluster_id: str, devices: Sequence[str], device_memory_bytes: int, service: str
+    run: RunPod, cluster_id: str, devices: Sequence[str], device_memory_bytes: int, *, service: str, needs: Needs
 ) -> Iterator[Manifest]:
-    """What Muster says first, then what comes from Secrets and the like, then plain values: each may refer to those
-    before it as `$(NAME)`, and nobody may change ours.
+    """What Muster says first, then what comes from Secrets and the like, then values of credentials, then plain ones:
+    each may refer to those before it as `$(NAME)`, and nobody may change ours.
     """
     own = {
         "MUSTER_WORKLOAD_ID": run.workload_id,
@@ -324,7 +342,10 @@ def _environment(
     yield from ({"name": name, "value": value} for name, value in own.items())
     sources = {source.name: source for source in run.environment_from if source.name not in taken}
     yield from (_from_source(source) for source in sources.values())
-    plain = {name: value for name, value in run.environment.items() if name not in taken and name not in sources}
+    taken |= sources.keys()
+    yield from (one for one in secret_variables(needs) if one["name"] not in taken)
+    taken |= set(needs.variables)
+    plain = {name: value for name, value in run.environment.items() if name not in taken}
     yield from ({"name": name, "value": value} for name, value in plain.items())
 
 
@@ -373,7 +394,7 @@ def _unpacking(run: RunPod, level: Security) -> Manifest:
     return {**unpacks, **pulls, **container_security(level, run.container)}
 
 
-def _cloning(run: RunPod, level: Security) -> list[Manifest]:
+def _cloning(run: RunPod, level: Security, needs: Needs) -> list[Manifest]:
     """The containers that clone repositories, of the pod's own image and as the same user. It needs two programs."""
     environment = ENVIRONMENT | {"NVIDIA_VISIBLE_DEVICES": NO_DEVICES}
     return [
@@ -381,7 +402,10 @@ def _cloning(run: RunPod, level: Security) -> list[Manifest]:
             "name": f"{CLONE_CONTAINER}{number}",
             "image": run.image,
             "command": list(clone_command(volume)),
-            "env": [{"name": name, "value": value} for name, value in environment.items()],
+            "env": [
+                *({"name": name, "value": value} for name, value in environment.items()),
+                *_login(volume, needs),
+            ],
             "resources": _resources(run, devices=False),
             "volumeMounts": [mount],
             "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -390,6 +414,18 @@ def _cloning(run: RunPod, level: Security) -> list[Manifest]:
         }
         for number, (volume, mount) in enumerate(clones(run))
     ]
+
+
+def _login(volume: ClonedFolder, needs: Needs) -> list[Manifest]:
+    """Variables with which a repository is cloned that not everybody may read."""
+    login = volume.login
+    if login is None:
+        return []
+    if login.credential:
+        return login_variables(needs, volume.mount_path, USER, PASSWORD)
+    user = {"name": login.name, "key": login.user_key or _USER_KEY, **({} if login.user_key else {"optional": True})}
+    password = {"name": login.name, "key": login.password_key or _PASSWORD_KEY}
+    return [{"name": name, "valueFrom": {"secretKeyRef": ref}} for name, ref in ((USER, user), (PASSWORD, password))]
 
 
 def _resources(run: RunPod, *, devices: bool = True) -> Manifest:

@@ -1,7 +1,11 @@
 """Which node ports a workload gets. The API server gives each to one Service of the whole cluster, and is asked before
 the pod is made, without making anything: a taken one is the end of the run (S030).
+
+Until the Service is there, the server would give the same one to another workload. So what is promised is known here,
+and then from the pods.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Iterator
 from typing import Any, Final
@@ -17,6 +21,8 @@ from services.agent.backends.kubernetes.read.view import View
 
 CANDIDATES: Final = 30
 """That are tried where none was named. Of a cluster with half of them taken, one in a thousand million finds none."""
+PROMISED_SECONDS: Final = 10.0
+"""From the answer of the API server to when the pod is seen, at most. The pod says its ports from then on."""
 _CONFLICT: Final = 409
 _INVALID: Final = 422
 _ALLOCATED: Final = "already allocated"
@@ -31,6 +37,8 @@ class NodePorts:
         self._client = client
         self._view = view
         self._cluster_id = cluster_id
+        self._promised: dict[int, tuple[str, float]] = {}
+        """(workload id, until when) by node port."""
 
     async def chosen(self, run: RunPod, namespace: str) -> RunPod:
         """The run with a number for each of its node ports. Raises NodePortTakenError, ApiError."""
@@ -65,6 +73,32 @@ class NodePorts:
         raise NodePortTakenError(f"none of {CANDIDATES} node ports is free for container port {port.container}")
 
     async def _is_free(self, run: RunPod, port: ContainerPort, namespace: str) -> bool:
+        if self._is_anothers(run.workload_id, port.external):
+            return False
+        # Before it is asked for: who asks meanwhile must not have it.
+        self._promised[port.external] = (run.workload_id, asyncio.get_running_loop().time() + PROMISED_SECONDS)
+        free = False
+        try:
+            free = await self._is_free_there(run, port, namespace)
+        finally:
+            if not free:
+                self._promised.pop(port.external, None)
+        return free
+
+    def _is_anothers(self, workload_id: str, number: int) -> bool:
+        """Whether a pod of another workload has it, or is to have it."""
+        now = asyncio.get_running_loop().time()
+        self._promised = {port: promise for port, promise in self._promised.items() if promise[1] > now}
+        if self._promised.get(number, (workload_id, now))[0] != workload_id:
+            return True
+        return any(
+            port.external == number and port.service == "NodePort"
+            for pod in self._view.pods.values()
+            if pod.metadata.labels.workload != workload_id and not pod.ended
+            for port in read_ports(pod.metadata.annotations.ports)
+        )
+
+    async def _is_free_there(self, run: RunPod, port: ContainerPort, namespace: str) -> bool:
         manifest: dict[str, Any] = port_service_manifest(
             "NodePort",
             (port,),

@@ -55,6 +55,7 @@ class OurAnnotations(_Part, frozen=True, kw_only=True):
     restricted_by: str = msgspec.field(name=names.RESTRICTED_BY, default="")
     project_name: str = msgspec.field(name=names.PROJECT_NAME, default="")
     code: str = msgspec.field(name=names.CODE, default="")
+    credentials: str = msgspec.field(name=names.CREDENTIALS, default="")
     probed: str = msgspec.field(name=names.PROBED, default="")
     code_maps: str = msgspec.field(name=names.CODE_MAPS, default="")
     ports: str = msgspec.field(name=names.PORTS, default="")

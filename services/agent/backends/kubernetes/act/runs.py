@@ -9,11 +9,12 @@ from typing import Final
 
 import msgspec
 
-from events.cluster_protocol import ObservedPod, RunPod, SealedValues
+from events.cluster_protocol import CREDENTIAL_SECRETS, ObservedPod, RunPod, SealedValues
 from events.phases import NODE_PORT_TAKEN
 from events.workload.commands import PodFactKind
 from events.workload.needs import GPU
 from events.workload.pod import PodRef
+from events.workload.volumes import ClonedFolder, ConfigFiles, GitLogin
 from services.agent.backends.interface import BAD_CODE, NO_CREDENTIALS, BackendError
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.claims import ClaimError, Claims
@@ -25,6 +26,8 @@ from services.agent.backends.kubernetes.act.namespaces import Namespaces, Place
 from services.agent.backends.kubernetes.act.node_ports import NodePorts, NodePortTakenError
 from services.agent.backends.kubernetes.act.objects import Pod
 from services.agent.backends.kubernetes.act.reservations import Held, NoDeviceError, Reservations
+from services.agent.backends.kubernetes.act.secret_manifests import needs_of
+from services.agent.backends.kubernetes.act.secrets import Secrets
 from services.agent.backends.kubernetes.act.security import violates
 from services.agent.backends.kubernetes.client import ApiError, KubeClient
 from services.agent.backends.kubernetes.configuration import Configuration
@@ -62,6 +65,7 @@ class Runs:
         namespaces: Namespaces,
         services: HeadlessServices,
         code: CodeMaps,
+        secrets: Secrets,
         claims: Claims,
         reservations: Reservations,
         logs: PodLogs,
@@ -77,6 +81,7 @@ class Runs:
         self._services = services
         self._node_ports = NodePorts(client, view, cluster_id)
         self._code = code
+        self._secrets = secrets
         self._claims = claims
         self._reservations = reservations
         self._logs = logs
@@ -96,18 +101,20 @@ class Runs:
     # -- made --------------------------------------------------------------------------------------------------------
 
     async def apply(self, pod: RunPod, values: SealedValues) -> None:
+        there = self._view.pods.get(pod.pod_key)
         if self._is_over(pod):
+            if there is not None and token_of(there) == pod.token:
+                await self._secrets.ensure(there, pod, values)
             return
-        if wrong := pod.no_credentials or ("credentials are not built for clusters yet" if values.environment else ""):
+        if wrong := pod.no_credentials or _taken_secret(pod):
             self._refuse(pod, NO_CREDENTIALS, wrong, kind="failed")
             return
-        there = self._view.pods.get(pod.pod_key)
         if wrong := await self._impossible(pod):
             self._refuse(pod, "no_such_place", wrong)
             return
         if there is not None:
             await self._make_room(there)
-        await self._create(pod)
+        await self._create(pod, values)
 
     def _is_over(self, pod: RunPod) -> bool:
         """Whether this run was made already. Raises BackendError where it may not be made any more."""
@@ -158,7 +165,7 @@ class Runs:
         if key in self._view.pods:
             raise BackendError(f"pod {before.metadata.name} of an earlier run is still there")
 
-    async def _create(self, pod: RunPod) -> None:
+    async def _create(self, pod: RunPod, values: SealedValues) -> None:
         if message := beyond_baseline(pod):
             self._refuse(pod, NOT_PRIVILEGED, message, kind="failed")
             return
@@ -173,26 +180,26 @@ class Runs:
             return
         try:
             async with self._claims.making(pod, place.name):
-                await self._create_in(place, pod, code_maps)
+                await self._create_in(place, pod, values, code_maps)
         except ClaimError as error:
             self._refuse(pod, "no_claim", str(error), kind="failed")
 
-    async def _create_in(self, place: Place, pod: RunPod, code_maps: int) -> None:
+    async def _create_in(self, place: Place, pod: RunPod, values: SealedValues, code_maps: int) -> None:
         indexes = [share.device for share in pod.devices]
         if shares_devices(pod):
             if not self._may_make(pod):
                 return
             try:
                 async with self._reservations.hold(pod.node_name, indexes) as held:
-                    await self._post(pod, place, held, code_maps)
+                    await self._post(pod, place, held, values, code_maps)
             except NoDeviceError as error:
                 self._refuse(pod, "no_device", str(error))
             return
         if indexes:
             await self._reservations.vacate(pod.node_name, indexes)
-        await self._post(pod, place, NOTHING_HELD, code_maps)
+        await self._post(pod, place, NOTHING_HELD, values, code_maps)
 
-    async def _post(self, pod: RunPod, place: Place, held: Held, code_maps: int) -> None:
+    async def _post(self, pod: RunPod, place: Place, held: Held, values: SealedValues, code_maps: int) -> None:
         try:
             pod = await self._node_ports.chosen(pod, place.name)
         except NodePortTakenError as error:
@@ -208,6 +215,7 @@ class Runs:
             device_memory_bytes=self._view.device_memory_bytes(pod.node_name),
             service=names.service_name(pod) if pod.pods > 1 else "",
             code_maps=code_maps,
+            needs=needs_of(values, names.secret_name(self._cluster_id, pod.pod_key, pod.token)),
         )
         namespace = place.name
         path = f"/api/v1/namespaces/{namespace}/pods"
@@ -237,7 +245,9 @@ class Runs:
         reached("pod_created")
         self._unsure.pop(pod.pod_key, None)
         made = self._see(answer)
-        # Who keeps order among Services, and among ConfigMaps with code, tries again.
+        # What it lacks of these is seen by who keeps order among them, and tried again.
+        with contextlib.suppress(BackendError):
+            await self._secrets.ensure(made, pod, values)
         with contextlib.suppress(ApiError, BackendError, BadCodeError):
             await self._code.ensure(made)
         with contextlib.suppress(ApiError, BackendError):
@@ -382,7 +392,7 @@ class Runs:
                 async with asyncio.timeout(FINISH_LOGS_SECONDS):
                     await self.finish_log(pod)
             self._finishing.pop(pod.metadata.uid, None)
-        async with self._services.leaving(pod), self._code.leaving(pod):
+        async with self._services.leaving(pod), self._code.leaving(pod), self._secrets.leaving(pod):
             for _ in range(RELEASE_TRIES):
                 held = await self._delete_object(pod, 0 if by_force else None)
                 if held is None or await self._remove_finalizer(held):
@@ -436,6 +446,19 @@ class _Deleted(msgspec.Struct, frozen=True):
     """What a deletion answers with: the object where something still holds it, else a `Status`."""
 
     kind: str = ""
+
+
+def _taken_secret(run: RunPod) -> str:
+    """Why a run may not name the Secrets that it names; empty where it may. Its pod alone refers to its own."""
+    named = [source.object_name for source in run.environment_from if source.kind == "secret"]
+    for volume in run.volumes:
+        match volume:
+            case ConfigFiles(secret=True, object_name=name) | ClonedFolder(login=GitLogin(credential=False, name=name)):
+                named.append(name)
+            case _:
+                pass
+    taken = next((name for name in (*named, *run.container.pull_secrets) if name.startswith(CREDENTIAL_SECRETS)), "")
+    return f"Secret {taken} holds values of somebody's credentials: name a credential of your own" if taken else ""
 
 
 def _path(pod: Pod) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from events.cluster_protocol import ObservedPod, RunPod
+from events.cluster_protocol import CREDENTIAL_SECRETS, ObservedPod, RunPod
 from events.workload.commands import PodWarning
 from events.workload.pod import PodRef
 from services.agent.backends.kubernetes import names
@@ -177,6 +177,7 @@ _SENTENCES: Final = {
         "its image runs as root, which Pod Security `restricted` of its project or namespace forbids",
         "",
     ),
+    "credentials": ("the values of its credentials are not on the cluster yet", "they are put there again"),
     "container_create": ("its container cannot be made", "the node tries again"),
     "container_start": ("its container cannot be started", "check its command and working directory"),
     "container_restarts": ("a container that the cluster put beside it ends again and again", "look at its logs"),
@@ -212,6 +213,15 @@ def missing_code(event: Event) -> tuple[str, str] | None:
     return (event.involved_object.namespace, found["digest"]) if found else None
 
 
+def missing_secret(event: Event) -> tuple[str, str, datetime] | None:
+    """Namespace and name of a Secret of ours that a node did not find, and when."""
+    found = _SECRET_NOT_FOUND.search(event.message) if event.reason in _OF_SECRETS else None
+    at = event.last_timestamp or event.event_time or event.metadata.creation_timestamp
+    return (event.involved_object.namespace, found[0], at) if found and at is not None else None
+
+
+_OF_SECRETS: Final = frozenset({"Failed", "FailedToRetrieveImagePullSecret"})
+_SECRET_NOT_FOUND: Final = re.compile(rf"{CREDENTIAL_SECRETS}[a-z0-9]+")
 _CODE_NOT_FOUND: Final = re.compile(
     rf'configmap "{names.CODE_MAP}[a-z0-9]+-(?P<digest>[0-9a-f]{{64}})-[0-9]+" not found'
 )
@@ -242,6 +252,8 @@ def _warnings(pod: Pod) -> Iterator[PodWarning]:
 
 def _waiting_code(waiting: Waiting) -> str | None:
     code = _WAITING.get(waiting.reason)
+    if code == "container_config" and _SECRET_NOT_FOUND.search(waiting.message):
+        return "credentials"
     return "container_as_root" if code == "container_config" and "run as root" in waiting.message else code
 
 
