@@ -209,6 +209,8 @@ class WaitingReason(StrEnum):
     """It needs more GPUs than the whole limit of its project or department."""
     LIMIT_USED = "limit_used"
     """Other workloads of the project or department leave too little of its limit on GPUs."""
+    WAITING_FOR_PODS_TO_END = "waiting_for_pods_to_end"
+    """Its place is kept: other pods were told to end there, and it starts once they have."""
     INSUFFICIENT_GPU = "insufficient_gpu"
     """No node has enough free GPUs."""
     INSUFFICIENT_CPU = "insufficient_cpu"
@@ -225,6 +227,10 @@ class WaitingReason(StrEnum):
 
 NODE_PORT_TAKEN: Final = "node_port_taken"
 """Of a run, and so of its workload: another one has the node port that it asks for (S030)."""
+PREEMPTED: Final = "preempted"
+"""Reason of a workload that waits again, or has Failed: its place was taken for a higher priority."""
+RECLAIMED: Final = "reclaimed"
+"""Reason of a workload that waits again: its place was taken for a project below its quota."""
 BACKOFF_LIMIT_EXCEEDED: Final = "backoff_limit_exceeded"
 """Reason of a workload that is Failed."""
 
@@ -244,6 +250,8 @@ def pods_run_again(count: int) -> str:
 PHASE_REASONS: Final = (
     *(reason.value for reason in WaitingReason),
     NODE_UNREACHABLE,
+    PREEMPTED,
+    RECLAIMED,
     BACKOFF_LIMIT_EXCEEDED,
     SCALED_TO_ZERO,
     NODE_PORT_TAKEN,

@@ -27,6 +27,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "SessionOpened": "user",
     "WorkloadQueued": "scheduler",
     "WorkloadScaled": "autoscaler",
+    "PodsEvicted": "scheduler",
     "WorkloadWaiting": "scheduler",
     "PodsBound": "scheduler",
     "PodsReserved": "scheduler",

@@ -247,6 +247,8 @@ class Model:
         """The highest token of the name so far."""
         self._incarnation = incarnation
         """How often the log had been restored."""
+        self._evicted = False
+        """Whether this commit took its place."""
 
     def take(self, type_: str, data: Fields) -> Iterator[Wrong]:
         """Take one event over; what is wrong about it."""
@@ -268,6 +270,8 @@ class Model:
             yield "completed", f"{workload.name}: {workload.sizes} succeeded, and it is not Completed"
         if workload.spent and not workload.ended:
             yield "failed", f"{workload.name}: a run failed for good, and it is not Failed"
+        if self._evicted and workload.spec.get("terminateAfterPreemption") and not workload.ended:
+            yield "failed", f"{workload.name} was evicted, is to end then, and is not Failed"
         if workload.desired == "Stopped" and not workload.live and not workload.halted and not workload.ended:
             yield "stopped", f"{workload.name}: nothing of it lives, it should stop, and it is not Stopped"
         if workload.desired == "Deleted" and not workload.live and not workload.deleted:
@@ -400,6 +404,28 @@ class Model:
             yield "ended", f"{workload.name} {what} after it was {workload.ended}"
         if workload.desired != "Running":
             yield "desired", f"{workload.name} {what}, and should be {workload.desired}"
+
+    def _pods_evicted(self, data: Fields) -> Iterator[Wrong]:
+        workload, self._evicted = self.workload, True
+        yield from self._may_run("was evicted")
+        if workload.spec.get("preemptibility") == "non-preemptible":
+            yield "evicted", f"{workload.name} is non-preemptible, and was evicted"
+        for pod in data["pods"]:
+            run = workload.pods.get((pod["pod_set"], pod["index"]))
+            name = run_name(workload.id, pod)
+            if not isinstance(run, Run) or run.name != name or run.phase not in {"bound", "starting", "running"}:
+                yield "evicted", f"{name} was evicted, and holds no node that it could give up"
+            else:
+                run.phase = "stopping"
+        staying = sum(run.phase != "stopping" for run in workload.live.values())
+        if data["attempt"] != workload.attempt + (not staying):
+            yield "token", f"{workload.name}: attempt {data['attempt']} follows {workload.attempt}, {staying} pods stay"
+        workload.attempt = data["attempt"]
+        if workload.distributed and staying > 0 and staying + len(workload.succeeded) < workload.most_at_once:
+            yield "gang", f"{workload.name} was evicted, and {staying} pods of {workload.most_at_once} stay"
+        for place, waiting in workload.pods.items():
+            if isinstance(waiting, Waiting) and not staying:
+                workload.pods[place] = Waiting(workload.attempt, 0, waiting.not_before)
 
     def _workload_suspended(self, _: Fields) -> Iterator[Wrong]:
         yield from self._may_run("was suspended")
@@ -631,7 +657,7 @@ class Model:
 
     def _workload_failed(self, data: Fields) -> Iterator[Wrong]:
         workload = self.workload
-        if not workload.spent:
+        if not workload.spent and not (self._evicted and workload.spec.get("terminateAfterPreemption")):
             yield "failed", f"{workload.name} is Failed after {workload.failed_runs} failed runs, and may go on"
         workload.exit_code = data.get("exit_code")
         yield from self._over("Failed", data)

@@ -31,7 +31,7 @@ from events.workload.pod import (
     pod_id,
 )
 from events.workload.pod_sets import PodSet
-from events.workload.state import Edit, Workload, WorkloadCreated, WorkloadEvent, take
+from events.workload.state import Edit, PodsEvicted, Workload, WorkloadCreated, WorkloadEvent, take
 from events.workload.state import WorkloadChanged as Changed
 from events.workload.state import WorkloadDeleted as Deleted
 from events.workload.state import WorkloadScaled as Scaled
@@ -356,6 +356,9 @@ def _of_event(
                 message=cut(event.message),
                 **of,
             )
+        case PodsEvicted():
+            if was.phase in PLACED and state.phase is Phase.PENDING:
+                yield WorkloadEvicted(reason=event.reason, message=cut(event.message), **of)
         case Deleted():
             yield WorkloadDeleted(reason=cut(state.deletion_reason), last_phase=was.phase, at=event.at, **of)
         case PodRunning():

@@ -15,7 +15,7 @@ from events.workload.made_from import MadeFrom
 from events.workload.pod import Placement, PodAddress, PodRef
 from events.workload.sessions import SessionKind
 from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
-from events.workload.state import UndoableAct
+from events.workload.state import EvictionReason, UndoableAct
 
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -166,6 +166,19 @@ class PlacePods(_Command, frozen=True, kw_only=True):
     waiting_message: str = ""
 
 
+class EvictPods(_Command, frozen=True, kw_only=True):
+    """From the scheduler: end these runs, since another workload needs their place and has more right to it."""
+
+    workload_id: str
+    pods: tuple[PodRef, ...]
+    """Of a gang: all that hold a node, or so many that its minimum stays."""
+    reason: EvictionReason
+    message: str
+    """For whom and by which rule, in a sentence."""
+    beneficiary: str
+    """Id of the workload that gets the place."""
+
+
 PodFactKind = Literal["starting", "running", "unreachable", "succeeded", "failed", "interrupted", "refused", "stopped"]
 """The first three are of a run that lives, the others are ends. `unreachable`: its node has not been heard from for
 long, so nobody knows whether it still runs.
@@ -220,4 +233,4 @@ UserWorkloadCommand = (
     | OpenSession
     | CloseSession
 )
-WorkloadCommand = UserWorkloadCommand | PlacePods | ReportPods
+WorkloadCommand = UserWorkloadCommand | PlacePods | EvictPods | ReportPods

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from events.decision import Context, Decision
 from events.ids import incarnation_id, name_suffix, workload_key
-from events.phases import BACKOFF_LIMIT_EXCEEDED, FINISHED, NODE_PORT_TAKEN, DesiredPhase, Phase, PodPhase
+from events.phases import BACKOFF_LIMIT_EXCEEDED, FINISHED, NODE_PORT_TAKEN, PREEMPTED, DesiredPhase, Phase, PodPhase
 from events.refusal import Refusal
 from events.workload.commands import (
     ChangeWorkload,
     CloseSession,
     CreateWorkload,
     DeleteWorkload,
+    EvictPods,
     OpenSession,
     PlacePods,
     PodFact,
@@ -64,6 +65,7 @@ from events.workload.state import (
     LONGEST_RETRY_WAIT,
     ActUndone,
     Edit,
+    PodsEvicted,
     SetProgress,
     Workload,
     WorkloadChanged,
@@ -81,6 +83,7 @@ from events.workload.state import (
     WorkloadTransferred,
     WorkloadWaiting,
     bindable_among,
+    evictable,
     is_completed,
     is_whole,
     schedulable,
@@ -90,6 +93,8 @@ from events.workload.state import (
 MAX_WARNINGS_OF_RUN: Final = 10
 """Different reasons; a history with more of them tells nobody more."""
 
+MOST_EVICTION_WORDS: Final = 1_000
+"""Characters that are kept of why pods were evicted."""
 MOST_SCALE_WORDS: Final = 300
 """Characters of why the replicas changed."""
 
@@ -126,6 +131,8 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
     match command:
         case PlacePods():
             return _place(command, state, context)
+        case EvictPods():
+            return _evict(command, state, context)
         case ReportPods():
             return _report(command, state, context)
         case TransferWorkload():
@@ -487,6 +494,39 @@ def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
         if (pod.pod_set, pod.index) not in state.pods and pod.index >= first + fresh[pod.pod_set]:
             return f"pods of {pod.pod_set!r} are bound in order, and {first} comes before {pod.index}"
     return ""
+
+
+def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDecision:
+    """On the scheduler's word, and only while all that it decided by still holds."""
+    told: Counter[str] = Counter()
+    if not schedulable(state) or not state.preemptible:
+        return Refusal(code="stale_eviction", message=f"{state.name!r} is {state.phase} and gives up no place")
+    for ref in command.pods:
+        pod = state.pods.live.get(pod_id(ref))
+        if pod is None or not pod.is_run(ref) or not evictable(pod):
+            return Refusal(code="stale_eviction", message=f"{ref} holds no node (any more)")
+        told[ref.pod_set] += 1
+    if len(set(map(pod_id, command.pods))) != len(command.pods) or not command.pods:
+        return Refusal(code="stale_eviction", message="an eviction names at least one pod, and each once")
+    ending = sum(pod.phase is PodPhase.STOPPING for pod in state.pods.live.values())
+    staying = state.pods.live.size - ending - len(command.pods)
+    if staying and not is_whole(state, {name: -count for name, count in told.items()}):
+        message = f"the pods of {state.name!r} live together, and too few of them would be left"
+        return Refusal(code="stale_eviction", message=message)
+    evicted = PodsEvicted(
+        pods=command.pods,
+        attempt=state.attempt if staying else state.attempt + 1,
+        reason=command.reason,
+        message=command.message[:MOST_EVICTION_WORDS],
+        beneficiary=command.beneficiary,
+    )
+    if not state.spec.terminate_after_preemption:
+        return (evicted,)
+    message = f"ended because it was preempted, as terminateAfterPreemption asks: {evicted.message}"
+    return (
+        evicted,
+        WorkloadFailed(at=context.now, reason=PREEMPTED, message=message, delete_at=_delete_at(state, context.now)),
+    )
 
 
 def _report(command: ReportPods, state: Workload, context: Context) -> WorkloadDecision:

@@ -226,6 +226,24 @@ class WorkloadScaled(_Event, frozen=True, kw_only=True):
     """The load that it was decided by, in a sentence."""
 
 
+EvictionReason = Literal["preempted", "reclaimed"]
+
+
+class PodsEvicted(_Event, frozen=True, kw_only=True):
+    """The scheduler took the place of some pods for another workload. They are told to end, and then wait again."""
+
+    pods: tuple[PodRef, ...]
+    """The runs that are told to end."""
+    attempt: int
+    """The workload's from now on: another one where no pod of it goes on."""
+    reason: EvictionReason
+    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota."""
+    message: str
+    """For whom, and by which rule, in a sentence."""
+    beneficiary: str
+    """Id of the workload that gets the place."""
+
+
 class WorkloadDeletionRequested(_Event, frozen=True, kw_only=True):
     """Somebody or auto-deletion deleted it. It becomes Deleted when its pods are gone."""
 
@@ -262,6 +280,7 @@ WorkloadEvent = (
     | WorkloadTransferred
     | ActUndone
     | WorkloadScaled
+    | PodsEvicted
     | SessionOpened
     | SessionClosed
     | WorkloadDeletionRequested
@@ -274,7 +293,7 @@ def countable(event: WorkloadEvent) -> bool:
     match event:
         case PodsBound():
             return possible(event)
-        case WorkloadResumed():
+        case WorkloadResumed() | PodsEvicted():
             return 0 <= event.attempt < MOST_COUNTED
         case WorkloadScaled():
             return 0 <= event.replicas <= MOST_REPLICAS
@@ -452,6 +471,11 @@ def placed_of(state: Workload, pod_set: PodSet) -> int:
         name == pod_set.name and pod.phase is not PodPhase.STOPPING for (name, _), pod in state.pods.live.items()
     )
     return sum(staying) + succeeded
+
+
+def evictable(pod: Pod) -> bool:
+    """Whether its place can be taken: what nobody sees, or ends anyway, gives none back by being told to end."""
+    return pod.phase in {PodPhase.BOUND, PodPhase.STARTING, PodPhase.RUNNING}
 
 
 def bindable_among(state: Workload, refs: Iterable[PodRef], now: datetime) -> set[PodRef]:
@@ -647,6 +671,8 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
         case WorkloadScaled():
             _scale(edit, event.replicas)
             _derive(edit)
+        case PodsEvicted():
+            _evict(edit, event)
         case SessionOpened():
             opened = Session(
                 session_id=event.session_id, kind=event.kind, pod=event.pod, at=event.at, ends_at=event.ends_at
@@ -741,6 +767,23 @@ def _stop_pods(edit: Edit, *, outliving: AbstractSet[str] = frozenset()) -> None
     for id_, pod in edit.pods.live.items():
         if id_[0] not in outliving:
             edit.pods.put(id_, replace(pod, phase=PodPhase.STOPPING))
+
+
+def _evict(edit: Edit, event: PodsEvicted) -> None:
+    """The named runs are told to end. Where no other goes on, what comes next is another attempt."""
+    for ref in event.pods:
+        id_ = pod_id(ref)
+        pod = edit.pods.live.get(id_)
+        if pod is not None and pod.is_run(ref):
+            edit.pods.put(id_, replace(pod, phase=PodPhase.STOPPING))
+    if event.attempt != edit.state.attempt:
+        for id_ in edit.pods.waiting.ids():
+            if (waiting := edit.pods.waiting.get(id_)) is not None:
+                edit.pods.put(id_, replace(waiting, attempt=event.attempt, try_=0))
+        edit.state = replace(edit.state, attempt=event.attempt)
+    _derive(edit)
+    if edit.state.phase is Phase.PENDING:
+        _say(edit, Phase.PENDING, reason=event.reason, message=event.message)
 
 
 def _resume(edit: Edit, event: WorkloadResumed) -> None:

@@ -34,6 +34,7 @@ from events.workload.sessions import SessionClosed, SessionOpened
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import (
     ActUndone,
+    PodsEvicted,
     Workload,
     WorkloadChanged,
     WorkloadCompleted,
@@ -135,6 +136,8 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
         case WorkloadScaled():
             told = f"{event.message}: " if event.message else ""
             return f"scaled: {told}{_count(event.replicas, 'replica')} (was {event.was})"
+        case PodsEvicted():
+            return f"{event.reason}: {event.message}; {_told_to_stop(len(event.pods))}"
         case SessionOpened():
             return _session_opened(event, actor)
         case SessionClosed():

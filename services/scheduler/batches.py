@@ -14,10 +14,10 @@ from events.commit import service_actor
 from events.decision import Context
 from events.node import Node, NodeFacts, Reservation, ReserveOnNode
 from events.refusal import Refusal
-from events.workload.commands import PlacePods
+from events.workload.commands import EvictPods, PlacePods
 from events.workload.pod import Placement
 from events.workload.state import Workload
-from services.scheduler.snapshot import Binding, Plan, StatusUpdate
+from services.scheduler.snapshot import Binding, Eviction, Plan, StatusUpdate
 
 ACTOR: Final = service_actor("scheduler")
 BATCH_PODS: Final = 500
@@ -134,13 +134,26 @@ def update_drafts(heads: Heads, update: StatusUpdate, command_id: str, now: date
     return _of_workload(heads, update.key, command, command_id, now)
 
 
+def eviction_drafts(heads: Heads, eviction: Eviction, command_id: str, now: datetime) -> list[Draft] | Refusal:
+    command = EvictPods(
+        workload_id=eviction.workload_id,
+        pods=eviction.pods,
+        reason=eviction.reason,
+        message=eviction.message,
+        beneficiary=eviction.beneficiary,
+    )
+    return _of_workload(heads, eviction.key, command, command_id, now)
+
+
 def release_drafts(
     heads: Heads, node_key: str, ids: tuple[str, ...], command_id: str, now: datetime
 ) -> list[Draft] | Refusal:
     return _of_node(heads, node_key, ReserveOnNode(release=ids), command_id, now)
 
 
-def _of_workload(heads: Heads, key: str, command: PlacePods, command_id: str, now: datetime) -> list[Draft] | Refusal:
+def _of_workload(
+    heads: Heads, key: str, command: PlacePods | EvictPods, command_id: str, now: datetime
+) -> list[Draft] | Refusal:
     chain = heads.workloads.get(key)
     if chain is None:
         return Refusal(code="stale_placement", message="the workload has ended")

@@ -21,14 +21,15 @@ from events.department import Department
 from events.ids import key_of_id
 from events.installation import LOG_KEY
 from events.node import Node, reservation_id, run_of
-from events.phases import FINISHED, WaitingReason
+from events.phases import FINISHED, PodPhase, WaitingReason
 from events.project import Project
 from events.quotas import PoolQuota
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
-from events.workload.pod import LIVE_POD_PHASES, PodRef, pod_id
+from events.workload.pod import LIVE_POD_PHASES, Pod, PodRef, pod_id
 from events.workload.pods import changed
 from events.workload.state import (
+    PodsEvicted,
     Workload,
     bindable,
     next_retry_at,
@@ -47,6 +48,7 @@ from services.scheduler.snapshot import (
     BoundKey,
     ClusterView,
     GangPart,
+    Leaving,
     NotSchedulable,
     Pending,
     Plan,
@@ -60,6 +62,10 @@ from services.scheduler.snapshot import (
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
+LEAVING_LATE: Final = timedelta(minutes=5)
+"""How long after its grace a pod that was told to end is still counted on to end."""
+MAX_GRACE_SECONDS: Final = 3_600
+"""Of those for whose place others wait."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
 
@@ -96,6 +102,15 @@ class SchedulingState(LogFold):
         """By workload key: node key by reservation id."""
         self._stale: dict[str, str] = {}
         """Node key by id of a reservation whose run is over."""
+        self._leaving: dict[str, tuple[str, datetime]] = {}
+        """By id of a reservation whose pod was told to end: node key, and until when that is counted on."""
+        self._promised: dict[str, str] = {}
+        """By id of a reservation: for which workload its pod was told to end. A restart forgets it: whoever is next in
+        the queue may get that place then.
+        """
+        self._running: dict[str, dict[str, Workload]] = {}
+        """By project id and workload key: preemptible workloads that hold nodes."""
+        self._running_frozen: dict[str, tuple[Workload, ...]] = {}
         self._settled_nodes: dict[str, Node] = {}
         self._settled_workloads: dict[str, Workload] = {}
         """As they stand in the indexes."""
@@ -116,6 +131,9 @@ class SchedulingState(LogFold):
         match commit.aggregate:
             case "workload":
                 self._dirty_workloads.add(commit.key)
+                for event in commit.events:
+                    if isinstance(event, PodsEvicted):
+                        self._promise(after.state.workload_id, event)
                 if before.state.workload_id != after.state.workload_id:
                     self._came(after.state, commit.record.occurred_at)
             case "node":
@@ -124,6 +142,11 @@ class SchedulingState(LogFold):
                 self._cluster_changed(before.state, after.state)
             case _:
                 self.freed += 1  # a project or department; or the log was restored, before all else here
+
+    def _promise(self, workload_id: str, event: PodsEvicted) -> None:
+        for ref in event.pods:
+            id_ = reservation_id(workload_id, ref.pod_set, ref.index, ref.attempt, ref.try_)
+            self._promised[id_] = event.beneficiary
 
     def _came(self, workload: Workload, at: datetime) -> None:
         for each in workload.pod_sets:
@@ -172,6 +195,10 @@ class SchedulingState(LogFold):
             _, key = heapq.heappop(self._due)
             if key:
                 self._dirty_workloads.add(key)
+            elif late := [id_ for id_, (_, until) in self._leaving.items() if until <= now]:
+                for id_ in late:
+                    del self._leaving[id_]
+                self.freed += 1  # what was kept for others there, anybody may have
         for key in self._dirty_nodes:
             self._settle_node(key)
         self._dirty_nodes.clear()
@@ -196,6 +223,8 @@ class SchedulingState(LogFold):
             if not held:
                 self._held.pop(reservation.workload_key, None)
             self._stale.pop(id_, None)
+            self._leaving.pop(id_, None)
+            self._promised.pop(id_, None)
             self._dirty_workloads.add(reservation.workload_key)
         for id_ in after.reservations.keys() - before.reservations.keys():
             reservation = after.reservations[id_]
@@ -247,7 +276,8 @@ class SchedulingState(LogFold):
         chain = self.workloads.get(key)
         before = self._settled_workloads.pop(key, WORKLOAD.initial)
         state = WORKLOAD.initial if chain is None else chain.state
-        self._find_stale(key, before, state)
+        self._find_stale(key, before, state, now)
+        self._count_running(key, before, state)
         over = not state.pods.live and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
             self._take_out(key)
@@ -261,21 +291,51 @@ class SchedulingState(LogFold):
         if schedulable(state):
             self._put_in_queue(key, state, indexed, now, idle=not state.pods.live)
 
-    def _find_stale(self, key: str, before: Workload, after: Workload) -> None:
-        """Note the reservations of runs that are over; looks at runs that changed and at new reservations only."""
+    def _count_running(self, key: str, before: Workload, after: Workload) -> None:
+        """Keep it among those whose place others may take, where it is one."""
+        if before.project_id:
+            self._running.get(before.project_id, {}).pop(key, None)
+            self._running_frozen.pop(before.project_id, None)
+        if schedulable(after) and after.preemptible and after.pods.live.size:
+            self._running.setdefault(after.project_id, {})[key] = after
+            self._running_frozen.pop(after.project_id, None)
+
+    def _frozen_running(self) -> dict[str, tuple[Workload, ...]]:
+        for project_id, workloads in list(self._running.items()):
+            if not workloads:
+                del self._running[project_id]
+            elif project_id not in self._running_frozen:
+                self._running_frozen[project_id] = tuple(workloads[key] for key in sorted(workloads))
+        return dict(self._running_frozen)
+
+    def _find_stale(self, key: str, before: Workload, after: Workload, now: datetime) -> None:
+        """Note the reservations of runs that are over, and of those that were told to end; looks at runs that changed
+        and at new reservations only.
+        """
         held = self._held.get(key, {})
         suspects = self._newly_held.pop(key, set())
         alive: set[str] = set()
         for (name, index), (old, new) in changed(before.pods, after.pods).items():
             if old is not None:
-                suspects.add(reservation_id(before.workload_id, name, index, old.attempt, old.try_))
+                suspects.add(id_ := reservation_id(before.workload_id, name, index, old.attempt, old.try_))
+                self._leaving.pop(id_, None)
             if new is not None and new.phase in LIVE_POD_PHASES:
-                alive.add(reservation_id(after.workload_id, name, index, new.attempt, new.try_))
+                alive.add(id_ := reservation_id(after.workload_id, name, index, new.attempt, new.try_))
+                if new.phase is PodPhase.STOPPING:
+                    self._leaves(id_, new, after, now)
         for id_ in suspects - alive:
             if id_ in held and id_ not in self._stale and not _is_alive(id_, after):
                 self._stale[id_] = held[id_]
                 self._uncount_held(id_)
                 self.freed += 1
+
+    def _leaves(self, id_: str, pod: Pod, of: Workload, now: datetime) -> None:
+        """Its place comes free, so that it can be kept for another; not for ever, where it does not end."""
+        grace = timedelta(seconds=min(of.spec.termination_grace_period_seconds, MAX_GRACE_SECONDS))
+        until = now + grace + LEAVING_LATE
+        self._leaving[id_] = pod.node_key, until
+        heapq.heappush(self._due, (until, ""))
+        self.freed += 1
 
     def _take_out(self, key: str) -> None:
         self._not_schedulable.pop(key, None)
@@ -302,6 +362,7 @@ class SchedulingState(LogFold):
         for number, (pod_class, pods) in enumerate(_classes(key, state, ready)):
             entry = Pending(
                 order=(order, key, number),
+                rank=state.priority_rank,
                 key=key,
                 workload_id=state.workload_id,
                 name=state.name,
@@ -335,14 +396,15 @@ class SchedulingState(LogFold):
         """What the planner is to look at now; later changes of the fold do not reach it."""
         self.settle(now)
         queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in self._queues.values())
-        ids = {queue.pod_class.project_id for queue in queues}
+        running = self._frozen_running() if queues else {}
+        ids = {queue.pod_class.project_id for queue in queues} | running.keys()
         projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
         return Snapshot(
             now=now,
             nodes=self._columns.frozen(extended=self._extended_asked),
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects=projects,
-            held_milli=self._held_under({bound for view in projects.values() for bound in view.bounds}),
+            held_milli=self._held_of(projects),
             queues=queues,
             mix=self.mix.told(),
             not_schedulable=tuple(self._not_schedulable.values()),
@@ -355,7 +417,17 @@ class SchedulingState(LogFold):
                 )
                 for id_, node_key in self._stale.items()
             ),
+            leaving=tuple(self._still_leaving()),
+            running=running,
+            promised=frozenset(self._promised.values()),
         )
+
+    def _still_leaving(self) -> Iterator[Leaving]:
+        for id_, (node_key, _) in self._leaving.items():
+            row, chain = self._columns.rows.get(node_key), self.nodes.get(node_key)
+            reservation = None if chain is None else chain.state.reservations.get(id_)
+            if row is not None and reservation is not None and id_ not in self._stale:
+                yield Leaving(row, reservation)
 
     def imagine(self, state: Workload, now: datetime) -> tuple[Snapshot, tuple[tuple[PodClass, Pending], ...]]:
         """What the planner would look at now if there were also this workload, and its waiting pods."""
@@ -371,6 +443,7 @@ class SchedulingState(LogFold):
                 pod_class,
                 Pending(
                     order=(order, key, number),
+                    rank=state.priority_rank,
                     key=key,
                     workload_id=state.workload_id,
                     name=state.name,
@@ -386,15 +459,12 @@ class SchedulingState(LogFold):
         projects = snapshot.projects if view is None else {**snapshot.projects, state.project_id: view}
         asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
         return (
-            Snapshot(
-                now=now,
+            replace(
+                snapshot,
                 nodes=self._columns.frozen(extended=asked),
-                clusters=snapshot.clusters,
                 projects=projects,
-                held_milli=self._held_under({bound for each in projects.values() for bound in each.bounds}),
-                queues=snapshot.queues,
+                held_milli=self._held_of(projects),
                 not_schedulable=(),
-                releases=snapshot.releases,
             ),
             added,
         )
@@ -402,14 +472,17 @@ class SchedulingState(LogFold):
     def note(self, snapshot: Snapshot, plan: Plan) -> None:
         """Remember what the plan found out, so that the next one need not look again until something is freed."""
         for seen in snapshot.queues:
-            queue, waiting = self._queues.get(seen.pod_class), plan.blocked.get(seen.pod_class)
+            queue = self._queues.get(seen.pod_class)
+            blocked, held = plan.blocked.get(seen.pod_class), plan.held.get(seen.pod_class)
+            waiting = blocked or held
             if queue is not None and seen.pod_class in plan.put_off:
                 queue.put_off += 1
             elif queue is not None and (waiting is not None or not plan.more):
                 queue.put_off = 0  # it was looked at
             if queue is None or waiting is None:
                 continue
-            queue.block(waiting, self.freed)
+            if blocked is not None:
+                queue.block(blocked, self.freed)
             if plan.more:
                 continue  # not all of the queue was reported yet
             if not queue.reported or seen.report_again:
@@ -454,6 +527,7 @@ class SchedulingState(LogFold):
         return ProjectView(
             name=chain.state.name,
             exists=chain.state.exists and chain.state.project_id == project_id,
+            department_id=chain.state.department_id,
             pools=chain.state.node_pools or (() if department is None else department.node_pools),
             bounds=(
                 *_bounds("project", project_id, chain.state),
@@ -465,9 +539,16 @@ class SchedulingState(LogFold):
         chain = self.departments.get(key_of_id(department_id) or "")
         return chain.state if chain is not None and chain.state.department_id == department_id else None
 
-    def _held_under(self, bounds: AbstractSet[Bound]) -> dict[BoundKey, int]:
-        """What is held under each of these bounds, by its key."""
-        held: dict[BoundKey, int] = {bound.key: 0 for bound in bounds}
+    def _held_of(self, projects: Mapping[str, ProjectView]) -> dict[BoundKey, int]:
+        """What these projects, and their departments, hold: under each of their bounds, and everywhere."""
+        bounds = [bound for view in projects.values() for bound in view.bounds]
+        holders = {*projects, *(view.department_id for view in projects.values())}
+        keys = {key for bound in bounds for key in (bound.key, bound.all_key)}
+        return self._held_under(keys | {(holder, "", False) for holder in holders})
+
+    def _held_under(self, keys: AbstractSet[BoundKey]) -> dict[BoundKey, int]:
+        """What is held under each of these keys of bounds."""
+        held: dict[BoundKey, int] = dict.fromkeys(keys, 0)
         if not held:
             return held
         departments = {project_id: self._department_of(project_id) for project_id, _, _ in self._held_in}

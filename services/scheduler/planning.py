@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from events.node import Reservation, reservation_id
 from events.workload.pod import DeviceShare, Placement, PodRef
@@ -15,6 +16,7 @@ from services.scheduler.snapshot import (
     Binding,
     Bound,
     BoundKey,
+    Eviction,
     Pending,
     Plan,
     PodClass,
@@ -78,6 +80,25 @@ class Placed:
             del column[start:]
 
 
+class ShortAt(NamedTuple):
+    """The first entry of a queue that found no room."""
+
+    entry: int
+    """Its index."""
+    done: int
+    """How many of its pods have a place, or one is kept for them."""
+
+
+class Mark(NamedTuple):
+    """To roll back to."""
+
+    room: int
+    later: int
+    quota_used: dict[BoundKey, int]
+    held_pods: int
+    evictions: int
+
+
 class Planning:
     """Mutable; one plan."""
 
@@ -85,9 +106,12 @@ class Planning:
         self.snapshot = snapshot
         self.policy = policy
         self.max_pods = max_pods
-        self.room = Room(snapshot.nodes, partial(worth_of, mix=snapshot.mix, filters=policy.filters))
+        self._worth = partial(worth_of, mix=snapshot.mix, filters=policy.filters)
+        self.room = Room(snapshot.nodes, self._worth)
         self.quota_used: dict[BoundKey, int] = {}
         """GPU thousandths that non-preemptible pods hold, with those placed so far; by project id."""
+        self.later: Room | None = None
+        """The room that there will be once all pods have ended that were told to; None where there are none."""
         self.placed = Placed()
         self.releases: tuple[Release, ...] = ()
         self.short: dict[int, Shortfall] = {}
@@ -104,26 +128,77 @@ class Planning:
         """Pods of gangs that were placed and taken back."""
         self.blocked: dict[int, Waiting] = {}
         """By index of the queue: why it waits."""
+        self.short_at: dict[int, ShortAt] = {}
+        """By index of the queue: where that was."""
+        self.held: dict[str, Waiting] = {}
+        """By key of a workload: why it waits, of those for which a place is kept."""
+        self.held_pods = 0
+        self.held_queues: dict[int, str] = {}
+        """By index of the queue: the first of its workloads for which a place is kept."""
+        self.evictions: list[Eviction] = []
         self.updates: list[StatusUpdate] = []
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""
         self._packed = packed(policy.scores)
-        self._candidates: dict[tuple[PodRequest, int], Candidates] = {}
+        self._candidates: dict[tuple[PodRequest, int, bool], Candidates] = {}
 
-    def candidates(self, request: PodRequest, pool: int) -> Candidates:
-        """The nodes of a pool (by its number) for a request."""
-        found = self._candidates.get((request, pool))
+    def soon(self) -> Room:
+        """The room that there will be once all have ended that were told to. There is never less of it than now."""
+        if self.later is None:
+            self.later = Room(self.snapshot.nodes, self._worth, like=self.room)
+        return self.later
+
+    def candidates(self, request: PodRequest, pool: int, *, later: bool = False) -> Candidates:
+        """The nodes of a pool (by its number) for a request; `later`: by the room that there will be."""
+        found = self._candidates.get((request, pool, later))
         if found is None:
-            found = Candidates(self.room, request, pool, self.policy.filters, self._packed)
-            self._candidates[request, pool] = found
+            room = self.soon() if later else self.room
+            found = Candidates(room, request, pool, self.policy.filters, self._packed)
+            self._candidates[request, pool, later] = found
         return found
+
+    def take(self, row: int, request: PodRequest, devices: tuple[DeviceShare, ...]) -> None:
+        """Put a pod on a node."""
+        self.room.take(row, request, devices)
+        if self.later is not None:
+            self.later.take(row, request, devices)
+
+    def hold(self, row: int, request: PodRequest, devices: tuple[DeviceShare, ...]) -> None:
+        """Keep a place that others hold until they end: what is free of it already, nobody else gets."""
+        later = self.soon()
+        later.take(row, request, devices)
+        self.room.lower(row, later)
+        self.held_pods += 1
+
+    def checkpoint(self) -> Mark:
+        return Mark(
+            self.room.checkpoint(),
+            0 if self.later is None else self.later.checkpoint(),
+            dict(self.quota_used),
+            self.held_pods,
+            len(self.evictions),
+        )
+
+    def rollback(self, mark: Mark) -> None:
+        """Room, quotas, what is held and what is evicted are as they were at the mark."""
+        self.room.rollback(mark.room)
+        if self.later is not None:
+            self.later.rollback(mark.later)
+        self.quota_used, self.held_pods = dict(mark.quota_used), mark.held_pods
+        del self.evictions[mark.evictions :]
 
     def plan(self, *, max_updates: int) -> Plan:
         return Plan(
             bindings=tuple(self._bindings()),
             releases=self.releases,
             updates=tuple(self.updates[:max_updates]),
-            blocked={self.snapshot.queues[i].pod_class: waiting for i, waiting in self.blocked.items()},
+            evictions=tuple(self.evictions),
+            held={self.snapshot.queues[i].pod_class: self.held[key] for i, key in self.held_queues.items()},
+            blocked={
+                self.snapshot.queues[i].pod_class: waiting
+                for i, waiting in self.blocked.items()
+                if i not in self.held_queues
+            },
             put_off=frozenset(self.snapshot.queues[i].pod_class for i in self.put_off),
             more=self.cut_short or len(self.updates) > max_updates,
         )

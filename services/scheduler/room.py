@@ -39,17 +39,21 @@ class Room:
     Args:
         worth: what finds out what its room is worth, when that is first asked for; where it is not given, all nodes are
             worth the same.
+        like: begin with what is free there; otherwise with what is free in the table.
     """
 
-    def __init__(self, nodes: NodeTable, worth: "Callable[[Room], Worth] | None" = None) -> None:
+    def __init__(
+        self, nodes: NodeTable, worth: "Callable[[Room], Worth] | None" = None, *, like: "Room | None" = None
+    ) -> None:
         self.nodes = nodes
-        self.cpu = nodes.free_cpu_milli.copy()
-        self.memory = nodes.free_memory_bytes.copy()
-        self.pods = nodes.free_pods.copy()
-        self.devices = nodes.free_device_milli.copy()
-        self.free_devices = nodes.free_devices.copy()
-        self.extended = {name: column.copy() for name, column in nodes.free_extended.items()}
-        self.withheld = (self.devices == WHOLE_GPU_MILLI).sum(axis=1) - self.free_devices
+        self.cpu = (nodes.free_cpu_milli if like is None else like.cpu).copy()
+        self.memory = (nodes.free_memory_bytes if like is None else like.memory).copy()
+        self.pods = (nodes.free_pods if like is None else like.pods).copy()
+        self.devices = (nodes.free_device_milli if like is None else like.devices).copy()
+        self.free_devices = (nodes.free_devices if like is None else like.free_devices).copy()
+        extended = nodes.free_extended if like is None else like.extended
+        self.extended = {name: column.copy() for name, column in extended.items()}
+        self.withheld: Integers = (nodes.free_device_milli == WHOLE_GPU_MILLI).sum(axis=1) - nodes.free_devices
         """How many of the untouched devices cannot be had, because others have as many. No pod of ours changes that."""
         self.changed: list[int] = []
         """Each row that changed, in order. It only grows: a rollback changes rows, too."""
@@ -120,6 +124,30 @@ class Room:
     ) -> None:
         """Take a pod off a node."""
         self._move(row, cpu_milli, memory_bytes, devices, extended, sign=+1)
+
+    def lower(self, row: int, to: "Room") -> None:
+        """Leave no more free on a node than there is in the other room."""
+        devices: list[int] = self.devices[row].tolist()
+        extended = [(name, int(free[row])) for name, free in self.extended.items()]
+        self._undo.append(
+            (
+                row,
+                int(self.cpu[row]),
+                int(self.memory[row]),
+                int(self.pods[row]),
+                int(self.free_devices[row]),
+                list(enumerate(devices)),
+                extended,
+            )
+        )
+        self.cpu[row] = min(self.cpu[row], to.cpu[row])
+        self.memory[row] = min(self.memory[row], to.memory[row])
+        self.pods[row] = min(self.pods[row], to.pods[row])
+        self.free_devices[row] = min(self.free_devices[row], to.free_devices[row])
+        self.devices[row] = np.minimum(self.devices[row], to.devices[row])
+        for name, free in self.extended.items():
+            free[row] = min(free[row], to.extended[name][row])
+        self._touch(row)
 
     def checkpoint(self) -> int:
         """A mark to roll back to. Marks may be nested; rolling back to one ends those made after it."""

@@ -34,10 +34,18 @@ from services.runtime.nats.inboxes import inbox_prefix, is_inbox
 from services.runtime.nats.streams import assert_streams
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
-from services.scheduler.batches import Heads, batch_drafts, batches, release_drafts, seen_by, update_drafts
+from services.scheduler.batches import (
+    Heads,
+    batch_drafts,
+    batches,
+    eviction_drafts,
+    release_drafts,
+    seen_by,
+    update_drafts,
+)
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
-from services.scheduler.snapshot import Plan, StatusUpdate
+from services.scheduler.snapshot import Eviction, Plan, StatusUpdate
 from services.scheduler.what_if import what_if
 
 SNAPSHOT_SHAPE: Final = 2
@@ -198,10 +206,21 @@ class Scheduler:
             whole = whole and stored and not refused
         appends = [partial(self._release, node_key, ids, now) for node_key, ids in released.items()]
         appends += [partial(self._update, update, now) for update in planned.updates]
+        evictions: dict[str, list[Eviction]] = {}
+        for each in planned.evictions:
+            evictions.setdefault(each.key, []).append(each)
+        appends += [partial(self._evict, of, now) for of in evictions.values()]
         return all(await _in_flight(appends)) and whole
 
     async def _release(self, node_key: str, ids: tuple[str, ...], now: datetime) -> bool:
         return await self._append(release_drafts(self._heads(), node_key, ids, str(uuid4()), now))
+
+    async def _evict(self, evictions: Sequence[Eviction], now: datetime) -> bool:
+        """Of one workload, one after the other."""
+        for each in evictions:
+            if not await self._append(eviction_drafts(self._heads(), each, str(uuid4()), now)):
+                return False
+        return True
 
     async def _update(self, update: StatusUpdate, now: datetime) -> bool:
         return await self._append(update_drafts(self._heads(), update, str(uuid4()), now))

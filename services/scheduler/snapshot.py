@@ -16,6 +16,7 @@ from events.phases import WaitingReason
 from events.quantities import format_bytes
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
+from events.workload.state import EvictionReason, Workload
 from services.scheduler.mix import Weighed
 from services.scheduler.node_labels import NodeLabels
 
@@ -106,6 +107,8 @@ class Pending:
     """A pod set of a workload, or a gang, with pods that may be bound now."""
 
     order: OrderKey
+    rank: int
+    """Of its priority: the higher one goes first, and may take the place of a lower one in its project."""
     key: str
     workload_id: str
     name: str
@@ -175,13 +178,21 @@ class Bound(NamedTuple):
         """Under which it is counted what they hold."""
         return self.id, self.pool, self.firm
 
+    @property
+    def all_key(self) -> BoundKey:
+        """Under which it is counted what all of them hold, non-preemptible or not."""
+        return self.id, self.pool, False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     name: str
     exists: bool
+    department_id: str
+    """Empty where it has none."""
     pools: tuple[str, ...]
     bounds: tuple[Bound, ...]
+    """Its own, then those of its department."""
 
 
 class Cordon(NamedTuple):
@@ -244,6 +255,13 @@ class Release:
     reservation: Reservation
 
 
+class Leaving(NamedTuple):
+    """What a pod still holds that was told to end."""
+
+    row: int
+    reservation: Reservation
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     now: datetime
@@ -255,6 +273,11 @@ class Snapshot:
     queues: tuple[Queue, ...]
     not_schedulable: tuple[NotSchedulable, ...]
     releases: tuple[Release, ...]
+    leaving: tuple[Leaving, ...] = ()
+    running: dict[str, tuple[Workload, ...]] = field(default_factory=dict[str, tuple[Workload, ...]])
+    """By project id: preemptible workloads that hold nodes."""
+    promised: frozenset[str] = frozenset()
+    """Ids of workloads for which others were told to end, until their places are given."""
     mix: tuple[Weighed, ...] = ()
     """Which requests for GPUs have come."""
 
@@ -274,6 +297,21 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Eviction:
+    """Pods of one workload whose place another one gets."""
+
+    key: str
+    workload_id: str
+    name: str
+    """Of the workload."""
+    pods: tuple[PodRef, ...]
+    reason: EvictionReason
+    message: str
+    beneficiary: str
+    """Id of the workload that gets it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusUpdate:
     """A workload that the log shall show as queued, with the reason why it waits where there is one."""
 
@@ -288,6 +326,9 @@ class Plan:
     bindings: tuple[Binding, ...] = ()
     releases: tuple[Release, ...] = ()
     updates: tuple[StatusUpdate, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
+    held: dict[PodClass, Waiting] = field(default_factory=dict[PodClass, Waiting])
+    """For what a place is kept that others still hold, which were told to end: it is looked at each time."""
     blocked: dict[PodClass, Waiting]
     """What no room was found for, and why: stays so until something is freed."""
     put_off: frozenset[PodClass] = frozenset()
@@ -297,15 +338,18 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        return not (self.bindings or self.releases or self.updates)
+        return not (self.bindings or self.releases or self.updates or self.evictions)
 
     def render(self) -> str:
-        """The plan for a person, one line each: releases, bindings, updates."""
+        """The plan for a person, one line each: releases, bindings, evictions, updates."""
         lines = [f"release on {each.node_name}: {_amounts(each.reservation)}" for each in self.releases]
         for each in self.bindings:
             pod, placed = each.placement.pod, each.placement
             held = _amounts(each.reservation)
             lines.append(f"bind {each.name}/{pod.pod_set}-{pod.index} to {placed.node_name} in {placed.pool}: {held}")
+        for each in self.evictions:
+            pods = ", ".join(f"{pod.pod_set}-{pod.index}" for pod in each.pods)
+            lines.append(f"evict {each.name}, {each.reason}: {pods}")
         for each in self.updates:
             waits = f"waits, {each.waiting.reason}: {each.waiting.message}" if each.waiting else "is queued"
             lines.append(f"update {each.name}: {waits}")

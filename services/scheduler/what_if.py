@@ -4,11 +4,13 @@ this one added behind everything that waits. Pure; nothing of the fold changes b
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final, TypedDict
 
 from events.phases import WaitingReason
 from events.what_if import MOST_TOLD, WhatIf, WouldRun
 from services.scheduler.plan import MAX_PODS_PER_PLAN, plan
+from services.scheduler.policy.words import counted
 from services.scheduler.snapshot import Binding, Pending, Plan, PodClass, Queue, Snapshot, Waiting
 
 NEVER: Final = frozenset(
@@ -47,16 +49,7 @@ def what_if(snapshot: Snapshot, added: tuple[tuple[PodClass, Pending], ...]) -> 
 
 def _of(snapshot: Snapshot, queues: tuple[Queue, ...]) -> Snapshot:
     """What is told of what waits is not asked for: only places are."""
-    return Snapshot(
-        now=snapshot.now,
-        nodes=snapshot.nodes,
-        clusters=snapshot.clusters,
-        projects=snapshot.projects,
-        held_milli=snapshot.held_milli,
-        queues=queues,
-        not_schedulable=(),
-        releases=snapshot.releases,
-    )
+    return replace(snapshot, queues=queues, not_schedulable=())
 
 
 def _with(queue: Queue | None, pod_class: PodClass, entry: Pending) -> Queue:
@@ -69,9 +62,25 @@ def _with(queue: Queue | None, pod_class: PodClass, entry: Pending) -> Queue:
 
 def _why(planned: Plan, added: tuple[tuple[PodClass, Pending], ...], queues: dict[PodClass, Queue]) -> Waiting | None:
     for pod_class, _ in added:
-        if (found := planned.blocked.get(pod_class) or queues[pod_class].blocked) is not None:
-            return found
+        found = planned.blocked.get(pod_class) or planned.held.get(pod_class) or queues[pod_class].blocked
+        if found is not None:
+            return _with_evictions(found, planned, added)
     return None
+
+
+def _with_evictions(waiting: Waiting, planned: Plan, added: tuple[tuple[PodClass, Pending], ...]) -> Waiting:
+    """Also who would be told to end for it."""
+    ids = {entry.workload_id for _, entry in added}
+    told: Counter[str] = Counter()
+    for each in planned.evictions:
+        if each.beneficiary in ids:
+            told[each.name] += len(each.pods)
+    if not told:
+        return waiting
+    named = ", ".join(f"{name} ({counted(count, 'pod')})" for name, count in sorted(told.items())[:MOST_TOLD])
+    more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+    message = f"others would be told to end for it, and it would start once they have: {named}{more}"
+    return Waiting(reason=waiting.reason, message=message)
 
 
 class _Told(TypedDict):

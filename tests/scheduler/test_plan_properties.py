@@ -1,5 +1,7 @@
 """What holds of every plan: within capacity, at rest once carried out, the same for the same snapshot, within quota."""
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from hypothesis import given, settings
@@ -7,7 +9,15 @@ from hypothesis import strategies as st
 
 from events.node import Taint
 from events.phases import FINISHED
-from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
+from events.workload.commands import (
+    ChangeWorkload,
+    DeleteWorkload,
+    PodFact,
+    PodFactKind,
+    ReportPods,
+    ResumeWorkload,
+    SuspendWorkload,
+)
 from events.workload.fields.compute import ExtendedResource
 from events.workload.fields.scheduling import (
     MatchExpression,
@@ -16,6 +26,9 @@ from events.workload.fields.scheduling import (
     PodAffinity,
     Toleration,
 )
+from events.workload.pod import PodRef
+from services.scheduler.snapshot import Plan
+from tests.scheduler.test_take_back import gang
 from tests.scheduler.world import GIB, World
 
 GPU_MEMORY = [0, 16 * GIB, 80 * GIB]
@@ -86,7 +99,7 @@ specs = st.builds(
     ),
 )
 steps = st.one_of(
-    st.tuples(st.just("submit"), specs),
+    st.tuples(st.just("submit"), st.tuples(specs, st.integers(0, 2))),
     st.tuples(st.just("node"), st.tuples(st.integers(0, 4), node_facts)),
     st.tuples(
         st.sampled_from(["succeeded", "failed", "interrupted", "running", "unreachable", "stopped"]), st.integers(0, 50)
@@ -96,11 +109,12 @@ steps = st.one_of(
 )
 
 
-def carry_out(world: World, keys: list[str], step: tuple[str, Any]) -> None:
+def carry_out(world: World, keys: list[str], step: tuple[str, Any], projects: Sequence[str] = ("",)) -> None:
     word, what = step
     match word:
         case "submit":
-            keys.append(world.submit(f"w{len(keys)}", **what))
+            spec, project = what
+            keys.append(world.submit(f"w{len(keys)}", project_id=projects[project % len(projects)], **spec))
         case "node":
             number, facts = what
             world.node(f"n{number}", **facts)
@@ -134,11 +148,29 @@ def check_quota(world: World, keys: list[str], quota: int | None) -> None:
     held = sum(
         share.milli
         for key in keys
-        if world.workload(key).spec.preemptibility == "non-preemptible"
+        if world.workload(key).project_id == world.project_id
+        and world.workload(key).spec.preemptibility == "non-preemptible"
         for pod in world.workload(key).pods.live.values()
         for share in pod.devices
     )
     assert held <= quota
+
+
+def check_evictions(world: World, planned: Plan, projects: Sequence[str]) -> None:
+    """For whom others were told to end, a place is kept; and only those with a right to it are among them."""
+    ids = {world.workload(key).workload_id: world.workload(key) for (kind, key) in world.chains if kind == "workload"}
+    kept = {
+        entry.workload_id for queue in world.seen_queues if queue.pod_class in planned.held for entry in queue.entries
+    }
+    for each in planned.evictions:
+        victim, winner = ids[each.workload_id], ids[each.beneficiary]
+        assert each.beneficiary in kept
+        if each.reason == "preempted":
+            assert (victim.project_id, victim.priority_rank) < (winner.project_id, winner.priority_rank)
+            assert victim.project_id == winner.project_id
+        else:
+            assert winner.project_id != victim.project_id
+            assert winner.project_id != projects[2], "it has no quota"
 
 
 def check_reservations(world: World, keys: list[str]) -> None:
@@ -162,11 +194,14 @@ def check_reservations(world: World, keys: list[str]) -> None:
 def test_every_history_stays_within_capacity_and_comes_to_rest(history: list[tuple[str, Any]], quota: int | None):
     world = World()
     world.cluster(pools=("a", "b"))
-    world.project(quota=quota)
+    projects = [world.project(quota=quota), world.project("second", quota=2_000), world.project("third")]
     keys: list[str] = []
     for step in history:
-        carry_out(world, keys, step)
+        carry_out(world, keys, step, projects)
         check_quota(world, keys, quota)
+    check_evictions(world, world.cycle(), projects)
+    again = world.cycle()
+    assert not again.evictions, "what was told to end is enough"
     world.settle(cycles=60)
     assert world.plan().empty
     check_quota(world, keys, quota)
@@ -202,3 +237,76 @@ def test_a_fold_kept_along_the_way_equals_one_made_from_what_is_stored(history: 
     placed = {(b.key, b.placement.pod) for b in ours.bindings}
     # What the first knows to be blocked, the second finds out again: nothing more is placed.
     assert placed == {(b.key, b.placement.pod) for b in theirs.bindings}
+
+
+dense_steps = st.one_of(
+    st.tuples(
+        st.just("submit"),
+        st.fixed_dictionaries(
+            {
+                "project": st.integers(0, 2),
+                "gpus": st.sampled_from([1, 1, 2, 4]),
+                "portion": st.sampled_from([None, None, None, 0.5]),
+                "pods": st.integers(1, 3),
+                "gang": st.booleans(),
+                "priority_class": st.sampled_from(["low", "medium", "medium-high", "high"]),
+            }
+        ),
+    ),
+    st.tuples(st.sampled_from(["running", "end", "cycle", "succeeded"]), st.integers(0, 50)),
+)
+"""Little room and many who want it."""
+
+
+def submit_dense(world: World, name: str, project_id: str, what: dict[str, Any]) -> str:
+    spec: dict[str, Any] = {"priority_class": what["priority_class"]}
+    if what["gang"]:
+        return gang(world, name, workers=what["pods"], project_id=project_id, gpus=what["gpus"], **spec)
+    share = {"gpu_request_type": "portion", "gpu_portion_request": what["portion"]} if what["portion"] else {}
+    spec |= {"gpu_devices_request": 1 if share else what["gpus"], **share}
+    return world.submit(name, project_id=project_id, parallelism=what["pods"], completions=what["pods"], **spec)
+
+
+def of_pod(world: World, keys: list[str], number: int, kind: PodFactKind, phases: set[str]) -> None:
+    """A fact of one of the pods in these phases."""
+    pods = [
+        (key, PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_))
+        for key in keys
+        for (name, index), pod in sorted(world.workload(key).pods.live.items())
+        if pod.phase in phases
+    ]
+    if pods:
+        key, ref = pods[number % len(pods)]
+        fact = PodFact(pod=ref, kind=kind, at=world.now)
+        world.do("workload", key, ReportPods(workload_id=world.workload(key).workload_id, facts=(fact,)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(dense_steps, max_size=40))
+def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[str, Any]]):
+    world = World()
+    world.cluster()
+    for name in ("n0", "n1"):
+        world.node(name, gpu_count=4)
+    projects = [world.project("first", quota=4_000), world.project("second", quota=2_000), world.project("third")]
+    keys: list[str] = []
+    evicted_for: set[tuple[str, str]] = set()
+    for word, what in [*history, ("cycle", 0)]:
+        world.now += timedelta(seconds=1)
+        match word:
+            case "submit":
+                keys.append(submit_dense(world, f"w{len(keys)}", projects[what["project"]], what))
+            case "cycle":
+                planned = world.cycle()
+                check_evictions(world, planned, projects)
+                evicted_for |= {(each.workload_id, each.beneficiary) for each in planned.evictions}
+                assert not world.cycle().evictions, "what was told to end is enough"
+            case "end":
+                of_pod(world, keys, what, "stopped", {"Stopping"})
+            case _:
+                of_pod(world, keys, what, word, {"Bound", "Starting", "Running"})
+    assert not {(victim, winner) for victim, winner in evicted_for if (winner, victim) in evicted_for}
+    for _ in range(200):
+        of_pod(world, keys, 0, "stopped", {"Stopping"})
+    world.settle(cycles=60)
+    assert not world.check().violations

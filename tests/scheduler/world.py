@@ -20,12 +20,20 @@ from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
 from events.workload.state import Workload
 from services.runtime.log.folding import take
-from services.scheduler.batches import Heads, batch_drafts, batches, release_drafts, seen_by, update_drafts
+from services.scheduler.batches import (
+    Heads,
+    batch_drafts,
+    batches,
+    eviction_drafts,
+    release_drafts,
+    seen_by,
+    update_drafts,
+)
 from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.planning import Policy
 from services.scheduler.policy.registry import POLICY
-from services.scheduler.snapshot import Plan
+from services.scheduler.snapshot import Plan, Queue
 
 GIB = 1024**3
 ACTOR = Actor(id="ann")
@@ -45,6 +53,8 @@ class World:
         self.project_id = ""
         self.seen: dict[str, NodeFacts] = {}
         """By node key: facts that the last plan was made by."""
+        self.seen_queues: tuple[Queue, ...] = ()
+        """Likewise, of the last that was carried out."""
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
@@ -98,8 +108,14 @@ class World:
     def connect(self, cluster_id: str, name: str = "local", *, connected: bool = True) -> None:
         self.do("cluster", cluster_key(name), ReportCluster(cluster_id=cluster_id, connected=connected))
 
-    def project(self, name: str = "default", *, quota: int | None = None, pools: tuple[str, ...] = ()) -> str:
-        self.do("project", project_key(name), CreateProject(name=name, gpu_quota_milli=quota, node_pools=pools))
+    def project(
+        self, name: str = "default", *, quota: int | None = None, limit: int | None = None, pools: tuple[str, ...] = ()
+    ) -> str:
+        self.do(
+            "project",
+            project_key(name),
+            CreateProject(name=name, gpu_quota_milli=quota, gpu_limit_milli=limit, node_pools=pools),
+        )
         project_id: str = self.chain("project", project_key(name)).state.project_id
         self.project_id = self.project_id or project_id
         return project_id
@@ -168,7 +184,7 @@ class World:
         snapshot = self.fold.snapshot(self.now)
         planned = plan(snapshot, policy=self.policy, **limits)
         self.fold.note(snapshot, planned)
-        self.seen = seen_by(planned, self.fold.nodes)
+        self.seen, self.seen_queues = seen_by(planned, self.fold.nodes), snapshot.queues
         bound, released = batches(planned, max_messages=max_messages)
         for batch in bound:
             drafts, refused = batch_drafts(self.heads(), batch, str(uuid4()), self.now)
@@ -176,6 +192,8 @@ class World:
             self._commit(drafts)
         for key, ids in released.items():
             self._commit(release_drafts(self.heads(), key, ids, str(uuid4()), self.now))
+        for each in planned.evictions:
+            self._commit(eviction_drafts(self.heads(), each, str(uuid4()), self.now))
         for update in planned.updates:
             self._commit(update_drafts(self.heads(), update, str(uuid4()), self.now))
         return planned

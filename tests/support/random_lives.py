@@ -17,6 +17,7 @@ from events.workload.commands import (
     ChangeWorkload,
     CreateWorkload,
     DeleteWorkload,
+    EvictPods,
     PlacePods,
     PodFact,
     ReportPods,
@@ -74,6 +75,7 @@ class Lives:
             (self._node, 2),
             (self._due, 1),
             (self._scale, 4),
+            (self._evict, 2),
         )
         self.world.later(self.chance.choice((0.1, 1, 4, 70)))
         self.chance.choices([act for act, _ in acts], [weight for _, weight in acts])[0]()
@@ -232,6 +234,21 @@ class Lives:
         replicas, reason = self.chance.randint(0, 4), self.chance.choice(("load", "idle", "request"))
         command = ScaleInference(workload_id=state.workload_id, replicas=replicas, was=was, reason=reason, message="m")
         self._do("workload", key, command, service_actor("autoscaler"))
+
+    def _evict(self) -> None:
+        """Some or all pods of a workload, as the scheduler would; also where it must not, which does nothing."""
+        some = self._some()
+        if some is None:
+            return
+        key, state = some
+        refs = [
+            PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_)
+            for (name, index), pod in sorted(state.pods.live.items())
+        ]
+        pods = tuple(refs[: self.chance.randint(0, len(refs))])
+        reason = self.chance.choice(("preempted", "reclaimed"))
+        command = EvictPods(workload_id=state.workload_id, pods=pods, reason=reason, message="m", beneficiary="b")
+        self._do("workload", key, command, service_actor("scheduler"))
 
     def _release(self) -> None:
         """What no longer lives, as the scheduler does."""

@@ -70,7 +70,7 @@ class Toleration(Item, frozen=True, kw_only=True, omit_defaults=True):
         None
     )
     """Effect of the taint. Any: every one. Mandatory."""
-    seconds: Annotated[Annotated[int, Limits(least=1)] | None, About(rows="S044 R17", in_force=False)] = None
+    seconds: Annotated[Annotated[int, Limits(least=1)] | None, About(rows="S044 R17")] = None
     """How long a pod stays on a node that gets the taint, in seconds. Only with effect NoExecute. Muster itself evicts
     no pod for it yet; a Kubernetes cluster does.
     """
@@ -106,4 +106,4 @@ class Scheduling(Section, frozen=True, kw_only=True):
     terminate_after_preemption: Annotated[
         bool, About(rows="S050", flag="--terminate-after-preemption", in_force=False)
     ] = False
-    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""

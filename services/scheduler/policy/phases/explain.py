@@ -88,6 +88,14 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
     return Waiting(reason=room.reason, message=f"{nodes(len(every.rows))} of {where}: {', '.join(parts)}")
 
 
+def held() -> Waiting:
+    """Of a workload for which a place is kept."""
+    return Waiting(
+        reason=WaitingReason.WAITING_FOR_PODS_TO_END,
+        message="its place is kept: pods that were told to end still hold it, and it starts once they have ended",
+    )
+
+
 def why_gang(planning: Planning, part: PodClass, shortfall: Shortfall, *, placed: int, of: Pending) -> Waiting:
     """Why a gang finds no place, while `placed` of its pods hold one: it is the room beside those that is too small."""
     waiting = why(planning, part, shortfall)
@@ -109,7 +117,7 @@ def too_few(count: int, of: Pending, why_: PodClass | Waiting) -> Waiting:
     return Waiting(reason=reason, message=f"{told}, each with {wish(why_.request)}")
 
 
-_FULL: Final = frozenset(
+FULL: Final = frozenset(
     {
         WaitingReason.INSUFFICIENT_GPU,
         WaitingReason.INSUFFICIENT_CPU,
@@ -123,7 +131,7 @@ _FULL: Final = frozenset(
 
 def or_never(planning: Planning, pod_class: PodClass, of: Pending, waiting: Waiting) -> Waiting:
     """The same, or that a gang can never find a place: also on empty nodes there is no room for all of it."""
-    if waiting.reason not in _FULL:
+    if waiting.reason not in FULL:
         return waiting
     told = f"its {len(of.pods)} pods start together"
     needed_milli, rows = 0, np.zeros(len(planning.snapshot.nodes.keys), dtype=np.bool_)

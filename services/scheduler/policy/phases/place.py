@@ -4,20 +4,23 @@ after the other, and where too many find no room, none of them is placed.
 A workload that does not fit lets others pass. Once no room was found for one pod, its whole class is done for this
 plan, because from here on room only shrinks.
 
+A pod that has no room now, and will have once others have ended that were told to, is not placed: its place is kept, so
+that nobody passes who would take it.
+
 To find out that a gang does not fit takes as long as to place it, and to compare a long node affinity takes its time,
 too: a plan spends so much on that for each project, and puts the rest off to the next one.
 """
 
-import heapq
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from events.workload.pod import PodRef
 from services.scheduler.candidates import Candidates
-from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try
+from services.scheduler.planning import Phase, Planning, ShortAt, Shortfall, pools_to_try
 from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.together import Stay, most_together
-from services.scheduler.snapshot import GangPart, OrderKey, Pending, PodClass, Queue, Waiting
+from services.scheduler.policy.turns import Turns
+from services.scheduler.snapshot import GangPart, Pending, PodClass, Queue, Waiting
 
 TRIED_IN_VAIN: Final = 2_000
 """Pods of gangs that a plan places and takes back, some 0.2 s. From then on a gang is tried only where a rough count
@@ -25,6 +28,8 @@ says that it may fit: a few hundred wide ones that wait would hold up everybody 
 """
 MOST_PROBED: Final = 1_000
 """Pods of one project that are tried in vain in one plan, about: some 0.15 s, which everybody waits for."""
+MOST_HELD: Final = 2_000
+"""Pods for which one plan keeps places: what comes after them takes what there is."""
 COUNTED_AS: Final = 5
 """Pods that a gang counts as beside those, for what it costs to look at it at all."""
 
@@ -32,43 +37,50 @@ COUNTED_AS: Final = 5
 def run(planning: Planning) -> None:
     """Place until nothing fits any more, or the plan is full."""
     queues = planning.snapshot.queues
-    heads: list[tuple[OrderKey, int, int]] = [
-        (queue.entries[0].order, i, 0) for i, queue in enumerate(queues) if queue.entries and queue.blocked is None
-    ]
-    heapq.heapify(heads)
-    classes = {i: queues[i].pod_class for _, i, _ in heads}
+    turns = Turns(planning)
+    classes = {i: queue.pod_class for i, queue in enumerate(queues) if queue.entries and queue.blocked is None}
     pools = {
-        i: _pools(planning, pod_class)
+        i: pools_of(planning, pod_class)
         for i, pod_class in classes.items()
         if not pod_class.gang and not pod_class.probing
     }
+    later: dict[int, list[tuple[str, Candidates]]] = {}
     longest: dict[str, int] = {}
     for i, pod_class in classes.items():
         longest[pod_class.project_id] = max(longest.get(pod_class.project_id, 0), queues[i].put_off)
-    while heads:
-        _, i, at = heapq.heappop(heads)
+    for turn in turns:
+        i, at = turn.queue, turn.entry
         queue = queues[i]
         entry = queue.entries[at]
-        probing = queue.pod_class.probing
+        probing, done, pods = queue.pod_class.probing, 0, entry.pods[turn.start : turn.stop]
         if probing and _puts_off(planning, queue, longest):
             planning.put_off.add(i)
             continue
         if queue.pod_class.gang:
             before = planning.tried_in_vain
             shortfall = _place_gang(planning, queue.pod_class, entry)
+            if shortfall is not None and hold_gang(planning, i, queue.pod_class, entry):
+                shortfall = None
             probing = COUNTED_AS + planning.tried_in_vain - before
         else:
             if i not in pools:
-                pools[i] = _pools(planning, queue.pod_class)
-            shortfall = _place(planning, queue.pod_class, entry, entry.pods, pools[i])
+                pools[i] = pools_of(planning, queue.pod_class)
+            at_first = len(planning.placed.pods)
+            shortfall = _place(planning, queue.pod_class, entry, pods, pools[i])
+            done = len(planning.placed.pods) - at_first
+            if shortfall is not None and planning.later is not None and queue.pod_class.together is None:
+                if i not in later:
+                    later[i] = pools_of(planning, queue.pod_class, later=True)
+                done += hold(planning, i, entry, len(pods) - done, later[i])
+                shortfall = None if done == len(pods) else shortfall
         if shortfall is not None:
             planning.probed[queue.pod_class.project_id] += probing
         if planning.cut_short:
             return
         if shortfall is not None:
-            planning.short[i] = shortfall
-        elif at + 1 < len(queue.entries):
-            heapq.heappush(heads, (queue.entries[at + 1].order, i, at + 1))
+            planning.short[i], planning.short_at[i] = shortfall, ShortAt(at, turn.start + done)
+        else:
+            turns.go_on(turn)
 
 
 def _puts_off(planning: Planning, queue: Queue, longest: Mapping[str, int]) -> bool:
@@ -79,8 +91,10 @@ def _puts_off(planning: Planning, queue: Queue, longest: Mapping[str, int]) -> b
     return planning.probed[project_id] >= MOST_PROBED or queue.put_off < longest[project_id]
 
 
-def _pools(planning: Planning, pod_class: PodClass) -> list[tuple[str, Candidates]]:
-    """The pools to try, in order, each with its nodes; none where the cluster takes no pods, or the project is gone."""
+def pools_of(planning: Planning, pod_class: PodClass, *, later: bool = False) -> list[tuple[str, Candidates]]:
+    """The pools to try, in order, each with its nodes; none where the cluster takes no pods, or the project is gone.
+    `later`: by the room that there will be.
+    """
     project = planning.snapshot.projects.get(pod_class.project_id)
     if project is not None and not project.exists:
         return []
@@ -89,7 +103,7 @@ def _pools(planning: Planning, pod_class: PodClass) -> list[tuple[str, Candidate
         return []
     numbers = planning.snapshot.nodes.pool_numbers
     return [
-        (pool, planning.candidates(pod_class.request, numbers[pod_class.cluster_id, pool]))
+        (pool, planning.candidates(pod_class.request, numbers[pod_class.cluster_id, pool], later=later))
         for pool in pools_to_try(planning.snapshot, pod_class)
         if (pod_class.cluster_id, pool) in numbers
     ]
@@ -97,14 +111,14 @@ def _pools(planning: Planning, pod_class: PodClass) -> list[tuple[str, Candidate
 
 def _place_gang(planning: Planning, pod_class: PodClass, entry: Pending) -> Shortfall | None:
     """Place a gang whole, or nothing of it; why not."""
-    start, mark, used = len(planning.placed.pods), planning.room.checkpoint(), dict(planning.quota_used)
+    start, mark = len(planning.placed.pods), planning.checkpoint()
     if start and start + len(entry.pods) > planning.max_pods:
         planning.cut_short = True
         return None
     at, planning.in_gang = 0, True
     for each in pod_class.gang:
         part, before = pod_class.part(each), len(planning.placed.pods)
-        pools = _pools(planning, part)
+        pools = pools_of(planning, part)
         waiting = _too_few(planning, part, each, pools, entry) if planning.tried_in_vain >= TRIED_IN_VAIN else None
         if waiting is None:
             shortfall = _place(planning, part, entry, entry.pods[at : at + each.pods], pools)
@@ -113,9 +127,9 @@ def _place_gang(planning: Planning, pod_class: PodClass, entry: Pending) -> Shor
                 waiting = explain.why_gang(planning, part, shortfall, placed=placed - start, of=entry)
         if waiting is not None:
             planning.tried_in_vain += len(planning.placed.pods) - start
-            planning.room.rollback(mark)
+            planning.rollback(mark)
             planning.placed.forget(start)
-            planning.quota_used, planning.in_gang = used, False
+            planning.in_gang = False
             return Shortfall(waiting=explain.or_never(planning, pod_class, entry, waiting))
         at += each.pods
     planning.in_gang = False
@@ -164,8 +178,9 @@ def _place(
             if index is None:
                 continue
             row, devices = int(candidates.rows[index]), candidates.devices(index)
-            planning.room.take(row, pod_class.request, devices)
-            quota.use(planning, pod_class, pool, int(candidates.gpu_milli[index]))
+            planning.take(row, pod_class.request, devices)
+            milli = int(candidates.gpu_milli[index])
+            quota.use(planning, pod_class.project_id, pool, milli, preemptible=pod_class.preemptible)
             placed.classes.append(pod_class)
             placed.entries.append(entry)
             placed.pods.append(pod)
@@ -176,6 +191,59 @@ def _place(
         else:
             return _shortfall(planning, pod_class, pools)
     return None
+
+
+def hold(planning: Planning, i: int, entry: Pending, most: int, pools: list[tuple[str, Candidates]]) -> int:
+    """Keep places for so many pods where others end; for how many, one after the other.
+
+    Args:
+        i: index of the queue.
+        pools: by the room that there will be.
+    """
+    pod_class = planning.snapshot.queues[i].pod_class
+    for count in range(most):
+        if planning.held_pods >= MOST_HELD or not hold_one(planning, pod_class, pools):
+            return count
+        planning.held.setdefault(entry.key, explain.held())
+        planning.held_queues.setdefault(i, entry.key)
+    return most
+
+
+def hold_one(planning: Planning, pod_class: PodClass, pools: list[tuple[str, Candidates]]) -> bool:
+    for pool, candidates in pools:
+        left = quota.left(planning, pod_class, pool)
+        index = candidates.best(most_gpu_milli=None if left is None else left.milli)
+        if index is not None:
+            keep(planning, pod_class, pool, candidates, index)
+            return True
+    return False
+
+
+def keep(planning: Planning, pod_class: PodClass, pool: str, candidates: Candidates, index: int) -> None:
+    """Keep the place on this node (by its index among the candidates)."""
+    planning.hold(int(candidates.rows[index]), pod_class.request, candidates.devices(index))
+    milli = int(candidates.gpu_milli[index])
+    quota.use(planning, pod_class.project_id, pool, milli, preemptible=pod_class.preemptible)
+
+
+def hold_gang(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> bool:
+    """Keep places for a gang, or for none of it."""
+    parts = [(each, pod_class.part(each)) for each in pod_class.gang]
+    if planning.later is None or any(part.together is not None for _, part in parts):
+        return False
+    needed = sum(each.needed for each, _ in parts)
+    if planning.held_pods and planning.held_pods + needed > MOST_HELD:
+        return False
+    mark = planning.checkpoint()
+    for each, part in parts:
+        pools = pools_of(planning, part, later=True)
+        if not all(hold_one(planning, part, pools) for _ in range(each.needed)):
+            planning.tried_in_vain += planning.held_pods - mark.held_pods
+            planning.rollback(mark)
+            return False
+    planning.held[entry.key] = explain.held()
+    planning.held_queues.setdefault(i, entry.key)
+    return True
 
 
 def _shortfall(planning: Planning, pod_class: PodClass, pools: list[tuple[str, Candidates]]) -> Shortfall:

@@ -40,10 +40,45 @@ def left(planning: Planning, pod_class: PodClass, pool: str) -> Left | None:
     return found
 
 
-def use(planning: Planning, pod_class: PodClass, pool: str, gpu_milli: int) -> None:
-    """A pod was placed that holds so much."""
-    for bound in bounds(planning, pod_class, pool):
-        planning.quota_used[bound.key] = planning.quota_used.get(bound.key, 0) + gpu_milli
+def use(planning: Planning, project_id: str, pool: str, gpu_milli: int, *, preemptible: bool) -> None:
+    """A pod was placed that holds so much; less than nothing where one was evicted."""
+    if not gpu_milli:
+        return
+    project = planning.snapshot.projects.get(project_id)
+    used = planning.quota_used
+    for holder in (project_id, project.department_id if project else ""):
+        for place in ("", pool):
+            for firm in (False,) if preemptible else (False, True):
+                if (key := (holder, place, firm)) in used:
+                    used[key] += gpu_milli
+
+
+def within(planning: Planning, project_id: str, pool: str, milli: int) -> bool:
+    """Whether a project, or its department, has a quota in this pool, and both stay within theirs with so much more."""
+    return 0 < milli <= left_within(planning, project_id, pool)
+
+
+def left_within(planning: Planning, project_id: str, pool: str) -> int:
+    """What a project may hold more of in this pool without going beyond its quota, or its department's; 0 where neither
+    has one.
+    """
+    project = planning.snapshot.projects.get(project_id)
+    bounds = () if project is None else project.bounds
+    quotas = [bound for bound in bounds if bound.firm and bound.pool in ("", pool)]
+    return max(min((quota.milli - used(planning, quota) for quota in quotas), default=0), 0)
+
+
+def used(planning: Planning, quota: Bound) -> int:
+    """What all pods under this quota hold, preemptible or not."""
+    return planning.quota_used.get(quota.all_key, 0)
+
+
+def beyond(planning: Planning, project_id: str, holder: str) -> int:
+    """What a project, or its department (`holder`: its id), holds beyond its quota everywhere, or all."""
+    project = planning.snapshot.projects.get(project_id)
+    bounds = () if project is None else project.bounds
+    own = next((bound.milli for bound in bounds if bound.firm and bound.id == holder and not bound.pool), 0)
+    return max(planning.quota_used.get((holder, "", False), 0) - own, 0)
 
 
 PHASE: Final = Phase(name="quota", run=run)

@@ -1,4 +1,6 @@
-"""Reservations whose run is over are released, and their room is given again in the same plan."""
+"""Reservations whose run is over are released, and their room is given again in the same plan. What pods still hold
+that were told to end comes free soon: a place there can be kept.
+"""
 
 from typing import Final
 
@@ -11,6 +13,8 @@ def run(planning: Planning) -> None:
         if release.row >= 0:
             held = release.reservation
             planning.room.give_back(release.row, held.cpu_milli, held.memory_bytes, held.devices, held.extended)
+    for row, held in planning.snapshot.leaving:
+        planning.soon().give_back(row, held.cpu_milli, held.memory_bytes, held.devices, held.extended)
 
 
 PHASE: Final = Phase(name="release", run=run)

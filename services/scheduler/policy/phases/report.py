@@ -25,11 +25,18 @@ def run(planning: Planning) -> None:
         waiting = planning.blocked.get(i)
         if waiting is None and planning.cut_short:
             continue  # not looked at to the end
-        for entry in queue.entries if queue.report_again and waiting else queue.unreported:
+        told = waiting is not None or i in planning.held_queues
+        for entry in queue.entries if queue.report_again and told else queue.unreported:
             if entry.key in bound or entry.key in updates:
                 continue
-            if update := _update(entry, queue, waiting):
+            if update := _update(entry, queue, planning.held.get(entry.key, waiting)):
                 updates[entry.key] = update
+    helped = {each.beneficiary for each in planning.evictions}
+    for i in planning.held_queues if helped else ():
+        for entry in planning.snapshot.queues[i].entries:
+            # Those that are told to end are told for whom: that one says so at the same time.
+            if entry.workload_id in helped and entry.key not in bound and entry.idle:
+                updates[entry.key] = _status(entry, planning.held[entry.key])
     for each in planning.snapshot.not_schedulable:
         if each.key not in bound and each.key not in updates:
             updates[each.key] = _status(each, each.waiting)

@@ -1,0 +1,208 @@
+"""What found no room may take the place of others: of a lower priority in its project, or of projects beyond quota.
+
+Those are told to end, and the place is kept until they have. Nobody is told so without a place being kept for which it
+is needed: of a gang, for all of it. Which node it is, `victims` decides: where the least is lost.
+"""
+
+import heapq
+from collections.abc import Sequence
+from typing import Final
+
+from events.ids import workload_key
+from events.phases import WaitingReason
+from events.workload.pod import DeviceShare
+from events.workload.state import EvictionReason
+from services.scheduler.candidates import Candidates
+from services.scheduler.planning import Phase, Planning
+from services.scheduler.policy.phases import explain, place, quota
+from services.scheduler.policy.victims import Choice, Cost, Needed, Right, Victim, Victims, choose
+from services.scheduler.snapshot import Eviction, Pending
+
+MOST_EVICTED: Final = 2_000
+"""Pods that one plan tells to end: what else is to be taken back, the next one does."""
+_MAY_HELP: Final = explain.FULL | {WaitingReason.LIMIT_USED}
+
+
+def run(planning: Planning) -> None:
+    snapshot = planning.snapshot
+    if not snapshot.running or planning.cut_short:
+        return
+    lowest = _lowest(planning)
+    victims: dict[str, Victims] = {}
+    for i in sorted(planning.short, key=lambda i: snapshot.queues[i].entries[planning.short_at[i].entry].order):
+        pod_class = snapshot.queues[i].pod_class
+        if _is_hopeless(planning, i, lowest):
+            continue
+        if pod_class.cluster_id not in victims:
+            planning.soon()
+            victims[pod_class.cluster_id] = Victims(planning, pod_class.cluster_id)
+        _take_back(planning, i, victims[pod_class.cluster_id])
+        if sum(len(each.pods) for each in planning.evictions) >= MOST_EVICTED:
+            planning.cut_short = True
+            return
+
+
+def _lowest(planning: Planning) -> dict[tuple[str, str], int]:
+    """By project and cluster: the lowest priority of a preemptible workload that holds nodes."""
+    lowest: dict[tuple[str, str], int] = {}
+    for project_id, workloads in planning.snapshot.running.items():
+        for workload in workloads:
+            key, rank = (project_id, workload.cluster_id), workload.priority_rank
+            lowest[key] = min(lowest.get(key, rank), rank)
+    return lowest
+
+
+def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int]) -> bool:
+    """Whether it has no right to anything, or no place of others would help; without looking at any pod."""
+    queue, shortfall = planning.snapshot.queues[i], planning.short[i]
+    pod_class, entry = queue.pod_class, queue.entries[planning.short_at[i].entry]
+    if pod_class.together is not None or (shortfall.bound is not None and shortfall.bound.firm):
+        return True
+    if shortfall.waiting is not None and shortfall.waiting.reason not in _MAY_HELP:
+        return True
+    if lowest.get((pod_class.project_id, pod_class.cluster_id), entry.rank) < entry.rank:
+        return False
+    right = Right(planning, pod_class, entry.rank)
+    return not any(
+        right.reclaims(pool, int(milli))
+        for pool, candidates in place.pools_of(planning, pod_class)
+        for milli in candidates.gpu_milli[:1]
+    )
+
+
+def _take_back(planning: Planning, i: int, victims: Victims) -> None:
+    """For the entries of a queue, one after the other, as far as there is anything to be taken."""
+    queue, at = planning.snapshot.queues[i], planning.short_at[i]
+    pod_class = queue.pod_class
+    parts = [pod_class.part(each) for each in pod_class.gang] or [pod_class]
+    first = queue.entries[at.entry]
+    searches = [Search(planning, victims, Right(planning, part, first.rank), first) for part in parts]
+    left = len(queue.entries) - at.entry
+    for number in range(at.entry, len(queue.entries)):
+        entry = queue.entries[number]
+        if entry.rank != first.rank:
+            break
+        for search in searches:
+            search.entry = entry
+        count = len(entry.pods) - (at.done if number == at.entry else 0)
+        needed = [each.needed for each in pod_class.gang] or [count]
+        mark, gone = planning.checkpoint(), set(victims.gone)
+        got = [search.get(most) for search, most in zip(searches, needed, strict=True)]
+        if pod_class.gang and got != needed:
+            planning.rollback(mark)
+            victims.gone = gone
+            return
+        if any(got):
+            planning.held.setdefault(entry.key, explain.held())
+            planning.held_queues.setdefault(i, entry.key)
+        if got != needed:
+            return
+        left -= 1
+        if planning.held_pods >= place.MOST_HELD:
+            planning.cut_short = planning.cut_short or left > 0
+            break
+    if not left:
+        del planning.short[i]
+
+
+class Search:
+    """Places that are kept for pods of one class, while others are told to end. Mutable."""
+
+    def __init__(self, planning: Planning, victims: Victims, right: Right, entry: Pending) -> None:
+        self._planning, self._victims, self._right = planning, victims, right
+        self.entry = entry
+        """For which the places are."""
+        self._pools = place.pools_of(planning, right.pod_class, later=True)
+        self._heaps: list[list[tuple[Cost, int]]] | None = None
+        """By pool: (cost, index among the candidates), the least first. Costs may have risen since, and do not fall but
+        for the nodes that changed.
+        """
+        self._seen = 0
+
+    def get(self, most: int) -> int:
+        """Keep places for so many pods; for how many."""
+        for count in range(most):
+            if not place.hold_one(self._planning, self._right.pod_class, self._pools) and not self._evict():
+                return count
+        return most
+
+    def _evict(self) -> bool:
+        """Have others end for one pod, and keep its place; whether that is possible."""
+        self._refresh()
+        for number, (pool, candidates) in enumerate(self._pools):
+            found = self._best(number, pool, candidates)
+            if found is None:
+                continue
+            index, choice = found
+            for unit, reason in choice.units:
+                self._end(unit, reason)
+            place.keep(self._planning, self._right.pod_class, pool, candidates, index)
+            return True
+        return False
+
+    def _refresh(self) -> None:
+        later = self._planning.soon()
+        if self._heaps is None:
+            self._seen = len(later.changed)
+            self._heaps = [[] for _ in self._pools]
+            changed = self._victims.rows
+        else:
+            changed = set(later.changed[self._seen :])
+            self._seen = len(later.changed)
+        for heap, (pool, candidates) in zip(self._heaps, self._pools, strict=True):
+            for index in _indexes(candidates, changed):
+                if (choice := self._choice(pool, candidates, index)) is not None:
+                    heapq.heappush(heap, (choice.cost, index))
+
+    def _best(self, number: int, pool: str, candidates: Candidates) -> tuple[int, Choice] | None:
+        heap = (self._heaps or [])[number]
+        while heap:
+            cost, index = heap[0]
+            choice = self._choice(pool, candidates, index)
+            if choice is None:
+                heapq.heappop(heap)
+            elif choice.cost > cost:
+                heapq.heapreplace(heap, (choice.cost, index))
+            else:
+                return index, choice
+        return None
+
+    def _choice(self, pool: str, candidates: Candidates, index: int) -> Choice | None:
+        pod_class, milli = self._right.pod_class, int(candidates.gpu_milli[index])
+        left = quota.left(self._planning, pod_class, pool)
+        if left is not None and left.bound.firm and left.milli < milli:
+            return None
+        own = 0 if left is None else max(milli - left.milli, 0)
+        devices = pod_class.request.gpu_devices
+        needed = Needed(pod_class.request, milli // devices if devices else 0, own)
+        reclaim = self._right.reclaims(pool, milli)
+        row = int(candidates.rows[index])
+        return choose(self._victims, self._right, self._planning.soon(), row, needed, reclaim=reclaim)
+
+    def _end(self, unit: Sequence[Victim], reason: EvictionReason) -> None:
+        planning, workload = self._planning, unit[0].workload
+        for victim in unit:
+            devices = tuple(DeviceShare(device=device, milli=milli) for device, milli in victim.shares.items())
+            held = victim.request
+            planning.soon().give_back(victim.row, held.cpu_milli, held.memory_bytes, devices, held.extended)
+            quota.use(planning, workload.project_id, victim.pool, -victim.gpu_milli, preemptible=True)
+        self._victims.gone.update(unit)
+        planning.evictions.append(
+            Eviction(
+                key=workload_key(workload.project_id, workload.name),
+                workload_id=workload.workload_id,
+                name=workload.name,
+                pods=tuple(sorted(victim.ref for victim in unit)),
+                reason=reason,
+                message=self._right.why(unit[0], reason, self.entry.name),
+                beneficiary=self.entry.workload_id,
+            )
+        )
+
+
+def _indexes(candidates: Candidates, rows: set[int]) -> list[int]:
+    """Where these rows stand among the candidates, as far as they do."""
+    return [index for index, row in enumerate(candidates.rows.tolist()) if row in rows]
+
+
+PHASE: Final = Phase(name="take_back", run=run)

@@ -1,0 +1,252 @@
+"""Whose place a workload may take, and what that costs on a node. Pure.
+
+Two rules, both about preemptible workloads only. *Preempt*: those of a lower priority in the same project. *Reclaim*:
+those of projects beyond their quota, for a project that stays within its own. So nobody takes back what was taken: who
+reclaims is within its quota then, and who preempts has the higher priority.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from events.workload.pod import PodRef
+from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
+from events.workload.state import EvictionReason, Workload, evictable, placed_of
+from services.scheduler.planning import Planning
+from services.scheduler.policy.phases import quota
+from services.scheduler.policy.words import gpus
+from services.scheduler.room import Room
+from services.scheduler.snapshot import Bound, PodClass, ProjectView
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Victim:
+    """A pod that may have to go, and what it holds."""
+
+    workload: Workload
+    ref: PodRef
+    row: int
+    pool: str
+    request: PodRequest
+    shares: dict[int, int]
+    """Thousandths by device."""
+    ran_seconds: float
+
+    @property
+    def gpu_milli(self) -> int:
+        return sum(self.shares.values())
+
+
+class Victims:
+    """The preemptible pods of a cluster by node, while a plan is made. Mutable: `gone` are told to end already."""
+
+    def __init__(self, planning: Planning, cluster_id: str) -> None:
+        self.gone: set[Victim] = set()
+        self._on: dict[int, list[Victim]] = {}
+        self._of: dict[str, list[Victim]] = {}
+        self._spare: dict[tuple[str, str], int] = {}
+        rows = {key: row for row, key in enumerate(planning.snapshot.nodes.keys)}
+        for workloads in planning.snapshot.running.values():
+            for workload in workloads:
+                if workload.cluster_id == cluster_id:
+                    self._add(planning, workload, rows)
+        for on in self._on.values():
+            on.sort(key=_loss)
+
+    def _add(self, planning: Planning, workload: Workload, rows: dict[str, int]) -> None:
+        requests = {pod_set.name: pod_set.template.request for pod_set in workload.pod_sets}
+        for (name, index), pod in workload.pods.live.items():
+            if not evictable(pod) or pod.node_key not in rows or name not in requests:
+                continue
+            since = pod.running_since
+            victim = Victim(
+                workload=workload,
+                ref=PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_),
+                row=rows[pod.node_key],
+                pool=pod.pool,
+                request=requests[name],
+                shares={share.device: share.milli for share in pod.devices},
+                ran_seconds=0.0 if since is None else (planning.snapshot.now - since).total_seconds(),
+            )
+            self._on.setdefault(victim.row, []).append(victim)
+            self._of.setdefault(workload.workload_id, []).append(victim)
+        for pod_set in workload.pod_sets:
+            if pod_set.minimum:
+                spare = placed_of(workload, pod_set) - pod_set.minimum
+                self._spare[workload.workload_id, pod_set.name] = max(spare, 0)
+
+    @property
+    def rows(self) -> set[int]:
+        return set(self._on)
+
+    def on(self, row: int) -> list[Victim]:
+        """Those on a node, the ones that lose the least first."""
+        return [victim for victim in self._on.get(row, ()) if victim not in self.gone]
+
+    def unit(self, victim: Victim) -> list[Victim]:
+        """All that go with it: a gang goes whole, unless it has pods beyond its minimum."""
+        of = self._of[victim.workload.workload_id]
+        spare = self._spare.get((victim.workload.workload_id, victim.ref.pod_set))
+        if spare is None or spare > sum(one.ref.pod_set == victim.ref.pod_set and one in self.gone for one in of):
+            return [victim]
+        return [one for one in of if one not in self.gone]
+
+
+def _loss(victim: Victim) -> tuple[int, float, str, PodRef]:
+    return victim.workload.priority_rank, victim.ran_seconds, victim.workload.workload_id, victim.ref
+
+
+class Right(NamedTuple):
+    """What a class of waiting pods may take."""
+
+    planning: Planning
+    pod_class: PodClass
+    rank: int
+    """The priority of the workload."""
+
+    def over(self, victim: Victim, freed: Counter[str]) -> EvictionReason | None:
+        """By which rule it may take the place of this pod; None: it may not.
+
+        Args:
+            freed: by id of a project, what of its GPUs is given up in the same step.
+        """
+        own, other = self.pod_class.project_id, victim.workload.project_id
+        if own == other:
+            return "preempted" if victim.workload.priority_rank < self.rank else None
+        return "reclaimed" if self._is_over(own, other, victim.pool, freed) else None
+
+    def _is_over(self, own: str, other: str, pool: str, freed: Counter[str]) -> bool:
+        """Whether another project, or where that is in another department its department, is beyond its quota."""
+        projects = self.planning.snapshot.projects
+        of, mine = projects.get(other), projects.get(own)
+        if of is None:
+            return False
+        if of.department_id and (mine is None or mine.department_id != of.department_id):
+            quotas = _quotas(of, of.department_id, pool)
+            gone = sum(milli for id_, milli in freed.items() if _department(projects, id_) == of.department_id)
+            if quotas and not any(quota.used(self.planning, each) - gone > each.milli for each in quotas):
+                return False
+        quotas = _quotas(of, other, pool)
+        return not quotas or any(quota.used(self.planning, each) - freed[other] > each.milli for each in quotas)
+
+    def reclaims(self, pool: str, milli: int) -> bool:
+        """Whether its project stays within its quota there with so much more."""
+        return quota.within(self.planning, self.pod_class.project_id, pool, milli)
+
+    def why(self, victim: Victim, reason: EvictionReason, by: str) -> str:
+        """For the victim's people. `by`: name of the workload that gets its place."""
+        projects = self.planning.snapshot.projects
+        mine, of = projects.get(self.pod_class.project_id), projects.get(victim.workload.project_id)
+        if reason == "preempted" or mine is None or of is None:
+            return f"{by}, of a higher priority in the same project, needs its place"
+        quotas = _quotas(of, victim.workload.project_id, victim.pool)
+        beyond = f"is beyond its quota of {gpus(quotas[0].milli)}" if quotas else "has no quota of its own"
+        return (
+            f"{by} of project {mine.name}, which is within its quota, needs its place, and project {of.name} {beyond}"
+        )
+
+
+def _quotas(project: ProjectView, holder: str, pool: str) -> list[Bound]:
+    return [bound for bound in project.bounds if bound.firm and bound.id == holder and bound.pool in ("", pool)]
+
+
+def _department(projects: dict[str, ProjectView], project_id: str) -> str:
+    project = projects.get(project_id)
+    return project.department_id if project is not None else ""
+
+
+class Cost(NamedTuple):
+    """What it costs to make room on a node: the least is the best."""
+
+    rank: int
+    """The highest priority among those that go."""
+    pods: int
+    """How many go, with those that live together with them."""
+    seconds: float
+    """How long they have run, in all."""
+
+
+class Choice(NamedTuple):
+    cost: Cost
+    units: list[tuple[list[Victim], EvictionReason]]
+    """Those that go together, and by which rule."""
+
+
+class Needed(NamedTuple):
+    """What one pod needs on one node."""
+
+    request: PodRequest
+    share_milli: int
+    own_milli: int
+    """What its project must give up of GPUs to stay within its limit."""
+
+
+def choose(victims: Victims, right: Right, room: Room, row: int, needed: Needed, *, reclaim: bool) -> Choice | None:
+    """Who is to go from a node for one pod: no more than must, those first that lose the least; None where it does not
+    help.
+    """
+    units: list[tuple[list[Victim], EvictionReason]] = []
+    freed: Counter[str] = Counter()
+    chosen: set[Victim] = set()
+    for victim in victims.on(row):
+        if victim in chosen or (not reclaim and victim.workload.project_id != right.pod_class.project_id):
+            continue
+        reason = right.over(victim, freed)
+        if reason is None:
+            continue
+        unit = [one for one in victims.unit(victim) if one not in chosen]
+        units.append((unit, reason))
+        chosen.update(unit)
+        for one in unit:
+            freed[one.workload.project_id] += one.gpu_milli
+        if _fits(room, row, needed, right, units):
+            break
+    else:
+        return None
+    for each in units[-2::-1]:
+        # A small one that came first may not be needed beside a large one.
+        others = [unit for unit in units if unit is not each]
+        if _fits(room, row, needed, right, others):
+            units = others
+    gone = [victim for unit, _ in units for victim in unit]
+    return Choice(
+        Cost(max(one.workload.priority_rank for one in gone), len(gone), sum(one.ran_seconds for one in gone)), units
+    )
+
+
+def _fits(
+    room: Room, row: int, needed: Needed, right: Right, units: Sequence[tuple[list[Victim], EvictionReason]]
+) -> bool:
+    """Whether the pod has room on the node once these have ended. As the filters say it, for one node and in plain
+    numbers: a thousand nodes are looked at for each pod.
+    """
+    gone = [victim for unit, _ in units for victim in unit]
+    own = sum(one.gpu_milli for one in gone if one.workload.project_id == right.pod_class.project_id)
+    here = [one for one in gone if one.row == row]
+    request = needed.request
+    if own < needed.own_milli or int(room.pods[row]) + len(here) < 1:
+        return False
+    if request.cpu_milli and int(room.cpu[row]) + sum(one.request.cpu_milli for one in here) < request.cpu_milli:
+        return False
+    memory = int(room.memory[row]) + sum(one.request.memory_bytes for one in here)
+    if request.memory_bytes and memory < request.memory_bytes:
+        return False
+    for each in request.extended:
+        column = room.extended.get(each.resource)
+        back = sum(held.amount for one in here for held in one.request.extended if held.resource == each.resource)
+        if column is None or int(column[row]) + back < each.amount:
+            return False
+    return not request.gpu_devices or _has_devices(room, row, needed, here)
+
+
+def _has_devices(room: Room, row: int, needed: Needed, gone: Sequence[Victim]) -> bool:
+    devices: list[int] = room.devices[row].tolist()
+    for one in gone:
+        for device, milli in one.shares.items():
+            if device < len(devices) and devices[device] >= 0:
+                devices[device] += milli
+    withheld = int(room.withheld[row])
+    if sum(milli == WHOLE_GPU_MILLI for milli in devices) < withheld:
+        return False
+    return sum(milli >= needed.share_milli for milli in devices) - withheld >= needed.request.gpu_devices

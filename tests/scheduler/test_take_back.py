@@ -1,0 +1,248 @@
+"""Who may take whose place: a higher priority in the same project, and a project within its quota."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from events.ids import workload_key
+from events.phases import Phase
+from events.workload.commands import CreateWorkload, SuspendWorkload
+from events.workload.fields.distribution import Distribution
+from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
+from services.scheduler.snapshot import Plan
+from tests.scheduler.world import World
+
+LOW: dict[str, Any] = {"priority_class": "low"}
+HIGH: dict[str, Any] = {"priority_class": "medium-high"}
+
+
+def cluster(*gpus: int) -> World:
+    world = World()
+    world.cluster()
+    for number, count in enumerate(gpus):
+        world.node(f"n{number}", gpu_count=count)
+    return world
+
+
+def running(world: World, name: str, *, gpus: int = 1, **spec: Any) -> str:
+    """A training whose pods run; each a second later than the one before."""
+    key = world.submit(name, gpu_devices_request=gpus, **spec)
+    world.settle()
+    for index in world.places(key):
+        world.fact(key, "running", index=index)
+    return key
+
+
+def gang(world: World, name: str, *, workers: int, project_id: str = "", gpus: int = 1, **spec: Any) -> str:
+    world.now += timedelta(seconds=1)
+    project_id = project_id or world.project_id
+    key = workload_key(project_id, name)
+    command = CreateWorkload(
+        kind="Distributed",
+        name=name,
+        requested_name=name,
+        project_id=project_id,
+        cluster_id=world.cluster_id,
+        spec=TrainingSpec(image="i", compute=ComputeSpec(gpu_devices_request=gpus), **spec),
+        distributed=Distributed(
+            distribution=Distribution(distributed_framework="PyTorch", num_workers=workers), master=None
+        ),
+    )
+    world.do("workload", key, command)
+    return key
+
+
+def evicted(planned: Plan) -> list[tuple[str, str, int]]:
+    return [(each.name, each.reason, len(each.pods)) for each in planned.evictions]
+
+
+def ends(world: World, key: str) -> None:
+    """Each of its pods that was told to end does."""
+    for (pod_set, index), pod in list(world.workload(key).pods.live.items()):
+        if pod.phase == "Stopping" and pod_set == "main":
+            world.fact(key, "stopped", index=index)
+
+
+def test_a_higher_priority_takes_the_place_of_a_lower_one_and_starts_once_that_has_ended() -> None:
+    world = cluster(1)
+    world.project()
+    low = running(world, "low", **LOW)
+    high = world.submit("high", gpu_devices_request=1, **HIGH)
+
+    planned = world.cycle()
+
+    assert evicted(planned) == [("low", "preempted", 1)]
+    assert (world.workload(low).phase, world.workload(low).reason) == (Phase.PENDING, "preempted")
+    assert "high, of a higher priority in the same project" in world.workload(low).message
+    assert world.workload(low).attempt == 2
+    assert world.workload(high).reason == "waiting_for_pods_to_end"
+    world.settle()
+    assert not world.places(high)
+
+    ends(world, low)
+    world.settle()
+    assert set(world.places(high)) == {0}
+    assert not world.check().violations
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(LOW, LOW, id="not those of the same priority"),
+        pytest.param(HIGH, LOW, id="not those of a higher one"),
+        pytest.param(LOW | {"preemptibility": "non-preemptible"}, HIGH, id="not what is not preemptible"),
+    ],
+)
+def test_nobody_else_gives_up_a_place(first: dict[str, Any], second: dict[str, Any]) -> None:
+    world = cluster(1)
+    world.project()
+    running(world, "first", **first)
+    world.submit("second", gpu_devices_request=1, **second)
+    assert evicted(world.cycle()) == []
+    world.settle()
+
+
+def test_another_project_gives_up_no_place_for_a_priority_alone() -> None:
+    world = cluster(1)
+    world.project()
+    running(world, "low", **LOW)
+    world.submit("high", project_id=world.project("other"), gpu_devices_request=1, **HIGH)
+    assert evicted(world.cycle()) == []
+
+
+def test_a_project_gets_its_quota_in_one_cycle_and_no_more() -> None:
+    world = cluster(4, 4)
+    greedy = world.project("greedy", quota=2_000)
+    entitled = world.project("entitled", quota=4_000)
+    running(world, "wide", project_id=greedy, parallelism=8, completions=8)
+    world.submit("mine", project_id=entitled, gpu_devices_request=1, parallelism=6, completions=6, **LOW)
+
+    assert evicted(world.cycle()) == [("wide", "reclaimed", 1)] * 4
+    world.settle()
+
+    wide, mine = workload_key(greedy, "wide"), workload_key(entitled, "mine")
+    assert world.workload(wide).phase is Phase.RUNNING, "four of its pods go on"
+    assert world.workload(wide).attempt == 1
+    ends(world, wide)
+    world.settle()
+    assert len(world.places(mine)) == 4
+    assert len(world.places(wide)) == 4
+    assert not world.check().violations
+
+
+def test_a_project_without_a_quota_has_no_right_and_no_protection() -> None:
+    world = cluster(1)
+    nothing = world.project("nothing")
+    some = world.project("some", quota=1_000)
+    running(world, "first", project_id=nothing, **HIGH)
+    world.submit("second", project_id=some, gpu_devices_request=1, **LOW)
+    assert evicted(world.cycle()) == [("first", "reclaimed", 1)]
+    ends(world, workload_key(nothing, "first"))
+    world.settle()
+    assert evicted(world.cycle()) == [], "what was evicted does not evict in turn"
+    assert set(world.places(workload_key(some, "second"))) == {0}
+
+
+def test_a_gang_goes_whole_and_comes_whole() -> None:
+    world = cluster(2, 2)
+    greedy, entitled = world.project("greedy"), world.project("entitled", quota=3_000)
+    first = gang(world, "first", workers=3, project_id=greedy)
+    world.settle()
+    second = gang(world, "second", workers=2, project_id=entitled)
+
+    planned = world.cycle()
+
+    assert sum(len(each.pods) for each in planned.evictions) == world.workload(first).pods.live.size
+    assert world.workload(first).attempt == 2
+    world.settle()
+    assert world.workload(second).pods.live.size == 0
+    assert not world.check().violations
+
+
+def test_of_a_gang_that_cannot_be_whole_nobody_is_told_to_end() -> None:
+    world = cluster(2, 2)
+    greedy, entitled = world.project("greedy"), world.project("entitled", quota=8_000)
+    running(world, "firm", project_id=greedy, preemptibility="non-preemptible")
+    running(world, "soft", project_id=greedy, gpus=1)
+    gang(world, "four", workers=4, project_id=entitled)
+    assert evicted(world.cycle()) == []
+    world.settle()
+
+
+def test_the_one_that_has_run_least_goes_and_no_more_than_must() -> None:
+    world = cluster(2, 2)
+    world.project()
+    for name in ("a", "b", "c", "d"):
+        running(world, name, **LOW)
+        world.now += timedelta(hours=1)
+    world.submit("one", gpu_devices_request=1, **HIGH)
+    assert evicted(world.cycle()) == [("d", "preempted", 1)]
+
+
+def test_a_kept_place_goes_to_nobody_who_comes_later() -> None:
+    """Half of it is free already when the small one comes."""
+    world = cluster(2)
+    world.project()
+    low = running(world, "low", **LOW)
+    wide = world.submit("wide", gpu_devices_request=2, **HIGH)
+    world.cycle()
+    small = world.submit("small", gpu_devices_request=1, **LOW)
+    world.settle()
+    assert not world.places(small)
+    ends(world, low)
+    world.settle()
+    assert set(world.places(wide)) == {0}
+    assert not world.places(small)
+
+
+def test_the_place_of_what_a_person_suspended_is_kept_too() -> None:
+    world = cluster(2)
+    world.project()
+    first = running(world, "first", gpus=1)
+    world.command(first, SuspendWorkload)
+    wide = world.submit("wide", gpu_devices_request=2)
+    world.cycle()
+    small = world.submit("small", gpu_devices_request=1)
+    world.settle()
+    assert not world.places(small)
+    assert world.workload(wide).reason == "waiting_for_pods_to_end"
+
+
+def test_a_place_is_not_kept_for_ever_where_a_pod_does_not_end() -> None:
+    world = cluster(2)
+    world.project()
+    world.command(running(world, "stuck", gpus=1), SuspendWorkload)
+    world.submit("wide", gpu_devices_request=2)
+    small = world.submit("small", gpu_devices_request=1)
+    world.settle()
+    world.now += timedelta(hours=2)
+    world.settle()
+    assert set(world.places(small)) == {0}
+
+
+def test_what_asks_to_end_after_it_was_preempted_has_failed() -> None:
+    """S050."""
+    world = cluster(1)
+    world.project()
+    low = running(world, "low", terminate_after_preemption=True, **LOW)
+    world.submit("high", gpu_devices_request=1, **HIGH)
+    world.cycle()
+    assert (world.workload(low).phase, world.workload(low).reason) == (Phase.FAILED, "preempted")
+    assert "as terminateAfterPreemption asks" in world.workload(low).message
+    ends(world, low)
+    world.settle()
+    assert not world.workload(low).pods.live.size
+    assert not world.check().violations
+
+
+def test_a_limit_that_is_used_up_by_a_lower_priority_makes_room_for_a_higher_one() -> None:
+    world = cluster(4)
+    world.project("bounded", limit=2_000)
+    low = running(world, "low", gpus=2, **LOW)
+    high = world.submit("high", gpu_devices_request=1, **HIGH)
+    assert evicted(world.cycle()) == [("low", "preempted", 1)]
+    ends(world, low)
+    world.settle()
+    assert set(world.places(high)) == {0}
+    assert not world.check().violations
