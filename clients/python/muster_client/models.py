@@ -1878,7 +1878,7 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
     terminate_after_preemption: bool | None = None
-    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     completions: int | None = None
     """Number of pods that must succeed. Default: 1."""
     parallelism: int | None = None
@@ -2034,7 +2034,7 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
     terminate_after_preemption: bool | None = None
-    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
     restart_policy: TrainingSpecRestartPolicy | None = None
@@ -2174,7 +2174,7 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
     terminate_after_preemption: bool | None = None
-    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     allow_over_quota: bool | None = None
     """Whether it may use GPUs beyond the project's quota. The scheduler may then preempt it: it is preemptible.
     Default: false.
@@ -2255,7 +2255,7 @@ class InferenceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
     terminate_after_preemption: bool | None = None
-    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     labels: list[Label] | None = None
@@ -2439,7 +2439,7 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
     terminate_after_preemption: bool | None = None
-    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     allow_over_quota: bool | None = None
     """Whether it may use GPUs beyond the project's quota. The scheduler may then preempt it: it is preemptible.
     Default: false.
@@ -2704,7 +2704,7 @@ class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_de
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
     terminate_after_preemption: bool | None = None
-    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     completions: int | None = None
     """Number of pods that must succeed. Default: 1."""
     parallelism: int | None = None
@@ -2866,7 +2866,7 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
     terminate_after_preemption: bool | None = None
-    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     backoff_limit: int | None = None
     """Number of failed pods to retry before the workload fails, 0 to 100. Default: 6."""
     restart_policy: TrainingSpecRestartPolicy | None = None
@@ -3048,7 +3048,7 @@ class WorkspaceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
     terminate_after_preemption: bool | None = None
-    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     allow_over_quota: bool | None = None
     """Whether it may use GPUs beyond the project's quota. The scheduler may then preempt it: it is preemptible.
     Default: false.
@@ -3198,7 +3198,7 @@ class InferenceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
     terminate_after_preemption: bool | None = None
-    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
     labels: list[Label] | None = None
@@ -3571,7 +3571,7 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     preemptibility: TrainingSpecPreemptibility | None = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
     terminate_after_preemption: bool | None = None
-    """Whether the workload ends once it was preempted. Nothing is preempted yet. Default: no."""
+    """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     allow_over_quota: bool | None = None
     """Whether it may use GPUs beyond the project's quota. The scheduler may then preempt it: it is preemptible.
     Default: false.
@@ -4104,6 +4104,27 @@ class WorkloadScaledRecord(Model, frozen=True, kw_only=True, rename="camel", omi
     actor: Actor
     """Who caused it."""
     details: WorkloadScaledData
+
+
+class PodsEvictedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The scheduler took the place of some pods for another workload. They are told to end, and then wait again."""
+
+    type: Literal["PodsEvicted"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: PodsEvictedData
 
 
 class SessionOpenedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6190,6 +6211,21 @@ class WorkloadScaledData(Model, frozen=True, kw_only=True, rename="camel", omit_
     """The load that it was decided by, in a sentence."""
 
 
+class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The scheduler took the place of some pods for another workload. They are told to end, and then wait again."""
+
+    pods: list[PodRefData]
+    """The runs that are told to end."""
+    attempt: int
+    """The workload's from now on: another one where no pod of it goes on."""
+    reason: PodsEvictedDataReason
+    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota."""
+    message: str
+    """For whom, and by which rule, in a sentence."""
+    beneficiary: str
+    """Id of the workload that gets the place."""
+
+
 class SessionOpenedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody was let into a pod of it. It is told before the pod's cluster is asked."""
 
@@ -7989,13 +8025,17 @@ if TYPE_CHECKING:
         "node_port_taken",
         "node_unreachable",
         "pods_run_again",
+        "preempted",
         "project_deleted",
         "quota_too_small",
         "quota_used",
+        "reclaimed",
         "scaled_to_zero",
+        "waiting_for_pods_to_end",
     ]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
+    type PodsEvictedDataReason = Literal["preempted", "reclaimed"]
     type PolicyMetaScope = Literal["department", "project", "tenant"]
     type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]
@@ -8062,6 +8102,7 @@ if TYPE_CHECKING:
         | WorkloadTransferredRecord
         | ActUndoneRecord
         | WorkloadScaledRecord
+        | PodsEvictedRecord
         | SessionOpenedRecord
         | SessionClosedRecord
         | WorkloadDeletionRequestedRecord
@@ -8179,6 +8220,7 @@ else:
     PhaseReason = str
     PodAffinityType = str
     PodEndedOutcome = str
+    PodsEvictedDataReason = str
     PolicyMetaScope = str
     PortServiceType = str
     Priority = str
@@ -8252,6 +8294,7 @@ else:
             "WorkloadTransferred": WorkloadTransferredRecord,
             "ActUndone": ActUndoneRecord,
             "WorkloadScaled": WorkloadScaledRecord,
+            "PodsEvicted": PodsEvictedRecord,
             "SessionOpened": SessionOpenedRecord,
             "SessionClosed": SessionClosedRecord,
             "WorkloadDeletionRequested": WorkloadDeletionRequestedRecord,
