@@ -89,6 +89,7 @@ from events.workload.state import (
     schedulable,
     take,
 )
+from events.workload.volumes import ClonedFolder
 
 MAX_WARNINGS_OF_RUN: Final = 10
 """Different reasons; a history with more of them tells nobody more."""
@@ -246,7 +247,7 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
     storage = command.storage if command.storage != spec.storage else None
     if all(one is None for one in (seconds, priority, labels, annotations, storage)):
         return ()
-    if storage is not None and (refusal := _fixed_volumes(storage, state)):
+    if storage is not None and (refusal := _fixed_volumes(storage, state) or _others_volumes(state, context)):
         return refusal
     if seconds is not None and state.inference is not None:
         return Refusal(
@@ -292,6 +293,29 @@ def _fixed_volumes(after: StorageSpec, state: Workload) -> Refusal | None:
         )
         return Refusal(code="volumes_fixed", field="storage", message=message)
     return None
+
+
+def _others_volumes(state: Workload, context: Context) -> Refusal | None:
+    """Why this actor may not lay volumes elsewhere: programs on one could take the place of the pod's own, and would
+    find the values of its owner's credentials.
+    """
+    if not _uses_credentials(state) or context.actor.id == state.owner == state.created_by:
+        return None
+    return Refusal(
+        code="holds_credentials",
+        field="storage",
+        message=f"pods of {state.name!r} get values of its owner's credentials: nobody else can change where its "
+        "volumes are, administrators neither",
+    )
+
+
+def _uses_credentials(state: Workload) -> bool:
+    """Whether values of its owner's credentials come into its pods, as variables or to clone a repository with."""
+    return any(
+        any(one.user_credential is not None for one in each.template.environment)
+        or any(isinstance(one, ClonedFolder) and one.login is not None and one.login.credential for one in each.template.volumes)
+        for each in state.pod_sets
+    )
 
 
 def _without_paths(storage: StorageSpec) -> StorageSpec:
@@ -377,8 +401,7 @@ def _rescale(command: ScaleInference, state: Workload) -> WorkloadDecision:
 def _open(command: OpenSession, state: Workload, context: Context) -> WorkloadDecision:
     if any(one.session_id == command.session_id for one in state.sessions):
         return ()
-    holds = any(one.user_credential is not None for each in state.pod_sets for one in each.template.environment)
-    if holds and not context.actor.id == state.owner == state.created_by:
+    if _uses_credentials(state) and not context.actor.id == state.owner == state.created_by:
         return Refusal(
             code="holds_credentials",
             message=f"pods of {state.name!r} hold values of its owner's credentials: nobody else is let into them, "

@@ -45,6 +45,8 @@ NO_INFERENCES: Final = frozenset(
 """Fields that an inference does not have: it does not end by itself (R26), and is reached at its serving port."""
 MAX_AUTO_DELETION_SECONDS: Final = 100 * 365 * 24 * 3600
 """A hundred years: longer cannot be a wish, and a larger number would leave the calendar."""
+MAX_GRACE_SECONDS: Final = 3_600
+"""An hour, for a last checkpoint: whoever takes their place back, or deletes them, waits for so long."""
 PRIORITY_RANK: Final[dict[str, int]] = {name: rank for rank, name in enumerate(get_args(PriorityClass))}
 """The seven priority classes (R18), least first."""
 FIRST_NON_PREEMPTIBLE_RANK: Final = PRIORITY_RANK["high"]

@@ -20,6 +20,7 @@ from events.workload.fields.process import EnvironmentVariable
 from events.workload.fields.sweep import MOST_RUNS, SweepParameter
 from events.workload.spec import (
     MAX_AUTO_DELETION_SECONDS,
+    MAX_GRACE_SECONDS,
     Distributed,
     Inference,
     MasterSpec,
@@ -67,8 +68,6 @@ MAX_COMPLETIONS: Final = 1_000_000
 """Runs of one workload; the log tells of each."""
 MAX_PARALLELISM: Final = 10_000
 """Pods of one workload at a time: Kubernetes' own limit for large indexed jobs, and what its record can hold."""
-MAX_GRACE_SECONDS: Final = MAX_AUTO_DELETION_SECONDS
-"""A longer one cannot be a wish; timers and calendars overflow beyond it."""
 MAX_SHOWN_POOLS: Final = 20
 """In one sentence."""
 

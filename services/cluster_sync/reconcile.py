@@ -14,6 +14,7 @@ from events.workload.fields.process import EnvironmentVariable
 from events.workload.mpi import SUGGESTED, Mpi
 from events.workload.pod import LIVE_POD_PHASES, Pod, PodId, PodRef
 from events.workload.pod_sets import PodSet, PodTemplate
+from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import Workload
 
 
@@ -201,7 +202,8 @@ def stop_pod(desired: Desired) -> StopPod:
         token=desired.token,
         workload_id=state.workload_id,
         pod=_ref(desired),
-        grace_seconds=_pod_set(desired).template.grace_seconds,
+        # Those that were submitted before there was a limit have to go, too.
+        grace_seconds=min(_pod_set(desired).template.grace_seconds, MAX_GRACE_SECONDS),
         reason=reason,
     )
 

@@ -28,6 +28,7 @@ from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
 from events.workload.pod import LIVE_POD_PHASES, Pod, PodRef, pod_id
 from events.workload.pods import changed
+from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import (
     PodsEvicted,
     Workload,
@@ -64,8 +65,6 @@ FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
 LEAVING_LATE: Final = timedelta(minutes=5)
 """How long after its grace a pod that was told to end is still counted on to end."""
-MAX_GRACE_SECONDS: Final = 3_600
-"""Of those for whose place others wait."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
 
