@@ -21,6 +21,8 @@ BENCHMARKS = (
     "listeners",
     "memory",
     "width",
+    "scheduler",
+    "placement",
     "restart",
     "backup",
     "kubernetes",

@@ -8,6 +8,7 @@ UNLIMITED: dict[str, object] = {
     "project_max_bytes_per_hour": 2**62,
     "user_max_bytes_per_hour": 2**62,
     "follows_per_user": 1_000,
+    "sessions_per_user": 1_000,
     "event_streams_per_user": 1_000,
     "http_max_connections_per_address": 1_000,
 }

@@ -25,6 +25,8 @@ MAX_NODES: Final = 20_000
 """Of one cluster: Kubernetes is tested up to 5,000, and the scheduler looks at all of them."""
 MAX_CPU_MILLI: Final = 100_000_000
 MAX_BYTES: Final = 2**60
+MOST_SESSIONS: Final = 500
+"""Ways into the pods of one cluster that are open at a time."""
 MAX_GPUS: Final = MOST_DEVICES
 MAX_EXTENDED: Final = 100
 """Extended resources of one node."""
@@ -190,6 +192,7 @@ BOUNDS: Final[dict[type[msgspec.Struct], dict[str, Bound]]] = {
         "orphans": Many(
             most=100, of=Text(most=100, why="each is a pod key and a token"), why="agents list at most a hundred"
         ),
+        "sessions": Many(most=MOST_SESSIONS, of=_KEY, why="as many are open on a cluster at a time"),
     },
     UsageSample: {
         "workload_id": _KEY,

@@ -89,7 +89,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=12,
+    fold_version=14,
 )
 NODE: Final = Aggregate(
     name="node",
@@ -196,7 +196,7 @@ POLICY: Final = Aggregate(
     evolve=policy.evolve,
     decide=policy.decide,
     about=lambda state: About(id=state.policy_id or None, project_id=state.project_id or None),
-    fold_version=2,
+    fold_version=3,
 )
 
 AGGREGATES: Final[dict[str, Aggregate[Any]]] = {

@@ -17,6 +17,8 @@ class Permission(StrEnum):
     """Create workloads."""
     OPERATE = "operate"
     """Suspend, resume, change and delete workloads; whose, ownership protection decides."""
+    EXEC = "exec"
+    """Run commands in pods, attach to them and reach their ports; into whose, ownership protection decides."""
     OVERRIDE_OWNERSHIP = "override_ownership"
     GRANT_PROJECT_ROLES = "grant_project_roles"
     MANAGE_SUBSCRIPTIONS = "manage_subscriptions"
@@ -44,6 +46,7 @@ ROLE_PERMISSIONS: Final[dict[str, frozenset[Permission]]] = {
             Permission.READ,
             Permission.SUBMIT,
             Permission.OPERATE,
+            Permission.EXEC,
             Permission.GRANT_PROJECT_ROLES,
             Permission.MANAGE_SUBSCRIPTIONS,
             Permission.MANAGE_WEBHOOKS,
@@ -51,7 +54,7 @@ ROLE_PERMISSIONS: Final[dict[str, frozenset[Permission]]] = {
             Permission.MANAGE_POLICIES,
         }
     ),
-    "researcher": frozenset({Permission.READ, Permission.SUBMIT, Permission.OPERATE}),
+    "researcher": frozenset({Permission.READ, Permission.SUBMIT, Permission.OPERATE, Permission.EXEC}),
     "viewer": frozenset({Permission.READ}),
 }
 """Bound to an actor for the tenant (everywhere) or for one project."""
@@ -60,6 +63,7 @@ _ACTS: Final[dict[Permission, str]] = {
     Permission.READ: "look at this",
     Permission.SUBMIT: "submit workloads",
     Permission.OPERATE: "suspend, resume, change or delete workloads",
+    Permission.EXEC: "open a way into pods",
     Permission.OVERRIDE_OWNERSHIP: "change workloads of other users",
     Permission.GRANT_PROJECT_ROLES: "grant or revoke roles of this project",
     Permission.MANAGE_SUBSCRIPTIONS: "see, create or delete subscriptions of this project",

@@ -17,10 +17,12 @@ from events.node import NodeFacts
 from events.project import PodSecurity
 from events.workload.commands import PodFactKind, PodWarning
 from events.workload.fields.scheduling import NodeSelectorTerm, PodAffinity, Toleration
+from events.workload.mpi import Mpi
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodAddress, PodRef
 from events.workload.pod_sets import Container, ContainerPort
 from events.workload.readiness import Readiness
+from events.workload.sessions import SessionKind
 from events.workload.volumes import Volume
 
 CREDENTIAL_SECRETS: Final = "muster-credentials-"
@@ -146,6 +148,8 @@ class RunPod(_Message, frozen=True, kw_only=True):
     rendezvous: dict[str, str] = {}
     """Variables by which the pods of a workload find each other; addresses are for the agent to fill in
     (`events.workload.rendezvous`)."""
+    mpi: Mpi | None = None
+    """Of a pod of an MPI training: the agent makes its host files, and says in variables where they are."""
     cpu_milli: int = 0
     memory_bytes: int = 0
     cpu_limit_milli: int = 0
@@ -274,6 +278,8 @@ class ObservedCluster(_Message, frozen=True, kw_only=True):
     """Why the cluster cannot be worked with now, in words; empty where it can."""
     orphans: tuple[str, ...] = ()
     """Pod names that carry our marks and that nothing mentions."""
+    sessions: tuple[str, ...] = ()
+    """Ids of the ways into its pods that are open here: any other that was open is lost."""
 
 
 class UsageSample(_Message, frozen=True, kw_only=True):
@@ -338,3 +344,54 @@ class LogsChunk(_Message, frozen=True, kw_only=True):
     """Where it ended early, why."""
     no_such_run: bool = False
     """With `error`: nothing is wrong but that the run asked for has no log."""
+
+
+class SessionOpen(_Message, frozen=True, kw_only=True, tag=True):
+    """Asked of an agent on `agent.<cluster>.exec`, in MessagePack as all that follows: open a way into a pod. It is
+    answered on the reply subject by `SessionFrame`, of which the first one is empty, `SessionTaken`, and at last
+    `SessionEnd`.
+    """
+
+    session_id: str
+    kind: SessionKind
+    workload_id: str
+    pod_key: str
+    token: int
+    """Of the run."""
+    command: tuple[str, ...] = ()
+    stdin: bool = False
+    tty: bool = False
+    columns: int = 0
+    rows: int = 0
+    """Size of the terminal; 0: nobody said it."""
+    ports: tuple[int, ...] = ()
+    """Of the container."""
+
+
+class SessionFrame(_Message, frozen=True, kw_only=True, tag=True):
+    """What goes through it, in either direction. An empty one is no more than a sign of life."""
+
+    number: int
+    """Counts the frames of one direction, from 0: so whoever misses one knows it."""
+    data: bytes = b""
+    """The first byte says what it is (docs/concepts/sessions.md)."""
+    inbox: str = ""
+    """To an agent: the reply subject of `SessionOpen`."""
+
+
+class SessionTaken(_Message, frozen=True, kw_only=True, tag=True):
+    """One more frame of the other side was taken: it has a few of them on their way at a time."""
+
+    inbox: str = ""
+
+
+class SessionEnd(_Message, frozen=True, kw_only=True, tag=True):
+    """It is over: nothing more comes, or nothing more is wanted."""
+
+    number: int = 0
+    """From an agent: as many frames as there were."""
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    """Of the command, where it ended."""
+    inbox: str = ""

@@ -63,8 +63,10 @@ from events.void import VoidCommand, VoidMessage
 from events.webhooks import ChangeWebhook, CreateWebhook, DeleteWebhook, DisableWebhook, RotateWebhookKey
 from events.workload.commands import (
     ChangeWorkload,
+    CloseSession,
     CreateWorkload,
     DeleteWorkload,
+    OpenSession,
     ResumeWorkload,
     ScaleInference,
     SuspendWorkload,
@@ -122,12 +124,12 @@ class CommandType:
     """The service that may give it past the gate; None: no service may."""
 
 
-def _on_workload(type_: type[Any], **more: Any) -> CommandType:
+def _on_workload(type_: type[Any], *, permission: Permission = Permission.OPERATE, **more: Any) -> CommandType:
     return CommandType(
         type=type_,
         aggregate="workload",
         key=lambda command: key_of_id(command.workload_id),
-        permission=Permission.OPERATE,
+        permission=permission,
         scope=Scope.WORKLOAD,
         target=lambda command: command.workload_id,
         **more,
@@ -283,6 +285,8 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_workload(TransferWorkload),
         _on_workload(UndoAct),
         _on_workload(ScaleInference, service="autoscaler"),
+        _on_workload(OpenSession, permission=Permission.EXEC),
+        _on_workload(CloseSession, permission=Permission.EXEC, in_full_log=True, service="api"),
         CommandType(
             type=AddCluster,
             aggregate="cluster",

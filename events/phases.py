@@ -49,6 +49,9 @@ class PodPhase(StrEnum):
     """It was told to end. Its place on the node stays reserved until it has."""
 
 
+RUNS: Final = frozenset({Phase.RUNNING, Phase.DEGRADED})
+"""Phases that count as running time: some of its pods run."""
+
 FINISHED: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
 """Terminal phases: what is left is the record (and pods on their way out)."""
 
@@ -56,11 +59,14 @@ UNQUEUED: Final = frozenset({Phase.CREATING, Phase.RESUMING})
 """Phases of an attempt that the scheduler has not taken up yet."""
 
 UNBUILT_PHASES: Final[dict[Phase, str]] = {
-    Phase.DEGRADED: "some pods of a gang are gone, and the others continue",
-    Phase.UPDATING: "a running workload is being changed",
-    Phase.TERMINATING: "the limit on its running time was reached",
+    Phase.UPDATING: "a change reaches the pods that run, and not all of them have it: every change that can be made "
+    "now is for runs that begin later",
+    Phase.TERMINATING: "a limit ends it, such as one on its running time, and its pods are being ended: there are no "
+    "such limits yet",
 }
-"""Phases of the contract that no workload enters yet, and what each will mean."""
+"""Phases of the contract that no workload enters yet, and what each means. The table says what may come before and
+after them.
+"""
 
 TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
     Phase.CREATING: frozenset({Phase.PENDING, Phase.INITIALIZING, Phase.STOPPED, Phase.DELETING}),
@@ -77,11 +83,51 @@ TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
         }
     ),
     Phase.INITIALIZING: frozenset(
-        {Phase.RUNNING, Phase.UNKNOWN, Phase.PENDING, Phase.STOPPING, Phase.DELETING, Phase.COMPLETED, Phase.FAILED}
+        {
+            Phase.RUNNING,
+            # All of it waited to be run again, and the first of its pods runs.
+            Phase.DEGRADED,
+            Phase.UNKNOWN,
+            Phase.PENDING,
+            Phase.STOPPING,
+            Phase.DELETING,
+            Phase.COMPLETED,
+            Phase.FAILED,
+        }
     ),
+    Phase.DEGRADED: frozenset(
+        {
+            Phase.RUNNING,
+            Phase.INITIALIZING,
+            Phase.UPDATING,
+            Phase.TERMINATING,
+            Phase.UNKNOWN,
+            Phase.PENDING,
+            Phase.STOPPING,
+            Phase.DELETING,
+            Phase.COMPLETED,
+            Phase.FAILED,
+        }
+    ),
+    Phase.UPDATING: frozenset(
+        {
+            Phase.RUNNING,
+            Phase.DEGRADED,
+            Phase.TERMINATING,
+            Phase.UNKNOWN,
+            Phase.STOPPING,
+            Phase.DELETING,
+            Phase.COMPLETED,
+            Phase.FAILED,
+        }
+    ),
+    Phase.TERMINATING: frozenset({Phase.DELETING, Phase.COMPLETED, Phase.FAILED}),
     Phase.RUNNING: frozenset(
         {
             Phase.INITIALIZING,
+            Phase.DEGRADED,
+            Phase.UPDATING,
+            Phase.TERMINATING,
             Phase.UNKNOWN,
             Phase.PENDING,
             Phase.STOPPING,
@@ -96,6 +142,7 @@ TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
         {
             Phase.INITIALIZING,
             Phase.RUNNING,
+            Phase.DEGRADED,
             Phase.PENDING,
             Phase.STOPPING,
             Phase.DELETING,
@@ -111,7 +158,6 @@ TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
     Phase.COMPLETED: frozenset({Phase.DELETING}),
     Phase.FAILED: frozenset({Phase.DELETING}),
     Phase.DELETING: frozenset(),
-    **dict.fromkeys(UNBUILT_PHASES, frozenset[Phase]()),
 }
 """Which phase may follow which. An event that would move one otherwise changes nothing; the tests of the deciders see
 to it that none is decided.
@@ -186,11 +232,21 @@ SCALED_TO_ZERO: Final = "scaled_to_zero"
 """Reason of an inference that is Running, and has no replica."""
 SCALED_TO_ZERO_MESSAGE: Final = "scaled to zero, since nobody asked for it: the next request starts a replica"
 
+PODS_RUN_AGAIN: Final = "pods_run_again"
+"""Reason of a workload that is Degraded."""
+
+
+def pods_run_again(count: int) -> str:
+    """What a workload is told of which some pods run, and so many others are to run again."""
+    return f"{count} of its pods ended, and {'is' if count == 1 else 'are'} to run again; the others run"
+
+
 PHASE_REASONS: Final = (
     *(reason.value for reason in WaitingReason),
     NODE_UNREACHABLE,
     BACKOFF_LIMIT_EXCEEDED,
     SCALED_TO_ZERO,
     NODE_PORT_TAKEN,
+    PODS_RUN_AGAIN,
 )
 """Every code that a workload gives for its phase."""

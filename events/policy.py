@@ -21,6 +21,9 @@ POLICY_SCOPES: Final[tuple[PolicyScope, ...]] = get_args(PolicyScope)
 MAX_POLICY_BYTES: Final = 64 * 1024
 """Of defaults and rules as JSON: what a workload takes from two of them, and says itself, fits a message."""
 
+MOST_IMPOSED: Final = 10
+"""Data sources of one policy: each is read with every submission."""
+
 PolicyDefaults = Annotated[
     dict[str, Any], msgspec.Meta(extra_json_schema={"allOf": [{"$ref": "#/components/schemas/AssetSpec"}]})
 ]
@@ -55,6 +58,8 @@ class PolicySet(_Event, frozen=True, kw_only=True):
     """Fields that a workload gets where nothing else sets them."""
     rules: PolicyRules
     """What may be given, in the tree of the fields."""
+    imposed_assets: tuple[str, ...] = ()
+    """UUIDs of data sources that every workload has."""
 
 
 class PolicyDeleted(_Event, frozen=True, kw_only=True):
@@ -78,6 +83,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deleted_at: datetime | None = None
     defaults: PolicyDefaults = msgspec.field(default_factory=dict[str, Any])
     rules: PolicyRules = msgspec.field(default_factory=dict[str, Any])
+    imposed_assets: tuple[str, ...] = ()
+    """Ids of data sources."""
 
     @property
     def exists(self) -> bool:
@@ -110,6 +117,7 @@ def evolve(state: Policy, event: PolicyEvent) -> Policy:
                 set_at=event.at,
                 defaults=event.defaults,
                 rules=event.rules,
+                imposed_assets=event.imposed_assets,
             )
         case PolicyDeleted():
             return replace(state, deleted_at=event.at) if state.exists else state
@@ -148,6 +156,7 @@ class SetPolicy(_Command, frozen=True, kw_only=True):
 
     defaults: PolicyDefaults
     rules: PolicyRules
+    imposed_assets: tuple[str, ...] = ()
 
 
 class DeletePolicy(_Command, frozen=True, kw_only=True):
@@ -163,7 +172,8 @@ def decide(command: PolicyCommand, state: Policy, context: Context) -> Decision[
         case SetPolicy():
             if refusal := _too_large(command):
                 return refusal
-            if state.exists and (command.defaults, command.rules) == (state.defaults, state.rules):
+            asked = (command.defaults, command.rules, command.imposed_assets)
+            if state.exists and asked == (state.defaults, state.rules, state.imposed_assets):
                 return ()
             return (
                 PolicySet(
@@ -174,6 +184,7 @@ def decide(command: PolicyCommand, state: Policy, context: Context) -> Decision[
                     at=context.now,
                     defaults=command.defaults,
                     rules=command.rules,
+                    imposed_assets=command.imposed_assets,
                 ),
             )
         case DeletePolicy():
@@ -186,6 +197,9 @@ def decide(command: PolicyCommand, state: Policy, context: Context) -> Decision[
 
 
 def _too_large(command: SetPolicy) -> Refusal | None:
+    if len(command.imposed_assets) > MOST_IMPOSED:
+        message = f"{len(command.imposed_assets)} data sources are imposed; at most {MOST_IMPOSED} are possible"
+        return Refusal(code="invalid", field="imposedAssets", message=message)
     size = len(msgspec.json.encode((command.defaults, command.rules)))
     if size <= MAX_POLICY_BYTES:
         return None

@@ -9,7 +9,8 @@ import msgspec
 
 from events.fields.declare import Body, Limits, Section, joined
 from events.fields.node import Kind, Node, item_key, tree
-from events.fields.values import QUANTITY_PATTERN, Items, LongText, Quantity, SomeQuantity
+from events.fields.values import QUANTITY_PATTERN, Items, LongText, Quantity, SomeQuantity, Uuid
+from events.policy import MOST_IMPOSED
 from events.workload.kinds import KINDS
 from events.workload.spec import (
     NO_INFERENCES,
@@ -215,6 +216,9 @@ else:
     WorkloadRules = _rules_of(WorkloadSpec)
 
 
+ImposedAssets = Annotated[tuple[Uuid, ...], Limits(longest=MOST_IMPOSED)]
+
+
 class TrainingPolicySetting(Body, frozen=True, kw_only=True):
     """A policy for trainings."""
 
@@ -222,6 +226,8 @@ class TrainingPolicySetting(Body, frozen=True, kw_only=True):
     """Fields that a training gets where neither a template, assets nor the request set them."""
     rules: TrainingRules | None = None
     """What may be given, in the tree of the fields."""
+    imposed_assets: ImposedAssets | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class WorkspacePolicySetting(Body, frozen=True, kw_only=True):
@@ -231,6 +237,8 @@ class WorkspacePolicySetting(Body, frozen=True, kw_only=True):
     """Fields that a workspace gets where neither a template, assets nor the request set them."""
     rules: WorkspaceRules | None = None
     """What may be given, in the tree of the fields."""
+    imposed_assets: ImposedAssets | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class InferencePolicySetting(Body, frozen=True, kw_only=True):
@@ -240,6 +248,8 @@ class InferencePolicySetting(Body, frozen=True, kw_only=True):
     """Fields that an inference gets where neither a template, assets nor the request set them."""
     rules: InferenceRules | None = None
     """What may be given, in the tree of the fields."""
+    imposed_assets: ImposedAssets | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class DistributedPolicySetting(Body, frozen=True, kw_only=True):
@@ -249,6 +259,8 @@ class DistributedPolicySetting(Body, frozen=True, kw_only=True):
     """Fields that workers, and a master of its own, get where neither a template, assets nor the request set them."""
     rules: DistributedRules | None = None
     """What may be given, in the tree of the fields; of a master, too."""
+    imposed_assets: ImposedAssets | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 POLICIES: Final[dict[str, type[Body]]] = {

@@ -38,6 +38,8 @@ ALL_CREDENTIALS: Final = "credential.*.*"
 ALL_LOADS: Final = "load.*"
 WEBHOOKS_ASKED: Final = "webhooks.asked"
 """Below it the api asks the service `webhooks`; never stored."""
+WHAT_IF: Final = "scheduler.asked"
+"""Where the api asks where a workload would run; never stored."""
 ALL_STANDS: Final = "stand.>"
 """Of the stream below. A pattern, as of every stream: to a subject that is imported as it is, the server delivers also
 the answers that somebody asks to be sent there.
@@ -120,6 +122,11 @@ def load_subject(reporter: str) -> str:
 
 def agent_logs_subject(cluster_id: str) -> str:
     return f"agent.{_token(cluster_id)}.logs"
+
+
+def agent_exec_subject(cluster_id: str) -> str:
+    """Where a cluster's agent is asked for ways into its pods, and is sent what goes into them."""
+    return f"agent.{_token(cluster_id)}.exec"
 
 
 def recipes_subject(cluster_id: str) -> str:

@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from events.nearest import did_you_mean
-from events.phases import FINISHED, Phase
+from events.phases import FINISHED, RUNS, Phase
 from projections.columns import Column, Type, columns_of
 from projections.selectors import Requirement, selected
 from projections.tables import clusters, pods, projects, usage_samples, workloads
@@ -215,7 +215,7 @@ def submitter(actor_id: ColumnElement[Any]) -> ColumnElement[Any]:
 
 _submitter: Final = submitter(_w.submitted_by)
 total_pending_seconds: Final = _total_seconds(_w.pending_micros, WAITING_PHASES)
-total_running_seconds: Final = _total_seconds(_w.running_micros, (Phase.RUNNING.value,))
+total_running_seconds: Final = _total_seconds(_w.running_micros, tuple(sorted(RUNS)))
 
 UNSTORED: Final[dict[str, ColumnElement[Any]]] = {
     "project_name": projects.c.name,

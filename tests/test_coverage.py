@@ -14,7 +14,7 @@ WITHOUT_TESTS = {
     "an older form's; not built": {"S012", "S079"},
     "not built": {
         *("S053", "S058"),
-        *("R30", "R33"),
+        "R33",
     },
 }
 """What the page may say of a row instead."""

@@ -291,6 +291,13 @@ LIMITS: Final[tuple[tuple[str, tuple[Bound, ...], str], ...]] = (
     ("webhooks: of a project, and of all projects", (MAX_WEBHOOKS_OF_PROJECT, MAX_WEBHOOKS), "409 `too_many_webhooks`"),
     ("prices of all GPU models, past and future", (MAX_PRICES,), "409 `too_many_prices`"),
     ("open follows of one user, of logs or events", ("follows_per_user",), "429 `too_many_streams`"),
+    ("open ways into pods of one user", ("sessions_per_user",), "429 `too_many_streams`"),
+    ("hours that a way into a pod may last", ("session_hours",), "it ends, with the reason `time`"),
+    (
+        "minutes in which nothing goes through a way into a pod",
+        ("session_idle_minutes",),
+        "it ends, with the reason `idle`",
+    ),
     ("open streams of public events of one user", ("event_streams_per_user",), "429 `too_many_streams`"),
     ("open streams of public events of all users", ("event_streams",), "503 `too_many_streams`"),
     ("exports at the same time: of one user, and of all users", (EXPORTS_EACH, EXPORTS), "429 `too_many_streams`"),
@@ -358,7 +365,7 @@ def refusals_page() -> str:
     phases = [
         (
             phase,
-            f"not built yet: {UNBUILT_PHASES[phase]}"
+            f"no workload enters it yet: {UNBUILT_PHASES[phase]}"
             if phase in UNBUILT_PHASES
             else "final"
             if phase in FINISHED
@@ -381,8 +388,9 @@ def refusals_page() -> str:
             *table("code", "status", "meaning", rows=refusals),
             "## Phases of a workload",
             "",
-            f"The desired phase is one of {', '.join(DesiredPhase)}. {', '.join(UNBUILT_PHASES)}",
-            "are not built yet, so no workload is in them.",
+            f"The desired phase is one of {', '.join(DesiredPhase)}.",
+            "A workload is Degraded while some of its pods run, and others ended in this attempt and do not run again",
+            "yet.",
             "",
             *table("phase", "", "possible next phases", rows=phases),
             "## Phases of a pod",

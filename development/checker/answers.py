@@ -110,7 +110,7 @@ def _row(log: LogChecker, workload: Workload) -> Answer:
         "cpuMemoryAllocatedBytes": sum(each.memory_bytes for each in asked),
         "exitCode": workload.exit_code,
         "totalPendingTimeSeconds": _spent(log, workload, WAITS),
-        "totalRunningTimeSeconds": _spent(log, workload, frozenset({"Running"})),
+        "totalRunningTimeSeconds": _spent(log, workload, frozenset({"Running", "Degraded"})),
     }
 
 

@@ -15,7 +15,8 @@ from development.checker.records import Fields, RawMessage, Record, parse, run_n
 from development.checker.workloads import Model, Workload, Wrong, created
 
 AUTHORS: Final[Mapping[str, str]] = {
-    # Who may say what. WebhookDisabled and BudgetReopened come from users and from a service. WorkloadDeletionRequested
+    # Who may say what. WebhookDisabled and BudgetReopened come from users and from a service,
+    # SessionClosed from one of two services. WorkloadDeletionRequested
     # is judged by its reason; what follows from a fact, with it.
     "WorkloadCreated": "user",
     "WorkloadSuspended": "user",
@@ -23,6 +24,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "WorkloadChanged": "user",
     "WorkloadTransferred": "user",
     "ActUndone": "user",
+    "SessionOpened": "user",
     "WorkloadQueued": "scheduler",
     "WorkloadScaled": "autoscaler",
     "WorkloadWaiting": "scheduler",

@@ -113,6 +113,8 @@ class Workload:
     attempt: int = 1
     failed_runs: int = 0
     succeeded: set[Place] = field(default_factory=set[Place])
+    sessions: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    """Those that are open, and when each is over at the latest."""
     removed: set[Place] = field(default_factory=set[Place])
     """Replicas that were too many: their places are not used again."""
     pods: dict[Place, Run | Waiting] = field(default_factory=dict[Place, Run | Waiting])
@@ -241,7 +243,7 @@ class Model:
 
     def take(self, type_: str, data: Fields) -> Iterator[Wrong]:
         """Take one event over; what is wrong about it."""
-        if self.workload.deleted:
+        if self.workload.deleted and type_ != "SessionClosed":
             yield "deleted", f"{type_} after {self.workload.name} was deleted"
         if type_ in FACTS:
             yield from self._fact(type_, data)
@@ -296,7 +298,11 @@ class Model:
         elif "unknown" in phases:
             workload.phase = "Unknown"
         elif "running" in phases:
-            workload.phase = "Running"
+            behind = any(
+                pod.try_ and (isinstance(pod, Waiting) or pod.phase in {"bound", "starting"})
+                for pod in workload.pods.values()
+            )
+            workload.phase = "Degraded" if behind else "Running"
         elif phases & {"bound", "starting"}:
             workload.phase = "Initializing"
         elif workload.queued and workload.inference and not workload.replicas:
@@ -451,7 +457,7 @@ class Model:
         seconds = data.get("auto_deletion_time_after_completion_seconds")
         if seconds is not None:
             workload.spec = workload.spec | {"autoDeletionTimeAfterCompletionSeconds": seconds}
-        for marks in ("labels", "annotations"):
+        for marks in ("labels", "annotations", "storage"):
             if marks in data:
                 workload.spec = workload.spec | {marks: data[marks]}
         if (data.get("delete_at") is not None) != (seconds is not None and bool(workload.ended)):
@@ -476,6 +482,24 @@ class Model:
             yield "undone", f"{workload.name}: {data['act']} was undone, and {told} follows"
         if not any((seq, type_) == (data["sequence"], data["act"]) for seq, _, type_ in workload.told):
             yield "undone", f"{workload.name}: there was no {data['act']} at {data['sequence']} that could be undone"
+
+    def _session_opened(self, data: Fields) -> Iterator[Wrong]:
+        workload, pod = self.workload, data["pod"]
+        run = workload.pods.get((pod["pod_set"], pod["index"]))
+        name = run_name(workload.id, pod)
+        if not isinstance(run, Run) or run.name != name or run.phase != "running":
+            yield "session", f"somebody was let into {name}, which does not run"
+        if data["session_id"] in workload.sessions:
+            yield "session", f"session {data['session_id']} was opened twice"
+        if moment(data["ends_at"]) <= self.record.at:
+            yield "session", f"session {data['session_id']} was over before it began"
+        workload.sessions[data["session_id"]] = moment(data["ends_at"])
+
+    def _session_closed(self, data: Fields) -> Iterator[Wrong]:
+        if self.record.author not in {"api", "cluster_sync"}:
+            yield "author", f"{self.record.author} said that a session is over"
+        if self.workload.sessions.pop(data["session_id"], None) is None:
+            yield "session", f"session {data['session_id']} was closed, and was not open"
 
     def _workload_deletion_requested(self, data: Fields) -> Iterator[Wrong]:
         workload = self.workload

@@ -39,7 +39,7 @@ from events.workload.state import WorkloadTransferred as Transferred
 
 PLACED_AT_ONCE: Final = 100
 """Placements in one event. It is part of the contract: ids follow from it."""
-PLACED: Final = frozenset({Phase.INITIALIZING, Phase.RUNNING, Phase.UNKNOWN})
+PLACED: Final = frozenset({Phase.INITIALIZING, Phase.RUNNING, Phase.DEGRADED, Phase.UNKNOWN})
 """Phases in which a workload has a place on a node."""
 
 
@@ -134,6 +134,10 @@ class WorkloadInitializing(PhaseEvent, frozen=True, kw_only=True, rename="camel"
 
 class WorkloadRunning(PhaseEvent, frozen=True, kw_only=True, rename="camel"):
     """At least one of its processes runs."""
+
+
+class WorkloadDegraded(PhaseEvent, frozen=True, kw_only=True, rename="camel"):
+    """Some of its processes run, and others ended and do not run again yet."""
 
 
 class WorkloadUnknown(PhaseEvent, frozen=True, kw_only=True, rename="camel"):
@@ -278,6 +282,7 @@ PHASE_EVENTS: Final[dict[Phase, type[PhaseEvent]]] = {
     Phase.PENDING: WorkloadPending,
     Phase.INITIALIZING: WorkloadInitializing,
     Phase.RUNNING: WorkloadRunning,
+    Phase.DEGRADED: WorkloadDegraded,
     Phase.UNKNOWN: WorkloadUnknown,
     Phase.STOPPING: WorkloadStopping,
     Phase.STOPPED: WorkloadStopped,

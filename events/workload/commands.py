@@ -9,9 +9,11 @@ from events.actors import STRANGER
 from events.workload.fields.inference import ScaleReason
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
+from events.workload.fields.storage import StorageSpec
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
 from events.workload.pod import Placement, PodAddress, PodRef
+from events.workload.sessions import SessionKind
 from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
 from events.workload.state import UndoableAct
 
@@ -74,6 +76,8 @@ class ChangeWorkload(_Command, frozen=True, kw_only=True):
     """All of them: what is not among them is taken off."""
     annotations: tuple[Annotation, ...] | None = None
     """Likewise."""
+    storage: StorageSpec | None = None
+    """All volumes. Only where pods find claims and Secrets, and rights of files, may differ from before (R30)."""
 
 
 class TransferWorkload(_Command, frozen=True, kw_only=True):
@@ -93,6 +97,7 @@ class Changeable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     auto_deletion_time_after_completion_seconds: int | None = None
     labels: tuple[Label, ...] | None = None
     annotations: tuple[Annotation, ...] | None = None
+    storage: StorageSpec | None = None
 
 
 class UndoAct(_Command, frozen=True, kw_only=True):
@@ -121,6 +126,34 @@ class ScaleInference(_Command, frozen=True, kw_only=True):
     reason: ScaleReason
     message: str
     """The load that it was decided by, in a sentence of at most 300 characters."""
+
+
+class OpenSession(_Command, frozen=True, kw_only=True):
+    """Let somebody into a pod."""
+
+    workload_id: str
+    session_id: str
+    kind: SessionKind
+    pod_set: str
+    index: int
+    seconds: int
+    """How long it may last."""
+    command: tuple[str, ...] = ()
+    stdin: bool = False
+    tty: bool = False
+    ports: tuple[int, ...] = ()
+
+
+class CloseSession(_Command, frozen=True, kw_only=True):
+    """From the api, whose session it was, or from cluster_sync, where nobody has it any more: it is over."""
+
+    workload_id: str
+    session_id: str
+    reason: str
+    message: str = ""
+    exit_code: int | None = None
+    bytes_in: int = 0
+    bytes_out: int = 0
 
 
 class PlacePods(_Command, frozen=True, kw_only=True):
@@ -184,5 +217,7 @@ UserWorkloadCommand = (
     | TransferWorkload
     | UndoAct
     | ScaleInference
+    | OpenSession
+    | CloseSession
 )
 WorkloadCommand = UserWorkloadCommand | PlacePods | ReportPods

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from events.decision import Context, Decision
 from events.ids import incarnation_id, name_suffix, workload_key
@@ -13,8 +14,10 @@ from events.phases import BACKOFF_LIMIT_EXCEEDED, FINISHED, NODE_PORT_TAKEN, Des
 from events.refusal import Refusal
 from events.workload.commands import (
     ChangeWorkload,
+    CloseSession,
     CreateWorkload,
     DeleteWorkload,
+    OpenSession,
     PlacePods,
     PodFact,
     ReportPods,
@@ -26,6 +29,7 @@ from events.workload.commands import (
     WorkloadCommand,
 )
 from events.workload.fields.inference import MOST_REPLICAS
+from events.workload.fields.storage import StorageSpec
 from events.workload.kinds import KINDS
 from events.workload.pod import (
     POD_TRANSITIONS,
@@ -45,6 +49,15 @@ from events.workload.pod import (
     how_it_failed,
     pod_id,
     run_token,
+)
+from events.workload.sessions import (
+    MOST_COMMAND_CHARACTERS,
+    MOST_OPEN,
+    MOST_PORTS,
+    MOST_REASON_CHARACTERS,
+    MOST_WORDS,
+    SessionClosed,
+    SessionOpened,
 )
 from events.workload.spec import Distributed, Inference, beside_with_defaults
 from events.workload.state import (
@@ -119,6 +132,8 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
             return _transfer(command, state, context)
         case ScaleInference():
             return _rescale(command, state)
+        case CloseSession():
+            return _close(command, state, context)
         case _:
             pass
     if refusal := _not_owner(state, context):
@@ -134,6 +149,8 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
             return _change(command, state, context)
         case UndoAct():
             return _undo(command, state, context)
+        case OpenSession():
+            return _open(command, state, context)
         case _:
             assert_never(command)
 
@@ -219,8 +236,11 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
     priority = command.priority_class if command.priority_class != spec.priority_class else None
     labels = command.labels if command.labels != spec.labels else None
     annotations = command.annotations if command.annotations != spec.annotations else None
-    if seconds is None and priority is None and labels is None and annotations is None:
+    storage = command.storage if command.storage != spec.storage else None
+    if all(one is None for one in (seconds, priority, labels, annotations, storage)):
         return ()
+    if storage is not None and (refusal := _fixed_volumes(storage, state)):
+        return refusal
     if seconds is not None and state.inference is not None:
         return Refusal(
             code="never_ends",
@@ -245,7 +265,33 @@ def _change(command: ChangeWorkload, state: Workload, context: Context) -> Workl
             delete_at=delete_at,
             labels=labels,
             annotations=annotations,
+            storage=storage,
         ),
+    )
+
+
+def _fixed_volumes(after: StorageSpec, state: Workload) -> Refusal | None:
+    """Why the volumes of a workload cannot become these (R30)."""
+    if state.phase in FINISHED:
+        return Refusal(
+            code="workload_finished",
+            field="storage",
+            message=f"{state.name!r} is {state.phase} and will not run again, so its volumes stay where they are",
+        )
+    if _without_paths(after) != _without_paths(state.spec.storage):
+        message = (
+            "of volumes only the path of a claim, and the mount path and default mode of a Secret can be changed; look "
+            "again, somebody may have changed them since"
+        )
+        return Refusal(code="volumes_fixed", field="storage", message=message)
+    return None
+
+
+def _without_paths(storage: StorageSpec) -> StorageSpec:
+    return replace(
+        storage,
+        pvc=tuple(replace(one, path=None) for one in storage.pvc),
+        secret_volume=tuple(replace(one, mount_path=None, default_mode=None) for one in storage.secret_volume),
     )
 
 
@@ -319,6 +365,61 @@ def _rescale(command: ScaleInference, state: Workload) -> WorkloadDecision:
         return ()
     message = command.message[:MOST_SCALE_WORDS]
     return (WorkloadScaled(replicas=command.replicas, was=command.was, reason=command.reason, message=message),)
+
+
+def _open(command: OpenSession, state: Workload, context: Context) -> WorkloadDecision:
+    if any(one.session_id == command.session_id for one in state.sessions):
+        return ()
+    pod = state.pods.live.get((command.pod_set, command.index))
+    if pod is None or pod.phase is not PodPhase.RUNNING:
+        how = "is not there" if pod is None else f"is {pod.phase}"
+        return Refusal(
+            code="pod_not_running",
+            message=f"pod {command.pod_set}-{command.index} of {state.name!r} {how}, and only into a running pod "
+            f"anybody is let; the workload is {state.phase}",
+        )
+    if len(state.sessions) >= MOST_OPEN:
+        return Refusal(
+            code="too_many_sessions",
+            message=f"{len(state.sessions)} sessions lead into pods of {state.name!r} already; end one of them first",
+        )
+    words = sum(map(len, command.command))
+    if len(command.command) > MOST_WORDS or words > MOST_COMMAND_CHARACTERS or len(command.ports) > MOST_PORTS:
+        return Refusal(
+            code="invalid",
+            message=f"a session has a command of at most {MOST_WORDS} words and {MOST_COMMAND_CHARACTERS} characters, "
+            f"and at most {MOST_PORTS} ports",
+        )
+    run = PodRef(pod_set=command.pod_set, index=command.index, attempt=pod.attempt, try_=pod.try_)
+    return (
+        SessionOpened(
+            session_id=command.session_id,
+            kind=command.kind,
+            pod=run,
+            at=context.now,
+            ends_at=context.now + timedelta(seconds=max(command.seconds, 1)),
+            command=command.command,
+            stdin=command.stdin,
+            tty=command.tty,
+            ports=command.ports,
+        ),
+    )
+
+
+def _close(command: CloseSession, state: Workload, context: Context) -> WorkloadDecision:
+    if all(one.session_id != command.session_id for one in state.sessions):
+        return ()
+    return (
+        SessionClosed(
+            session_id=command.session_id,
+            at=context.now,
+            reason=command.reason,
+            message=command.message[:MOST_REASON_CHARACTERS],
+            exit_code=command.exit_code,
+            bytes_in=command.bytes_in,
+            bytes_out=command.bytes_out,
+        ),
+    )
 
 
 def _ended(state: Workload, verb: str) -> Refusal | None:

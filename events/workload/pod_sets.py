@@ -145,6 +145,10 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True):
     """How its pods find the others of the workload; None where they need not."""
     sweep: SweepSpec | None = None
     """Values by which its pods differ; None where they are all alike."""
+    starts_after: str = ""
+    """Name of a pod set whose pods must all run, or be over, before a pod of this one starts. It has its node before;
+    empty: it starts as soon as it has one.
+    """
     outlives: bool = False
     """Whether pods of it that live when the workload completes or fails are left to end by themselves."""
     node_pools: tuple[str, ...] = ()

@@ -73,6 +73,8 @@ class Pods(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     coming: int = 0
     """Bound or starting."""
     running: int = 0
+    behind: int = 0
+    """Those that ran in this attempt, ended, and do not run again yet."""
     unseen: tuple[tuple[str, int], ...] = ()
     """(node name, pods of which nobody knows whether they run), by name."""
     gpu_milli: int = 0
@@ -191,6 +193,7 @@ class PodsEdit:
     __slots__ = (
         "_before",
         "_journal",
+        "behind",
         "coming",
         "gpu_memory_bytes",
         "gpu_milli",
@@ -205,7 +208,7 @@ class PodsEdit:
         self._journal: list[tuple[PodId, Pod | None]] = []
         self.live = MapEdit(before.live)
         self.waiting = MapEdit(before.waiting)
-        self.coming, self.running = before.coming, before.running
+        self.coming, self.running, self.behind = before.coming, before.running, before.behind
         self.gpu_milli, self.gpu_memory_bytes = before.gpu_milli, before.gpu_memory_bytes
         self.unseen = dict(before.unseen)
 
@@ -243,6 +246,7 @@ class PodsEdit:
             waiting=waiting,
             coming=self.coming,
             running=self.running,
+            behind=self.behind,
             unseen=tuple(sorted(self.unseen.items())),
             gpu_milli=self.gpu_milli,
             gpu_memory_bytes=self.gpu_memory_bytes,
@@ -259,11 +263,13 @@ class PodsEdit:
     def _count(self, pod: Pod, sign: int) -> MapEdit[Pod]:
         """Where such a pod is kept, once it is counted."""
         if pod.phase not in LIVE_POD_PHASES:
+            self.behind += sign * (pod.try_ > 0)
             return self.waiting
         if pod.phase is PodPhase.RUNNING:
             self.running += sign
         elif pod.phase in _COMING:
             self.coming += sign
+            self.behind += sign * (pod.try_ > 0)
         elif pod.phase is PodPhase.UNKNOWN:
             self.unseen[pod.node_name] = self.unseen.get(pod.node_name, 0) + sign
             if not self.unseen[pod.node_name]:

@@ -15,7 +15,9 @@ from typing import Final
 
 import msgspec
 
+from events.workload import mpi
 from events.workload.fields.distribution import DistributedFramework
+from events.workload.mpi import Mpi
 
 PYTORCH_PORT: Final = 23456
 TENSORFLOW_PORT: Final = 2222
@@ -38,6 +40,8 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
     """That a launcher starts in each pod of this set: one for each whole GPU."""
     elastic: tuple[int, int] | None = None
     """(least, most) pods that may take part."""
+    mpi: Mpi | None = None
+    """With MPI alone. Its host files are the agent's to make, and its variables say where it did."""
 
     @property
     def size(self) -> int:
@@ -69,6 +73,8 @@ def with_addresses(
 
 def names(framework: DistributedFramework) -> frozenset[str]:
     """Every variable that this framework's pods may get."""
+    if framework == "MPI":
+        return mpi.NAMES
     plain = Peers(framework=framework, sets=(("worker", 1),), first_rank=0)
     elastic = Peers(framework=framework, sets=(("worker", 1),), first_rank=0, elastic=(1, 1))
     return frozenset({*variables(plain, 0), *variables(elastic, 0)})
@@ -153,4 +159,6 @@ _OF_FRAMEWORK: Final[dict[DistributedFramework, Callable[[Peers, int], dict[str,
     "TensorFlow": _tensorflow,
     "XGBoost": _xgboost,
     "JAX": _jax,
+    # Its variables name files, which only the agent knows.
+    "MPI": lambda _, __: {},
 }

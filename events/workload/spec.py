@@ -15,7 +15,7 @@ from events.fields.declare import Section, joined
 from events.quantities import cores_to_milli, parse_bytes
 from events.workload.fields.compute import ComputeSpec, ExtendedResource, Resources
 from events.workload.fields.connections import Connections
-from events.workload.fields.distribution import Distribution
+from events.workload.fields.distribution import Distribution, with_distribution_defaults
 from events.workload.fields.inference import Serving, ServingPort, with_serving_defaults
 from events.workload.fields.lifetime import Lifetime
 from events.workload.fields.metadata import Metadata
@@ -280,6 +280,7 @@ FOLLOWING: Final = frozenset(
     {
         *("preemptibility", "compute.gpuDevicesRequest", "completions"),
         *("autoscaling.minReplicas", "autoscaling.maxReplicas"),
+        *("slotsPerWorker", "mpiLauncherCreationPolicy"),
     }
 )
 """Fields whose default `with_defaults` and `beside_with_defaults` make of other fields."""
@@ -316,8 +317,9 @@ def beside_with_defaults(beside: Beside) -> Beside:
         case Inference():
             serving = with_serving_defaults(beside.serving)
             return Inference(serving=serving, replicas=first_replicas(serving))
-        case Distributed() if beside.master is not None:
-            return replace(beside, master=with_defaults(beside.master))
+        case Distributed():
+            master = None if beside.master is None else with_defaults(beside.master)
+            return Distributed(distribution=with_distribution_defaults(beside.distribution), master=master)
         case _:
             return beside
 

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from events.phases import (
     FINISHED,
     NODE_UNREACHABLE,
+    PODS_RUN_AGAIN,
     SCALED_TO_ZERO,
     SCALED_TO_ZERO_MESSAGE,
     UNQUEUED,
@@ -28,11 +29,13 @@ from events.phases import (
     PodPhase,
     may_follow,
     nodes_unreachable,
+    pods_run_again,
 )
 from events.workload.fields.connections import ExposedUrl
 from events.workload.fields.inference import MOST_REPLICAS, ScaleReason, serving_url
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
+from events.workload.fields.storage import StorageSpec
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
 from events.workload.pod import (
@@ -58,6 +61,7 @@ from events.workload.pod import (
 )
 from events.workload.pod_sets import PodSet
 from events.workload.pods import Pods, PodsEdit
+from events.workload.sessions import Session, SessionClosed, SessionOpened
 from events.workload.spec import (
     NO_SPEC,
     PRIORITY_RANK,
@@ -183,6 +187,10 @@ class WorkloadChanged(_Event, frozen=True, kw_only=True):
     """All labels that it has from now on. Runs that begin later carry them."""
     annotations: tuple[Annotation, ...] | None = None
     """All annotations that it has from now on, likewise."""
+    storage: StorageSpec | None = None
+    """All volumes that it has from now on. Only mount paths of claims and Secrets, and rights of files, differ from
+    before. Runs that begin later have them.
+    """
 
 
 class WorkloadTransferred(_Event, frozen=True, kw_only=True):
@@ -254,6 +262,8 @@ WorkloadEvent = (
     | WorkloadTransferred
     | ActUndone
     | WorkloadScaled
+    | SessionOpened
+    | SessionClosed
     | WorkloadDeletionRequested
     | WorkloadDeleted
 )
@@ -326,6 +336,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When it became Completed or Failed."""
     deletion_reason: str = ""
     deleted_at: datetime | None = None
+    sessions: tuple[Session, ...] = ()
+    """Ways into its pods that are open."""
 
     @property
     def exists(self) -> bool:
@@ -539,7 +551,8 @@ def take(edit: Edit, event: WorkloadEvent) -> bool:
             return False
         edit.state, edit.pods, edit.fitted = _created(event), PodsEdit(Pods()), True
         return True
-    if not before.living or not countable(event):
+    # A session may be over a moment after the pod that it led to, which was the last one.
+    if not (before.living or isinstance(event, SessionClosed)) or not countable(event):
         return False
     edit.pods.begin()
     if is_of_pod(event):
@@ -634,6 +647,14 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
         case WorkloadScaled():
             _scale(edit, event.replicas)
             _derive(edit)
+        case SessionOpened():
+            opened = Session(
+                session_id=event.session_id, kind=event.kind, pod=event.pod, at=event.at, ends_at=event.ends_at
+            )
+            edit.state = replace(state, sessions=(*state.sessions, opened))
+        case SessionClosed():
+            left = tuple(one for one in state.sessions if one.session_id != event.session_id)
+            edit.state = replace(state, sessions=left)
         case WorkloadDeletionRequested():
             edit.state = replace(
                 state,
@@ -668,6 +689,8 @@ def _derive(edit: Edit, *, queued: bool = False) -> None:
     if pods.unseen:
         # One that nobody sees is what a person must know of first, however many others run.
         _say(edit, Phase.UNKNOWN, reason=NODE_UNREACHABLE, names_unseen=True)
+    elif pods.running and pods.behind:
+        _say(edit, Phase.DEGRADED, reason=PODS_RUN_AGAIN, message=pods_run_again(pods.behind))
     elif pods.running:
         _say(edit, Phase.RUNNING)
     elif pods.coming:
@@ -795,6 +818,10 @@ def _changed(state: Workload, event: WorkloadChanged) -> Workload:
     if event.labels is not None or event.annotations is not None:
         distributed = _master_changed(distributed, state.spec, event)
         spec = _marked(spec, event)
+    if event.storage is not None:
+        spec = replace(spec, storage=event.storage)
+        if distributed is not None and distributed.master is not None:
+            distributed = replace(distributed, master=replace(distributed.master, storage=event.storage))
     made_from = None if state.made_from is None else state.made_from.after(state.spec, spec)
     state = replace(state, spec=spec, distributed=distributed, made_from=made_from)
     if event.delete_at is None:

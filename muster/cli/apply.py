@@ -336,7 +336,12 @@ def _compare(session: Session, one: _Wanted) -> None:
     if not differing:
         one.result = "unchanged"
         return
-    fixed = [name for name in differing if name.removeprefix("spec.") not in CHANGEABLE]
+    places = _new_places(row_of(row_of(there, "spec"), "storage"), row_of(row_of(want, "spec"), "storage"))
+    fixed = [
+        name
+        for name in differing
+        if name.removeprefix("spec.") not in CHANGEABLE and not (name == "spec.storage" and places)
+    ]
     if fixed:
         told = "; ".join(told for name in fixed for told in difference(_only(there, name), _only(want, name)))
         one.refuse(
@@ -347,7 +352,28 @@ def _compare(session: Session, one: _Wanted) -> None:
     spec = row_of(want, "spec")
     one.result = "changed"
     one.why = "; ".join(told for name in differing for told in difference(_only(there, name), _only(want, name)))
-    one.changes = {name.removeprefix("spec."): spec[name.removeprefix("spec.")] for name in differing}
+    one.changes = {
+        name.removeprefix("spec."): places if name == "spec.storage" else spec[name.removeprefix("spec.")]
+        for name in differing
+    }
+
+
+def _new_places(there: Row, want: Row) -> Row:
+    """The change that finds claims and Secrets elsewhere; empty where anything else of the volumes differs."""
+    places: Row = {}
+    for kind, movable in (("pvc", ("path",)), ("secretVolume", ("mountPath", "defaultMode"))):
+        before, after = rows_of(there, kind), rows_of(want, kind)
+        fixed = [[{k: v for k, v in one.items() if k not in movable} for one in volumes] for volumes in (before, after)]
+        if fixed[0] != fixed[1]:
+            return {}
+        changed: list[Json] = [
+            {"mountedAt": was[movable[0]], **{name: now[name] for name in movable if now.get(name) is not None}}
+            for was, now in zip(before, after, strict=True)
+            if was != now
+        ]
+        places |= {kind: changed} if changed else {}
+    others = ({k: v for k, v in storage.items() if k not in {"pvc", "secretVolume"}} for storage in (there, want))
+    return places if next(others) == next(others) else {}
 
 
 _POLICIES: Final = frozenset({"tenant policy", "department policy", "project policy"})

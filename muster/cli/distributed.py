@@ -9,16 +9,23 @@ from muster.cli.command import MusterGroup
 from muster.cli.exits import usage
 from muster.cli.submit import Submitted, add_submit
 from muster.cli.values import Row, row_of, set_field
+from muster.cli.ways import add_ways
 from muster.cli.workload import add_describe, add_list, add_logs
 from muster.cli.workload_acts import add_acts
 
-FRAMEWORKS: Final = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "xgboost": "XGBoost", "jax": "JAX"}
-"""By the word of the command line. MPI is not built."""
+FRAMEWORKS: Final = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "xgboost": "XGBoost", "jax": "JAX", "mpi": "MPI"}
+"""By the word of the command line."""
 _EXAMPLES: Final = """
         muster training {word} submit bert -i {word} -g 8 --workers 3 --command -- python train.py
         muster training {word} submit small -i {word} --workers 4 --no-master -- train.py
         muster training {word} submit two -i {word} -g 1 --workers 2 --master-gpu-devices-request 0 -- train.py
         """
+_SUMMARY: Final = "Submit a distributed training with {framework}: a master and workers that find each other."
+_MPI_EXAMPLES: Final = """
+        muster training mpi submit pi -i mpi --workers 3 --master-command "mpirun -n 3 python pi.py"
+        muster training mpi submit big -i mpi -g 8 --workers 2 --slots-per-worker 8 --master-command "mpirun train"
+        """
+_MPI_SUMMARY: Final = "Submit a distributed training with MPI: a master that calls mpirun, and workers that it reaches."
 
 
 def add_frameworks(training: typer.Typer) -> None:
@@ -33,8 +40,8 @@ def add_frameworks(training: typer.Typer) -> None:
         submitted = Submitted(
             noun=f"training {word}",
             kind="Distributed",
-            summary=f"Submit a distributed training with {framework}: a master and workers that find each other.",
-            examples=_EXAMPLES.format(word=word),
+            summary=_MPI_SUMMARY if framework == "MPI" else _SUMMARY.format(framework=framework),
+            examples=_MPI_EXAMPLES if framework == "MPI" else _EXAMPLES.format(word=word),
             framework=framework,
         )
         add_submit(app, submitted)
@@ -43,6 +50,7 @@ def add_frameworks(training: typer.Typer) -> None:
         add_describe(app, noun)
         add_logs(app, noun)
         add_acts(app, noun, kind="Distributed", framework=framework)
+        add_ways(app, noun)
         training.add_typer(app, name=word)
 
 

@@ -1,12 +1,15 @@
 """What a submission would be, as the server evaluates it: `--dry-run=server`."""
 
+from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from muster.cli.command import Session
 from muster.cli.exits import ExitCode, Problem
 from muster.cli.output import Column, Format, plain_text
-from muster.cli.values import Row, rows_of, text_of
+from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
 
+MOST_NODES: Final = 10
+"""Each with a line of its own."""
 _RANGE: Final = ("min", "max", "step", "options")
 
 
@@ -42,7 +45,7 @@ def show_evaluation(session: Session, request: Row, kind: str) -> ExitCode:
     """
     from events.workload.kinds import KINDS
 
-    found = session.api.examine(f"/workloads/{KINDS[kind].collection}:evaluate", request)
+    found = session.api.examine(f"/workloads/{KINDS[kind].collection}:evaluate", request, [("placement", "true")])
     fields = rows_of(found, "fields")
     shown = [row for row in fields if row.get("setBy") != "default" or row.get("locked") or row.get("issues")]
     if session.out.style.format in {Format.TABLE, Format.WIDE}:
@@ -54,4 +57,30 @@ def show_evaluation(session: Session, request: Row, kind: str) -> ExitCode:
         why = tuple(f"{text_of(issue, 'field')}: {text_of(issue, 'details')}" for issue in issues)
         raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)
     session.out.talk("dry run: nothing was stored; it would be accepted")
+    for line in _outlook(row_of(found, "placement")):
+        session.out.talk(line)
     return ExitCode.OK
+
+
+def _outlook(outlook: Row) -> Iterator[str]:
+    """What the scheduler would do with it now, in sentences."""
+    placed = rows_of(outlook, "placed")
+    for one in placed[:MOST_NODES]:
+        gpus = number_of(one, "gpus")
+        held = f", with {format_number(gpus)} GPU" if gpus else ""
+        pods = int(number_of(one, "pods"))
+        counted = f"{pods} pod{'s' if pods != 1 else ''} of {text_of(one, 'podSet')}"
+        yield f"{counted} would run on {text_of(one, 'node')}{held}"
+    more = len(placed[MOST_NODES:]) + int(number_of(outlook, "moreNodes"))
+    if more:
+        yield f"and pods on {more} more nodes"
+    waiting, message = int(number_of(outlook, "waitingPods")), text_of(outlook, "message")
+    match text_of(outlook, "outcome"):
+        case "waits":
+            yield f"{waiting} pod{'s' if waiting != 1 else ''} would wait: {message}"
+        case "never":
+            yield f"it could never run as it is: {message}"
+        case "unknown":
+            yield f"where it would run is not known: {message}"
+        case _:
+            pass

@@ -133,7 +133,7 @@ class Http:
         self._headers = dict(headers)
         self._ca_file = ca_file
         self._connection: HTTPConnection | None = None
-        self._proxy = _proxy_of(self._url)
+        self._proxy = proxy_of(self._url)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -260,7 +260,7 @@ def _is_remote(url: SplitResult) -> bool:
     return url.hostname not in {"127.0.0.1", "localhost", "::1"}
 
 
-def _proxy_of(url: SplitResult) -> SplitResult | None:
+def proxy_of(url: SplitResult) -> SplitResult | None:
     """Of the environment. A control plane on this machine is never behind one."""
     if not _is_remote(url) or not any(name.lower().endswith("_proxy") for name in os.environ):
         return None

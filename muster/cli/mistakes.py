@@ -147,10 +147,6 @@ _USUAL_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
 """Flags of other tools, with ours; the first that the command has is meant."""
 
 
-_INTO_PODS: Final = frozenset({"exec", "bash", "attach", "port-forward"})
-"""Commands of other tools that are not built."""
-
-
 def unknown_command(before: Sequence[str], given: Sequence[str], tree: Tree) -> Problem:
     """The Problem of a word that is no command.
 
@@ -159,13 +155,6 @@ def unknown_command(before: Sequence[str], given: Sequence[str], tree: Tree) -> 
         given: the word that was not, and all after it.
     """
     word = given[0]
-    if word in _INTO_PODS:
-        return Problem(
-            f"there is no command {word!r}: Muster opens no way into pods yet",
-            why=("`kubectl exec`, `attach` and `port-forward` do on Kubernetes",),
-            todo="`muster workload pods NAME` lists the pods; `muster training logs NAME -f` shows what they write",
-            code=ExitCode.USAGE,
-        )
     noun = before[1] if len(before) > 1 else ""
     known = [name for name in tree[noun] if name != noun] if noun else list(tree)
     meant = _verb_meant(noun, given, tree) if noun else _line_meant(given, tree)

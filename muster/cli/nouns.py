@@ -55,6 +55,12 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_workload",
         summary="Workloads of every kind: list, inspect, suspend, resume, change, delete.",
     ),
+    "exec": Noun(module="ways", add="add_exec", summary="Run a command in a pod of a workload."),
+    "bash": Noun(module="ways", add="add_bash", summary="Open a shell in a pod of a workload."),
+    "attach": Noun(module="ways", add="add_attach", summary="Show what runs in a pod of a workload, and type into it."),
+    "port-forward": Noun(
+        module="ways", add="add_port_forward", summary="Reach ports of a pod of a workload from this machine."
+    ),
     "environment": Noun(
         module="assets", add="add_environment", summary="Environments: what workloads run, and as whom, to be chosen."
     ),

@@ -87,11 +87,11 @@ REHEARSAL_COLUMNS: Final = (
 
 
 def _read(file: str) -> Row:
-    """Defaults and rules. What `describe -o yaml` shows can be set again. Raises Problem."""
+    """Defaults, rules and imposed data sources. What `describe -o yaml` shows can be set again. Raises Problem."""
     from muster.cli.request_file import read_document
 
-    document = read_document(file, ("defaults", "rules", "meta", "kind"), what="a policy")
-    return {name: document[name] for name in ("defaults", "rules") if name in document}
+    document = read_document(file, ("defaults", "rules", "imposedAssets", "meta", "kind"), what="a policy")
+    return {name: document[name] for name in ("defaults", "rules", "imposedAssets") if name in document}
 
 
 def add_policies(root: typer.Typer) -> None:
@@ -194,7 +194,8 @@ def _describe(session: Session, row: Row) -> None:
             ("Set", f"{session.out.time(meta.get('setAt'))} by {text_of(meta, 'setBy')}"),
         ]
     )
-    for heading, name in (("Defaults", "defaults"), ("Rules", "rules")):
+    imposed = [("Imposed data sources", "imposedAssets")] if row.get("imposedAssets") else []
+    for heading, name in (("Defaults", "defaults"), ("Rules", "rules"), *imposed):
         session.out.heading(heading)
         session.out.write(yaml.safe_dump(row.get(name), sort_keys=False, allow_unicode=True))
 

@@ -17,6 +17,7 @@ PHASE_STYLE: Final[dict[str, str]] = {
     "Connected": "green",
     "Failed": "red",
     "Disconnected": "red",
+    "Degraded": "yellow",
     "Pending": "yellow",
     "Initializing": "yellow",
     "Creating": "yellow",

@@ -9,6 +9,7 @@ from muster.cli.distributed import add_frameworks
 from muster.cli.nouns import NOUNS
 from muster.cli.resubmit import add_resubmit
 from muster.cli.submit import Submitted, add_submit
+from muster.cli.ways import add_ways
 from muster.cli.workload import add_describe, add_list, add_logs
 from muster.cli.workload_acts import add_acts
 
@@ -51,5 +52,6 @@ def add_training(root: typer.Typer) -> None:
     add_describe(app, "training")
     add_logs(app, "training")
     add_acts(app, "training", kind="Training")
+    add_ways(app, "training")
     add_frameworks(app)
     root.add_typer(app, name="training")

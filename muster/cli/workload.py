@@ -53,6 +53,7 @@ from muster.cli.output import Column, Format, Output, plain_text
 from muster.cli.submission import request_of
 from muster.cli.values import Row, format_utc, number_of, printable, row_of, rows_of, text_of
 from muster.cli.watch import watch_rows
+from muster.cli.ways import add_ways
 from muster.cli.workload_acts import add_acts, add_marks, add_set
 from muster.cli.workload_columns import (
     HISTORY_COLUMNS,
@@ -526,6 +527,7 @@ def add_workload(root: typer.Typer) -> None:
     add_connections(app, "workload")
     add_logs(app, "workload")
     add_acts(app, "workload")
+    add_ways(app, "workload")
     add_set(app)
     add_marks(app)
     root.add_typer(app, name="workload")

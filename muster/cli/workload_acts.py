@@ -29,7 +29,7 @@ from muster.cli.options import (
 )
 from muster.cli.output import Column, Format
 from muster.cli.report import report
-from muster.cli.values import Row, number_of, row_of, rows_of, text_of
+from muster.cli.values import Json, Row, number_of, row_of, rows_of, text_of
 from muster.cli.watch import wait_for_phase
 
 
@@ -119,7 +119,17 @@ class Chosen:
 _LEFT_OUT: Final = {
     "delete": ("Deleting",),
     "suspend": ("Stopped", "Stopping", "Completed", "Failed", "Deleting"),
-    "resume": ("Creating", "Pending", "Initializing", "Running", "Resuming", "Completed", "Failed", "Deleting"),
+    "resume": (
+        "Creating",
+        "Pending",
+        "Initializing",
+        "Running",
+        "Degraded",
+        "Resuming",
+        "Completed",
+        "Failed",
+        "Deleting",
+    ),
     "transfer": ("Deleting",),
     "undo": (),
 }
@@ -326,7 +336,7 @@ def _add_resume(app: typer.Typer, noun: str, kind: str | None, framework: str) -
         idempotency_key: IdempotencyOption = None,
     ) -> int:
         """Run suspended workloads again."""
-        there = frozenset({"Running", "Completed"})
+        there = frozenset({"Running", "Degraded", "Completed"})
         named = _Act(verb="resume", there=there, wait=wait, timeout=timeout, key=idempotency_key)
         chosen = Chosen(
             all=everything,
@@ -436,6 +446,7 @@ def add_set(app: typer.Typer) -> None:
         examples="""
         muster workload set hello --priority high
         muster workload set hello --auto-deletion-time-after-completion 2h
+        muster workload set hello --mount-path /data=/sets --default-mode /etc/certificates=0400
         """,
     )
     def set_(
@@ -452,6 +463,22 @@ def add_set(app: typer.Typer) -> None:
                 help="Time from its end until it is deleted, such as 2h; 0 deletes it at once.",
             ),
         ] = None,
+        mount_path: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--mount-path",
+                metavar="PATH=PATH",
+                help="Where runs that begin later find the claim or Secret that is at the first path. Repeatable.",
+            ),
+        ] = None,
+        default_mode: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--default-mode",
+                metavar="PATH=MODE",
+                help="Rights of the files of the Secret at this path, in four octal digits, likewise. Repeatable.",
+            ),
+        ] = None,
         if_match: Annotated[
             int | None,
             typer.Option(
@@ -460,7 +487,7 @@ def add_set(app: typer.Typer) -> None:
         ] = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Change the priority of a workload, or when it is deleted automatically."""
+        """Change the priority of a workload, where it finds claims and Secrets, or when it is deleted automatically."""
         changes: Row = {}
         if priority is not None:
             changes["priorityClass"] = priority
@@ -468,12 +495,45 @@ def add_set(app: typer.Typer) -> None:
             flag = "--auto-deletion-time-after-completion"
             seconds = duration_option(flag, auto_deletion_time_after_completion)
             changes["autoDeletionTimeAfterCompletionSeconds"] = seconds
-        if not changes:
-            raise usage("nothing to set", todo="give --priority or --auto-deletion-time-after-completion")
+        places = _pairs("--mount-path", mount_path), _pairs("--default-mode", default_mode)
+        if not changes and not any(places):
+            raise usage("nothing to set", todo="give --priority, --mount-path or --auto-deletion-time-after-completion")
         identifier, told = workload_for_change(session, workload, project, idempotency_key)
         path = f"/workloads/{identifier}"
+        if any(places):
+            found = session.api.read(path)
+            changes["storage"] = _mounts(row_of(row_of(found.body, "spec"), "storage"), *places)
+            # Not over what somebody else sets meanwhile.
+            if_match = if_match or found.version
         session.api.mutate("PATCH", path, changes, idempotency_key=idempotency_key, if_match=if_match)
         session.out.talk(f"change of {told} accepted")
+
+
+def _pairs(flag: str, given: list[str] | None) -> dict[str, str]:
+    """What is given for each path. Raises Problem (usage)."""
+    found: dict[str, str] = {}
+    for text in given or ():
+        path, separator, value = text.partition("=")
+        if not (separator and path.startswith("/") and value) or path in found:
+            raise usage(f"{flag} {text!r} is no PATH=VALUE, or names a path twice", todo="as in /data=/sets")
+        found[path] = value
+    return found
+
+
+def _mounts(storage: Row, paths: dict[str, str], modes: dict[str, str]) -> Row:
+    """The change that these ask for. Where nothing is at a path, the API says what is where."""
+    secrets = {text_of(one, "mountPath") for one in rows_of(storage, "secretVolume")}
+    of_secrets = [path for path in {**paths, **modes} if path in secrets or path in modes]
+    claims: list[Json] = [{"mountedAt": at, "path": to} for at, to in paths.items() if at not in of_secrets]
+    files: list[Json] = [
+        {
+            "mountedAt": at,
+            **({"mountPath": paths[at]} if at in paths else {}),
+            **({"defaultMode": modes[at]} if at in modes else {}),
+        }
+        for at in of_secrets
+    ]
+    return {**({"pvc": claims} if claims else {}), **({"secretVolume": files} if files else {})}
 
 
 def add_marks(app: typer.Typer) -> None:

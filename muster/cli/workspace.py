@@ -6,6 +6,7 @@ from muster.cli.command import group
 from muster.cli.connections import add_connections
 from muster.cli.resubmit import add_resubmit
 from muster.cli.submit import Submitted, add_submit
+from muster.cli.ways import add_ways
 from muster.cli.workload import add_describe, add_list, add_logs
 from muster.cli.workload_acts import add_acts
 
@@ -31,4 +32,5 @@ def add_workspace(root: typer.Typer) -> None:
     add_logs(app, "workspace")
     add_connections(app, "workspace")
     add_acts(app, "workspace", kind="Workspace")
+    add_ways(app, "workspace")
     root.add_typer(app, name="workspace")

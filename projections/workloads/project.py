@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from events.aggregate import WORKLOAD, Chain, check_follows
 from events.commit import Commit
-from events.phases import Phase, PodPhase
+from events.phases import RUNS, Phase, PodPhase
 from events.workload.pod import (
     Pod,
     PodEvent,
@@ -445,7 +445,7 @@ def _stayed(spent: Spent, phase: Phase, until: datetime) -> Spent:
     stayed = max((until - spent.phase_updated_at) // MICROSECOND, 0)
     if phase in WAITING:
         return replace(spent, pending_micros=fit(spent.pending_micros + stayed))
-    if phase is Phase.RUNNING:
+    if phase in RUNS:
         return replace(spent, running_micros=fit(spent.running_micros + stayed))
     return spent
 

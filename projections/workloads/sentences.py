@@ -4,7 +4,8 @@ They are made from the event and what it found and left (`Happened`); times and 
 changed sentence shows up in old histories with the next rebuild.
 """
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, assert_never
 
@@ -13,6 +14,7 @@ from events.cluster import DEFAULT_POOL
 from events.commit import Actor
 from events.phases import PodPhase
 from events.quantities import format_bytes
+from events.workload.fields.storage import StorageSpec
 from events.workload.pod import (
     DeviceShare,
     Placement,
@@ -28,6 +30,7 @@ from events.workload.pod import (
     PodUnreachable,
     PodWarned,
 )
+from events.workload.sessions import SessionClosed, SessionOpened
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import (
     ActUndone,
@@ -132,6 +135,10 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
         case WorkloadScaled():
             told = f"{event.message}: " if event.message else ""
             return f"scaled: {told}{_count(event.replicas, 'replica')} (was {event.was})"
+        case SessionOpened():
+            return _session_opened(event, actor)
+        case SessionClosed():
+            return _session_closed(event)
         case WorkloadDeletionRequested():
             if event.reason == "auto_deletion":
                 return f"auto-deletion: its time has come; {_told_to_stop(happened.live)}"
@@ -248,13 +255,48 @@ def _changed(event: WorkloadChanged, before: Asked, actor: Actor) -> str:
         parts.append(f"labels {_marks(f'{label.name}={label.value}' for label in event.labels)}")
     if event.annotations is not None:
         parts.append(f"annotations {_marks(one.name for one in event.annotations)}")
+    if event.storage is not None:
+        parts.append(f"volumes of runs that begin later {_marks(_moved_volumes(before.spec.storage, event.storage))}")
     return f"changed by {_who(actor)}: {_listed(parts) or 'nothing'}"
+
+
+def _moved_volumes(before: StorageSpec, after: StorageSpec) -> Iterator[str]:
+    """Those that pods find elsewhere, as `/data->/sets`, and files with other rights."""
+    for was, now in zip(before.pvc, after.pvc, strict=False):
+        if was.path != now.path:
+            yield f"{was.path}->{now.path}"
+    for was, now in zip(before.secret_volume, after.secret_volume, strict=False):
+        if was.mount_path != now.mount_path:
+            yield f"{was.mount_path}->{now.mount_path}"
+        if was.default_mode != now.default_mode:
+            yield f"{now.mount_path} with {now.default_mode or '0644'}"
 
 
 def _marks(marks: Iterable[str]) -> str:
     named = [*marks]
     more = len(named) - MAX_NAMED_MARKS
     return " ".join(named[:MAX_NAMED_MARKS]) + (f" and {more} more" if more > 0 else "") or "none"
+
+
+def _session_opened(event: SessionOpened, actor: Actor) -> str:
+    match event.kind:
+        case "exec":
+            what = f"runs {shlex.join(event.command)!r} in"
+        case "attach":
+            what = "is attached to"
+        case "port-forward":
+            what = f"reaches {'port' if len(event.ports) == 1 else 'ports'} {_listed([*map(str, event.ports)])} of"
+        case _:
+            assert_never(event.kind)
+    told = " with a terminal" if event.tty else ", and can type" if event.stdin else ""
+    return f"{_who(actor)} {what} {_run(event.pod)}{told} (session {event.session_id[:8]})"
+
+
+def _session_closed(event: SessionClosed) -> str:
+    code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
+    told = f": {event.message}" if event.message else ""
+    moved = f"{format_bytes(event.bytes_in)} in, {format_bytes(event.bytes_out)} out"
+    return f"session {event.session_id[:8]} is over{code} ({event.reason.replace('_', ' ')}){told}; {moved}"
 
 
 def _told_to_stop(live: int) -> str:

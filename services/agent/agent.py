@@ -37,6 +37,7 @@ from services.agent.logs import LogServer
 from services.agent.recipes import Recipes
 from services.agent.reconcile import Absent, Action, Forget, Known, Start, Stop, orphans, reconcile
 from services.agent.reports import Reports
+from services.agent.sessions import SessionServer
 from services.agent.values import Values
 from services.agent.wanted import Changed, Lost, Wanted, Whole
 
@@ -95,6 +96,7 @@ class Agent:
         self._claims = Claims(nc, cluster.cluster_id, backend, in_use=self._in_use)
         self._recipes = Recipes(nc, cluster.cluster_id, on_fates=self._claims.hear)
         self._values = Values(cluster.cluster_id, backend, self._recipes, is_wanted=self._is_wanted)
+        self._sessions = SessionServer(nc, cluster.cluster_id, backend)
         self._news = wanted
         self._wanted: dict[str, WantedPod] = {}
         self._current = False
@@ -132,6 +134,7 @@ class Agent:
                 self._claims.run(),
                 self._values.run(),
                 logs.serve(),
+                self._sessions.serve(),
             )
         ]
         stopping = asyncio.create_task(_until(stop))
@@ -410,6 +413,7 @@ class Agent:
                     nodes=sum(not node.gone for node in self._nodes.values()),
                     orphans=lost[:ORPHANS_SHOWN],
                     problem=self._backend.problem() or self._recipes.problem(),
+                    sessions=self._sessions.open,
                 )
             )
             await asyncio.sleep(HEARTBEAT_SECONDS)

@@ -20,6 +20,7 @@ from events.ids import KEY_PATTERN
 from events.subjects import agent_logs_subject
 from services.agent.backends.interface import Backend, LogsUnavailableError
 from services.runtime.nats.inboxes import is_inbox, logs_inbox
+from services.runtime.nats.pace import NO_RESPONDERS, GoneError, Pace
 
 ANSWERS_AT_ONCE: Final = 512
 """Runs whose logs are being told, at the same time; one more is told to come again."""
@@ -42,13 +43,8 @@ where we are gone.
 """
 FIRST_WORD_SECONDS: Final = 1.0
 """After which an asker hears that somebody is here, also where nothing was written yet: the api waits for five."""
-_NO_RESPONDERS: Final = "503"
 
 log = structlog.get_logger(__name__)
-
-
-class _AskerGoneError(Exception):
-    pass
 
 
 class LogServer:
@@ -120,7 +116,7 @@ class LogServer:
             error, no_such_run = str(unavailable), unavailable.no_such_run
         except TimeoutError:
             error = "followed for a day; ask again to go on"
-        except (_AskerGoneError, NatsError):
+        except (GoneError, NatsError):
             return
         except Exception:
             log.exception("logs_failed", pod=request.pod_key)
@@ -164,11 +160,16 @@ class _Asker:
         self._nc = nc
         self._own_inbox = nc.new_inbox()
         self._subscription: Subscription | None = None
-        self._on_the_way = 0
-        self.sent = 0
-        """Chunks, on their way or taken."""
-        self._gone = False
-        self._heard = asyncio.Event()
+        self._pace = Pace(
+            window=WINDOW,
+            probe=lambda: self._publish(()),
+            probe_seconds=PROBE_SECONDS,
+            silent_seconds=SILENT_SECONDS,
+        )
+
+    @property
+    def sent(self) -> int:
+        return self._pace.sent
 
     async def open(self) -> None:
         self._subscription = await self._nc.subscribe(  # pyright: ignore[reportUnknownMemberType]
@@ -177,41 +178,20 @@ class _Asker:
 
     async def _on_word(self, message: Msg) -> None:
         """The server's word that nobody listens."""
-        if (message.headers or {}).get("Status") == _NO_RESPONDERS:
-            self._gone = True
-            self._heard.set()
+        if (message.headers or {}).get("Status") == NO_RESPONDERS:
+            self._pace.gone()
 
     def taken(self) -> None:
-        self._on_the_way = max(self._on_the_way - 1, 0)
-        self._heard.set()
+        self._pace.taken()
 
     async def send(self, lines: Sequence[LogLine]) -> None:
-        """Raises _AskerGoneError."""
-        await self._wait_for_room()
+        """Raises GoneError."""
+        await self._pace.room()
         await self._publish(lines)
 
     async def _publish(self, lines: Sequence[LogLine]) -> None:
-        self._on_the_way += 1
-        chunk = LogsChunk(number=self.sent, lines=tuple(lines))
-        self.sent += 1
+        chunk = LogsChunk(number=self._pace.number(), lines=tuple(lines))
         await self._nc.publish(self.inbox, msgspec.json.encode(chunk), reply=self._own_inbox)
-
-    async def _wait_for_room(self) -> None:
-        """Until the asker took something; every now and then an empty chunk shows whether it is still there."""
-        silent_seconds = 0.0
-        while not self._gone and self._on_the_way >= WINDOW:
-            self._heard.clear()
-            try:
-                async with asyncio.timeout(PROBE_SECONDS):
-                    await self._heard.wait()
-                silent_seconds = 0.0
-            except TimeoutError:
-                silent_seconds += PROBE_SECONDS
-                if silent_seconds >= SILENT_SECONDS:
-                    raise _AskerGoneError from None
-                await self._publish(())
-        if self._gone:
-            raise _AskerGoneError
 
     async def close(self) -> None:
         if self._subscription is not None and self._nc.is_connected:

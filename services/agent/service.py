@@ -102,6 +102,7 @@ def _this_machine(settings: Settings, cluster: WantedCluster) -> LocalMachine:
         log_retention_seconds=settings.pod_log_retention_days * DAY_SECONDS,
         logs_total_max_bytes=settings.pod_logs_total_max_bytes,
         isolation=_isolation(settings, Path(settings.data_dir)) if settings.local_pods == "isolated" else None,
+        own_ports=settings.own_ports,
     )
 
 

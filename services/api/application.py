@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Match, Route
+from starlette.routing import Match, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from events.channels import SUBPROTOCOL
 from services.api import (
     acts,
     assets,
@@ -42,10 +43,11 @@ from services.api import (
 )
 from services.api.context import Api
 from services.api.edge import Edge
-from services.api.endpoint import endpoint
+from services.api.endpoint import SocketEndpoint, endpoint
 from services.api.errors import ApiError
 from services.api.operations import operations_in
 from services.api.pages import pages_of
+from services.api.ways import WAYS
 
 PREFLIGHT_SECONDS: Final = 600
 """For which a browser remembers what it may send."""
@@ -90,8 +92,9 @@ OPERATIONS: Final = operations_in(
 class _Routes:
     """Has an operation answer what is asked; where there is none, says so in our form."""
 
-    def __init__(self, routes: Sequence[Route]) -> None:
+    def __init__(self, routes: Sequence[Route], sockets: Sequence[WebSocketRoute]) -> None:
         self._routes = routes
+        self._sockets = sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         possible: set[str] = set()
@@ -103,7 +106,28 @@ class _Routes:
                 return
             if match is Match.PARTIAL:
                 possible |= route.methods or set()
+        if any(route.path_regex.match(scope["path"]) for route in self._sockets):
+            message = f"this path is a WebSocket: ask for it with Upgrade: websocket and the subprotocol {SUBPROTOCOL}"
+            headers = {"Upgrade": "websocket", "Connection": "Upgrade"}
+            await ApiError(426, message, details="upgrade_required", headers=headers).response()(scope, receive, send)
+            return
         await no_operation(scope["method"], sorted(possible - {"HEAD"})).response()(scope, receive, send)
+
+
+class _Sockets:
+    """Has what is asked for as a WebSocket answered. Raises ApiError."""
+
+    def __init__(self, routes: Sequence[WebSocketRoute]) -> None:
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for route in self._routes:
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                scope.update(found)
+                await route.app(scope, receive, send)
+                return
+        raise ApiError(404, "no WebSocket stands at this path; docs/concepts/sessions.md lists them")
 
 
 def build_application(api: Api, *, origins: Sequence[str] = ()) -> ASGIApp:
@@ -112,7 +136,15 @@ def build_application(api: Api, *, origins: Sequence[str] = ()) -> ASGIApp:
         Route(operation.path, endpoint(api, operation), methods=[operation.method], name=operation.id)
         for operation in (*OPERATIONS, *pages_of(OPERATIONS))
     ]
-    app = Edge(_Routes(routes), large={operation.path for operation in OPERATIONS if operation.large})
+    ways = [
+        WebSocketRoute(operation.path, SocketEndpoint(api, operation, handler), name=operation.id)
+        for operation, handler in WAYS
+    ]
+    app = Edge(
+        _Routes(routes, ways),
+        sockets=_Sockets(ways),
+        large={operation.path for operation in OPERATIONS if operation.large},
+    )
     if not origins:
         return app
     # Around the edge, so that its refusals can be read, too. Tokens travel in a header that pages set themselves.

@@ -18,12 +18,17 @@ from typing import Any, Final, cast
 import structlog
 from prometheus_client import Counter
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from services.api.errors import RETRY_AFTER_SECONDS, ApiError, unavailable
 from services.api.transports import TransportOver
 
 LAST_WORDS: Final = "last_words"
 """In the state of a request's scope: the line that a stream ends with where its reader stood still."""
+GONE: Final = "gone"
+"""In the state of a WebSocket's scope: an asyncio.Event, set once its connection is no more. Where what came is not
+asked for, since nobody can take it, ASGI says that to nobody.
+"""
 LEAST_PROGRESS_BYTES: Final = 16 * 1024
 """That a reader must take within the time it has: below, it only keeps memory and a connection of ours."""
 
@@ -111,6 +116,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """That came since a head, or a part of a body, was whole."""
         self._more_may_come = False
         """Whether the client is in the middle of a request, or was refused before its end."""
+        self._socket: WebSocketsSansIOProtocol | None = None
+        """What speaks from here on, where a WebSocket was agreed on."""
+        self._gone = asyncio.Event()
 
     # -- heads -----------------------------------------------------------------------------------------------------
 
@@ -147,9 +155,29 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         return True
 
+    def handle_websocket_upgrade(self) -> None:
+        """As uvicorn does it, but this stays the transport's protocol: what holds for every connection still does."""
+        self.connections.discard(self)
+        request = [self.scope["method"].encode(), b" ", self.url, b" HTTP/1.1\r\n"]
+        for name, value in self.scope["headers"]:
+            request += [name, b": ", value, b"\r\n"]
+        self._more_may_come = False
+        self._socket = WebSocketsSansIOProtocol(
+            config=self.config, server_state=self.server_state, app_state={**self.app_state, GONE: self._gone}
+        )
+        self._socket.connection_made(self.transport)
+        self._socket.data_received(b"".join([*request, b"\r\n"]))
+
     def data_received(self, data: bytes) -> None:
+        if self._socket is not None:
+            if not self.transport.is_closing():
+                self._socket.data_received(data)
+            return
         for start in range(0, len(data), PIECE_BYTES):
             if self.transport.is_closing():
+                return
+            if self._socket is not None:
+                self._socket.data_received(data[start:])
                 return
             piece = data[start : start + PIECE_BYTES]
             self._unfinished_bytes += len(piece)
@@ -196,6 +224,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._watch_writes()
 
     def eof_received(self) -> None:
+        if self._socket is not None:
+            self._socket.eof_received()
+            return
         super().eof_received()
         # The connection closes, once its client has read what was written; where it does not, the watch ends it.
         self._watch_writes()
@@ -205,6 +236,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._write_timer = _cancelled(self._write_timer)
         self._lingering.discard(self)
         cast("_LingeringTransport", self.transport).lost()
+        if self._socket is not None:
+            self._gone.set()
+            self._socket.connection_lost(exc)
+            return
         super().connection_lost(exc)
 
     def _expect_head(self) -> None:
@@ -245,10 +280,16 @@ class BoundedProtocol(HttpToolsProtocol):
     # -- readers that stand still ------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
+        if self._socket is not None:
+            self._socket.pause_writing()  # whoever writes there has a deadline of its own
+            return
         super().pause_writing()
         self._watch_writes()
 
     def resume_writing(self) -> None:
+        if self._socket is not None:
+            self._socket.resume_writing()
+            return
         super().resume_writing()
         if not self.transport.is_closing():
             self._write_timer = _cancelled(self._write_timer)

@@ -35,6 +35,7 @@ from services.api.limits import RateLimiter, Slots
 from services.api.node_names import NodeNames
 from services.api.operations import MAX_BIGINT, Answer, Operation, Query
 from services.api.rows import LoggedRows
+from services.api.session_ends import Sessions
 from services.api.tickets import Ticket, Tickets
 from services.runtime.identity.actors import ActorNames
 from services.runtime.identity.authentication import Identity
@@ -107,6 +108,8 @@ class Api(Readers):
     requests: Requests
     streams: Slots
     """Of public events."""
+    sessions: Sessions
+    """Ways into pods."""
     batches: Slots
     """Of large bodies."""
     heartbeat_seconds: float
@@ -148,7 +151,7 @@ class Look:
     """Query parameters, parsed; every one of the operation is there."""
     faults: list[Issue] = field(default_factory=list[Issue])
     """What is wrong with the query and the headers; told with what is wrong with the body, and nothing is sent."""
-    policies: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
+    policies: dict[tuple[str, str, str], Any] = field(default_factory=dict[tuple[str, str, str], Any])
     """Those that were read for this request, by kind and project: a batch has many items."""
 
     @property

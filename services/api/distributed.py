@@ -5,7 +5,7 @@ from events.workload.fields.creation import DistributedCreation
 from events.workload.kinds.distributed import DISTRIBUTED as KIND
 from services.api.answers import DistributedTraining, Evaluation, HttpResponse
 from services.api.context import MIN_SEQ, Call, Look
-from services.api.evaluation import evaluate
+from services.api.evaluation import PLACEMENT, evaluate
 from services.api.kinds import EXPLAIN, act, read, submit
 from services.api.moments import AS_OF, MOMENT_HEADERS
 from services.api.operations import Answer, changes, examines, reads
@@ -45,6 +45,7 @@ async def create_distributed(call: Call) -> Answer[DistributedTraining]:
     tag="Distributed",
     summary="Say what a submission of a distributed training would be, and all that is wrong with it. Nothing is "
     "stored",
+    query=(PLACEMENT,),
     body=DistributedCreation,
     example=_EXAMPLE,
     errors=(403,),

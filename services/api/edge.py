@@ -43,14 +43,19 @@ class BodyTooLargeError(ApiError):
 class Edge:
     """Middleware around the whole application. To paths of `large` bodies of MAX_LARGE_BODY_BYTES may be sent."""
 
-    def __init__(self, app: ASGIApp, *, large: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, *, sockets: ASGIApp | None = None, large: Collection[str] = ()) -> None:
+        """`sockets`: what answers WebSockets; None: nothing does."""
         self._app = app
+        self._sockets = sockets
         self._large = large
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = _given_request_id(scope)
         request_id = given if given is not None else secrets.token_hex(12)
         scope["state"] = {**scope.get("state", {}), "request_id": request_id}
+        if scope["type"] == "websocket":
+            await self._socket(scope, receive, send, request_id)
+            return
         started = False
         most = MAX_LARGE_BODY_BYTES if scope["path"] in self._large else MAX_BODY_BYTES
 
@@ -80,6 +85,38 @@ class Edge:
             )
         if not started:
             await error.response()(scope, receive, answer)
+
+    async def _socket(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        """A WebSocket is refused as any request, until it is agreed on."""
+        begun = False
+
+        async def say(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await receive()  # that somebody connects
+            error = _objection({**scope, "method": "GET"}, 0)
+            if error is None and self._sockets is None:
+                error = ApiError(404, "no WebSocket stands at this path")
+            if error is None and self._sockets is not None:
+                await self._sockets(scope, receive, say)
+                return
+        except ApiError as raised:
+            error = raised
+        except asyncio.CancelledError:
+            error = unavailable("this server is stopping; ask again")
+        except Exception:
+            log.exception("request_failed", request_id=request_id, method="WEBSOCKET", path=scope["path"])
+            error = ApiError(
+                500, "an error in Muster; an operator finds its cause in the log, by the request id", details=request_id
+            )
+        if not begun and error is not None:
+            response = error.response()
+            headers = _with_headers([*response.raw_headers, (b"connection", b"close")], request_id)
+            await send({"type": "websocket.http.response.start", "status": response.status_code, "headers": headers})
+            await send({"type": "websocket.http.response.body", "body": response.body})
 
 
 def _counted(receive: Receive, most: int) -> Receive:

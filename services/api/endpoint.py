@@ -120,6 +120,46 @@ def endpoint(api: Api, operation: Operation) -> Endpoint:
     return Endpoint(operation, serve)
 
 
+type Carry = Callable[[Receive, Send], Awaitable[None]]
+"""Agrees on a WebSocket, and carries what goes through it to its end."""
+type SocketHandler = Callable[[Call], Awaitable[Carry]]
+
+
+class SocketEndpoint:
+    """Answers one operation that is a WebSocket. Raises ApiError where it is refused."""
+
+    def __init__(self, api: Api, operation: Operation, handler: SocketHandler) -> None:
+        self._api = api
+        self._operation = operation
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        operation = self._operation
+        request = Request({**scope, "type": "http", "method": "GET"})
+        call = Call(api=self._api, operation=operation, request=request, identity=_NOBODY, grants=_NOTHING)
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                await _admit(call, bearer_token(request))
+                call.values, faults = query_values(operation, scope["query_string"])
+                if not scope["query_string"]:
+                    faults = [*operation.rules(call.values, frozenset())]  # something is always needed
+                if faults := [*faults, *call.header_faults()]:
+                    raise bad_request(faults)  # noqa: TRY301 (counted below, as any other)
+                await call.check_min_seq()
+                carry = await self._handler(call)
+        except ApiError as error:
+            REQUESTS.labels(operation.id, str(error.status)).inc()
+            raise
+        except Exception as error:
+            told = _of_exception(error, operation, request)
+            REQUESTS.labels(operation.id, str(told.status)).inc()
+            raise told from error
+        SECONDS.labels(operation.id).observe(time.perf_counter() - started)
+        REQUESTS.labels(operation.id, str(operation.ok)).inc()
+        await carry(receive, send)
+
+
 def sandbox_endpoint(readers: Readers, operation: Operation, handler: LookHandler) -> Endpoint:
     """The same over readers alone."""
 

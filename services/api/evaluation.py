@@ -23,7 +23,8 @@ from services.api.issues import PATH_STEPS, Issue, fault
 from services.api.kinds import Examined, examined
 from services.api.merge import Merged, merged
 from services.api.not_yet import not_yet_in_force
-from services.api.operations import Answer
+from services.api.operations import Answer, Query
+from services.api.outlook import outlook
 from services.api.places import find_project
 from services.api.policy_rules import FieldRules, comparable, value_at
 
@@ -46,14 +47,24 @@ async def evaluate(call: Call, kind: Kind) -> Answer[Evaluation]:
     told = explained(kind, spec, beside, found.made.made_from(kind, spec, beside))
     values = msgspec.to_builtins(kind.shown(spec, beside))
     fields = _Fields(kind, found, [*zip(found.places(more), wrong, strict=True)], values)
+    placement = UNSET if issues or not call.values["placement"] else await outlook(call, kind, asked)
     return Answer(
         Evaluation(
+            placement=placement,
             accepted=not issues,
             fields=[fields.field(path, source) for path, source in told.items()],
             issues=[*map(_issue, issues)],
             not_yet_in_force=not_yet_in_force(spec, beside),
         )
     )
+
+
+PLACEMENT: Final = Query(
+    name="placement",
+    type="boolean",
+    default=False,
+    help="Whether the scheduler is asked, too, where it would run and why it would wait; takes up to a second longer.",
+)
 
 
 async def _exhausted(call: Call, project_id: str) -> list[Issue]:

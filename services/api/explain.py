@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from events.asset_specs import spec_node
 from events.fields.declare import Section
 from events.fields.node import Node, item_key
+from events.workload.fields.distribution import with_distribution_defaults
 from events.workload.fields.inference import following as serving_that_follows
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import MadeFrom, Source
-from events.workload.spec import FOLLOWING, Beside, Inference, TrainingSpec
+from events.workload.spec import FOLLOWING, Beside, Distributed, Inference, TrainingSpec
 from services.api.merge import Merged, Origin, Place
 
 _LAST_STEP: Final = re.compile(r"(\.\w+|\[\d+\])\Z")
@@ -96,6 +97,9 @@ def _with_what_follows(kind: Kind, spec: TrainingSpec, beside: Beside) -> Sectio
     undone = replace(spec, preemptibility=None, compute=replace(spec.compute, gpu_devices_request=0))
     if isinstance(beside, Inference):
         beside = replace(beside, serving=serving_that_follows(beside.serving))
+    elif isinstance(beside, Distributed):
+        undone_there = replace(beside.distribution, slots_per_worker=None, mpi_launcher_creation_policy=None)
+        beside = replace(beside, distribution=with_distribution_defaults(undone_there))
     return kind.shown(kind.with_defaults(undone), beside)
 
 

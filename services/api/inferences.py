@@ -5,7 +5,7 @@ from events.workload.fields.creation import InferenceCreation
 from events.workload.kinds.inference import INFERENCE as KIND
 from services.api.answers import Evaluation, HttpResponse, Inference
 from services.api.context import MIN_SEQ, Call, Look
-from services.api.evaluation import evaluate
+from services.api.evaluation import PLACEMENT, evaluate
 from services.api.kinds import EXPLAIN, act, read, submit
 from services.api.moments import AS_OF, MOMENT_HEADERS
 from services.api.operations import Answer, changes, examines, reads
@@ -43,6 +43,7 @@ async def create_inference(call: Call) -> Answer[Inference]:
     f"{INFERENCES}:evaluate",
     tag="Inferences",
     summary="Say what a submission of an inference would be, and all that is wrong with it. Nothing is stored",
+    query=(PLACEMENT,),
     body=InferenceCreation,
     example=_EXAMPLE,
     errors=(403,),

@@ -67,7 +67,7 @@ def run_rules(values: Mapping[str, Any], _: AbstractSet[str]) -> Iterator[Issue]
 async def workload_logs(call: Call) -> Response:
     chain = await load_workload(call, call.id)
     state = chain.state
-    wanted = _wanted_pod(call, state)
+    wanted = wanted_pod(call, state)
     if removal := await removal_of(call, state.cluster_id):
         raise _gone(removal)
     asked = Asked(call, state, name_pods=wanted is None and sum(s.count for s in state.pod_sets) > 1)
@@ -127,7 +127,7 @@ async def _kept(asked: Asked, pods: list[PodId]) -> AsyncGenerator[bytes]:
         raise missing[0]
 
 
-def _wanted_pod(call: Call, state: Workload) -> PodId | None:
+def wanted_pod(call: Call, state: Workload) -> PodId | None:
     given: str | None = call.values["pod"]
     if given is None:
         return None

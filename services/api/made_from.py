@@ -1,6 +1,6 @@
 """From a request that names a template or assets to the one that it stands for: fields from whoever sets them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
@@ -19,6 +19,7 @@ from events.workload.state import Workload
 from services.api.check import untouched
 from services.api.context import Call, Look
 from services.api.explain import set_by
+from services.api.imposed import OF_INFERENCES
 from services.api.issues import Issue, fault, shown
 from services.api.merge import Json, Layer, Merged, alone, merged
 from services.api.places import may_read_department
@@ -31,8 +32,6 @@ Chosen = Literal["environment", "compute", "template"]
 DATA_SOURCE_IDS: Final = "datasourceIds"
 """The field of `assets` that names data sources."""
 _ORDER: Final[tuple[Chosen, ...]] = ("template", "environment", "compute")
-OF_INFERENCES: Final = frozenset[AssetKind](("pvc", "git", "config-map"))
-"""Data sources that an inference can take (S054)."""
 _OF_USERS: Final = ("runAsUid", "runAsGid", "supplementalGroups")
 
 
@@ -87,13 +86,18 @@ class Made:
             template=of.get("template"),
             environment=of.get("environment"),
             compute=of.get("compute"),
-            data_sources=tuple(map(_used, self.sources)),
+            data_sources=(*map(_used, self.sources), *self._imposed()),
             tenant_policy=self.in_force.version("tenant"),
             project_policy=self.in_force.version("project"),
             department_policy=(of_department := self.in_force.version("department")),
             department_id=self.in_force.department_id if of_department else "",
             set_by=fields,
         )
+
+    def _imposed(self) -> Iterator[AssetUsed]:
+        """What policies impose beside what the request names."""
+        named = {chain.state.asset_id for chain in self.sources}
+        return (used for used in self.in_force.imposed if used.id not in named)
 
 
 def _used(chain: Chain[Asset]) -> AssetUsed:
@@ -105,7 +109,8 @@ async def made(call: Call, kind: Kind, data: Json, command_id: str) -> Made:
     template_id, choice = data.get("templateId"), data.get("assets")
     spec: Any = data.get("spec")
     given: Json | None = cast("Json", spec) if isinstance(spec, dict) else {} if spec is None else None
-    in_force = await policies_in_force(call, kind.name, data.get("projectId"))
+    cluster_id = data.get("clusterId")
+    in_force = await policies_in_force(call, kind.name, data.get("projectId"), cluster_id=cluster_id)
     names_assets = template_id is not None or isinstance(choice, dict)
     if not (names_assets or in_force.ever):
         own = None if given is None else alone(spec_node(kind.name), _request(given))
@@ -113,7 +118,7 @@ async def made(call: Call, kind: Kind, data: Json, command_id: str) -> Made:
     earlier = await _earlier(call, data, command_id)
     if earlier is not None:
         then = earlier.made_from or MadeFrom()
-        in_force = await policies_in_force(call, kind.name, data.get("projectId"), then=then)
+        in_force = await policies_in_force(call, kind.name, data.get("projectId"), cluster_id=cluster_id, then=then)
     gathering = _Gathering(
         call, kind, data | {"departmentId": in_force.department_id}, None if earlier is None else earlier.made_from
     )
@@ -135,7 +140,7 @@ async def made(call: Call, kind: Kind, data: Json, command_id: str) -> Made:
         data = data | {"masterSpec": master.spec}
     return Made(
         data=data,
-        issues=gathering.issues,
+        issues=[*in_force.issues, *gathering.issues],
         used=used,
         sources=gathering.sources,
         merged=whole,

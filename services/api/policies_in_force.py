@@ -4,7 +4,7 @@ so that a policy holds from its answer on; their rules are put together once for
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,10 +18,11 @@ from events.policy import POLICY_SCOPES, Policy, PolicyScope, policy_key
 from events.workload.fields.creation import Creation
 from events.workload.kinds import KINDS
 from events.workload.kinds.kind import Kind
-from events.workload.made_from import MadeFrom
+from events.workload.made_from import AssetUsed, MadeFrom
 from events.workload.spec import Distributed, MasterSpec, beside_with_defaults, shown
 from events.workload.state import Workload
 from services.api.context import Look
+from services.api.imposed import imposing
 from services.api.issues import Issue, fault
 from services.api.merge import Layer, Merged, merged
 from services.api.places import find_project
@@ -43,6 +44,10 @@ class InForce:
     """Of the department in which the project stands; empty where nobody knows the project."""
     rules: Mapping[str, FieldRules]
     """By path of the field; none where a request is repeated: what was accepted stays so."""
+    imposed: tuple[AssetUsed, ...] = ()
+    """Data sources that they impose."""
+    issues: tuple[Issue, ...] = ()
+    """Why nothing can be made where they hold."""
     ever: bool
     """Whether there ever was one: a repeated request may have been made from it."""
 
@@ -71,17 +76,18 @@ def within(layer: Layer, node: Node) -> Layer:
 
 
 async def policies_in_force(
-    call: Look, workload_type: str, project_id: Any, *, then: MadeFrom | None = None
+    call: Look, workload_type: str, project_id: Any, *, cluster_id: Any = None, then: MadeFrom | None = None
 ) -> InForce:
     """The policies of now, or those from which a workload was made.
 
     Args:
         project_id: as it was given. They hold for everybody: roles that are new here may be known at the gate already.
+        cluster_id: likewise; what they impose may be for one cluster.
         then: what the workload was made from; its policies' defaults then, without their rules.
     """
     if not isinstance(project_id, str) or not project_id:
         return InForce(workload_type=workload_type, chains={}, rules={}, ever=False)
-    place = (workload_type, project_id)
+    place = (workload_type, project_id, cluster_id if isinstance(cluster_id, str) else "")
     if then is None and (kept := call.policies.get(place)) is not None:
         return kept
     department_id = await _department_of(call, project_id) if then is None else then.department_id
@@ -102,12 +108,19 @@ async def policies_in_force(
 
     wanted: list[PolicyScope] = [scope for scope in POLICY_SCOPES if versions[scope] != 0]
     found = dict(zip(wanted, await asyncio.gather(*map(load, wanted)), strict=True))
-    chains: dict[PolicyScope, Chain[Policy]] = {scope: chain for scope, chain in found.items() if chain.state.exists}
+    at = None if then is None else {used.id: used.version for used in then.data_sources}
+    there = {scope: chain for scope, chain in found.items() if chain.state.exists}
+    told = {scope: await imposing(call, chain.state, cluster_id=cluster_id, then=at) for scope, chain in there.items()}
+    chains: dict[PolicyScope, Chain[Policy]] = {
+        scope: Chain(state=told[scope].policy, version=chain.version) for scope, chain in there.items()
+    }
     in_force = InForce(
         workload_type=workload_type,
         chains=chains,
         department_id=department_id,
         rules=rules_of(workload_type, [chain.state for chain in chains.values()]) if then is None else {},
+        imposed=tuple(used for one in told.values() for used in one.used),
+        issues=tuple(issue for one in told.values() for issue in one.issues) if then is None else (),
         ever=any(chain.version for chain in found.values()),
     )
     if then is None:
@@ -172,26 +185,46 @@ async def forbidden_changes(call: Look, state: Workload, changes: Mapping[str, A
     changed = {name: value for name, value in changes.items() if getattr(state.spec, name) != value}
     if not changed or not state.living:
         return []
-    in_force = await policies_in_force(call, state.kind, state.project_id)
+    in_force = await policies_in_force(call, state.kind, state.project_id, cluster_id=state.cluster_id)
     node = spec_node(state.kind)
-    own = {field.name: field for field in node.fields if field.attribute in changed}
-    rules = {path: of for path, of in in_force.rules.items() if path in own}
+    own = {path: field for path, field in _leaves(node) if path.partition(".")[0] in _wires(node, changed)}
+    after = replace(state.spec, **changed)
+    rules = {path: of for path, of in in_force.rules.items() if path in own and of.value(state.spec) != of.value(after)}
     if not rules:
         return []
-    said = {
-        name: _Change(field, getattr(state.spec, field.attribute), changed[field.attribute])
-        for name, field in own.items()
-    }
-    request = Layer(source="request", name="", spec={name: change.said for name, change in said.items()})
+    said = {path: _Change(own[path], of.value(state.spec), of.value(after)) for path, of in rules.items()}
+    spec: dict[str, Any] = {}
+    for path, change in said.items():
+        *above, name = path.split(".")
+        holder = spec
+        for step in above:
+            holder = holder.setdefault(step, {})
+        holder[name] = change.said
+    request = Layer(source="request", name="", spec=spec)
     whole = merged(node, [*in_force.layers, request])
-    form = KINDS[state.kind].shown(replace(state.spec, **changed), state.beside)
+    form = KINDS[state.kind].shown(after, state.beside)
     subject = Subject(whole=whole, below=in_force.below(node), form=form, prefix="spec")
     issues: list[Issue] = []
     for issue in broken(rules, subject, node):
         found = whole.place(issue.field.removeprefix("spec."))
         path = found[1] if found is not None else issue.field.removeprefix("spec.")
-        issues.append(fault(said[path.partition("[")[0]].own_path(path), issue.details, issue.rule))
+        name = path.partition("[")[0]
+        # Of an object the request says something else than the spec.
+        issues.append(fault(name if "." in name else said[name].own_path(path), issue.details, issue.rule))
     return issues
+
+
+def _leaves(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
+    """Fields of a spec that rules can be about, by path: those of an object for themselves."""
+    for field in node.fields:
+        if field.kind == "object":
+            yield from _leaves(field, f"{path}{field.name}.")
+        else:
+            yield f"{path}{field.name}", field
+
+
+def _wires(node: Node, changed: Mapping[str, Any]) -> set[str]:
+    return {field.name for field in node.fields if field.attribute in changed}
 
 
 class _Change:

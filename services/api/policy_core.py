@@ -16,6 +16,7 @@ from services.api.check import apart_from, fits, untouched, without_faults
 from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, sequence_headers
 from services.api.errors import bad_request, not_found
 from services.api.event_filters import read_uuid
+from services.api.imposed import ids_of, imposed_issues, imposing
 from services.api.issues import MAX_ISSUES, Issue, fault, shown
 from services.api.merge import Json, Merged, merged
 from services.api.moments import AS_OF, moment_headers, moment_of
@@ -50,10 +51,12 @@ class ShownPolicy:
     meta: answers.PolicyMeta
     defaults: Mapping[str, Any]
     rules: Mapping[str, Any]
+    imposed_assets: tuple[str, ...] = ()
 
     @property
     def fields(self) -> dict[str, Any]:
-        return {"meta": self.meta, "defaults": self.defaults, "rules": self.rules}
+        shown = {"meta": self.meta, "defaults": self.defaults, "rules": self.rules}
+        return shown | {"imposed_assets": self.imposed_assets}
 
 
 class PolicyPlace(NamedTuple):
@@ -156,6 +159,7 @@ async def set_policy(call: Call, workload_type: str) -> tuple[ShownPolicy, dict[
         **place.ids,
         defaults=data.get("defaults") or {},
         rules=data.get("rules") or {},
+        imposed_assets=ids_of(data.get("imposedAssets")),
     )
     reply = await call.send(command)
     chain = await call.api.store.load(POLICY, command.key, reply.seq)
@@ -178,7 +182,7 @@ async def _shown(call: Look, policy: Policy) -> ShownPolicy:
         set_by=subjects[policy.set_by],
         set_at=policy.set_at,
     )
-    return ShownPolicy(meta=meta, defaults=policy.defaults, rules=policy.rules)
+    return ShownPolicy(meta=meta, defaults=policy.defaults, rules=policy.rules, imposed_assets=policy.imposed_assets)
 
 
 # -- what is wrong with one ------------------------------------------------------------------------------------------
@@ -197,7 +201,20 @@ async def wrong_with(call: Look, workload_type: str, place: PolicyPlace, data: J
     found += rule_issues(node, rules, defaults, "rules")
     forbidden: list[Issue] = []
     if not (faults or found):
-        forbidden += await _forbidden_defaults(call, workload_type, place, defaults, rules)
+        own = Policy(
+            workload_type=workload_type,
+            project_id=place.project_id,
+            department_id=place.department_id,
+            defaults=defaults,
+            rules=rules,
+            imposed_assets=ids_of(sound.get("imposedAssets")),
+        )
+        if own.imposed_assets:
+            project = await find_project(call, place.project_id) if place.project_id else None
+            department_id = place.department_id if project is None else project.department_id
+            forbidden += await imposed_issues(call, own, department_id, "imposedAssets")
+        if not forbidden:
+            forbidden += await _forbidden_defaults(call, own)
     return [*faults, *apart_from(found, faults), *untouched(forbidden, sound, faults)][:MAX_ISSUES]
 
 
@@ -299,19 +316,10 @@ async def wider_policies(call: Look, policy: Policy) -> list[Policy]:
     return [chain.state for chain in chains if chain.state.exists]
 
 
-async def _forbidden_defaults(
-    call: Look, workload_type: str, place: PolicyPlace, defaults: Json, rules: Json
-) -> list[Issue]:
+async def _forbidden_defaults(call: Look, own: Policy) -> list[Issue]:
     """What of the defaults this policy's own rules forbid, or those of the wider ones that there are now."""
-    own = Policy(
-        workload_type=workload_type,
-        project_id=place.project_id,
-        department_id=place.department_id,
-        defaults=defaults,
-        rules=rules,
-    )
-    policies = [*await wider_policies(call, own), own]
-    node = spec_node(workload_type)
+    policies = [(await imposing(call, one)).policy for one in (*await wider_policies(call, own), own)]
+    node = spec_node(own.workload_type)
     layers = [layer_of(policy) for policy in policies]
     whole = merged(node, layers)
     below: dict[PolicyScope, Merged] = {
@@ -319,7 +327,7 @@ async def _forbidden_defaults(
     }
     subject = Subject(whole=whole, below=below, form=None, prefix="spec")
     issues: list[Issue] = []
-    for issue in broken(rules_of(workload_type, policies), subject, node):
+    for issue in broken(rules_of(own.workload_type, policies), subject, node):
         found = whole.place(issue.field.removeprefix("spec."))
         # What the tenant set stood before; a default of its own that this policy forbids is told at the rule.
         if found is not None and found[0].layer.source == SOURCE_OF[own.scope]:

@@ -23,6 +23,7 @@ from services.api.check import FaultyCreation, check_creation
 from services.api.context import Call
 from services.api.errors import ApiError, bad_request
 from services.api.explain import explained
+from services.api.imposed import ids_of, imposing
 from services.api.issues import Issue
 from services.api.kinds import load_workload
 from services.api.merge import Json, Layer, Merged, merged
@@ -45,6 +46,7 @@ _OF_POLICIES: Final = frozenset({"default", "tenant policy", "department policy"
 """Sources whose fields are made anew."""
 _OF_TOKENS: Final = frozenset({"security.runAsUid", "security.runAsGid", "security.supplementalGroups"})
 _GAP: Final = "submissions that were refused are not in the log, and are not looked at"
+_IMPOSED: Final = "imposed data sources of one cluster are not looked at"
 _LATER: Final = "workloads are looked at with the changes that were made to them later"
 
 
@@ -64,12 +66,16 @@ async def rehearse(call: Call, workload_type: str) -> Answer[Rehearsal]:
         department_id=place.department_id,
         defaults=data.get("defaults") or {},
         rules=data.get("rules") or {},
+        imposed_assets=ids_of(data.get("imposedAssets")),
     )
+    policy = (await imposing(call, policy)).policy
     ids, more = await _newest(call, workload_type, place)
     states = [state for state in await _states(call, ids) if state is not None]
     others = await _others(call, policy, {state.project_id for state in states})
     found = [_rehearsed(state, _in_force(policy, others[state.project_id])) for state in states]
     gaps = [_GAP, _LATER]
+    if policy.imposed_assets or any(one.imposed_assets for each in others.values() for one in each):
+        gaps.append(_IMPOSED)
     if more:
         gaps.insert(0, f"only the newest {len(ids)} are looked at; there are older ones")
     return Answer(
@@ -118,12 +124,13 @@ async def _states(call: Call, ids: list[str]) -> list[Workload | None]:
 async def _others(call: Call, policy: Policy, projects: set[str]) -> dict[str, list[Policy]]:
     """By project, the policies that hold beside this one now."""
     turns = asyncio.Semaphore(CHAINS_AT_ONCE)
-    wider = await wider_policies(call, policy)
+    wider = [(await imposing(call, one)).policy for one in await wider_policies(call, policy)]
     known: dict[str, asyncio.Task[Policy]] = {}
 
     async def load(place: str) -> Policy:
         async with turns:
-            return (await call.api.store.load(POLICY, policy_key(policy.workload_type, place))).state
+            found = (await call.api.store.load(POLICY, policy_key(policy.workload_type, place))).state
+            return (await imposing(call, found)).policy
 
     async def narrower(project_id: str) -> list[Policy]:
         places = [] if policy.project_id else [project_id]

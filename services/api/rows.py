@@ -14,7 +14,7 @@ import msgspec
 
 from events.aggregate import CLUSTER, PROJECT, WORKLOAD, Chain
 from events.ids import key_of_id
-from events.phases import Phase
+from events.phases import RUNS
 from events.workload.state import Workload
 from projections.changes import Changes
 from projections.filters import WAITING_PHASES
@@ -126,5 +126,5 @@ def _totals(row: WorkloadRow, now: datetime) -> dict[str, float]:
     present = max((now - row.phase_updated_at).total_seconds(), 0.0) if row.deleted_at is None else 0.0
     return {
         "total_pending_seconds": row.pending_micros / 1e6 + (present if row.phase in WAITING_PHASES else 0.0),
-        "total_running_seconds": row.running_micros / 1e6 + (present if row.phase == Phase.RUNNING else 0.0),
+        "total_running_seconds": row.running_micros / 1e6 + (present if row.phase in RUNS else 0.0),
     }

@@ -42,6 +42,7 @@ from services.api.container_rules import (
 from services.api.inference_rules import check_inference, check_stated_load
 from services.api.issues import Issue, fault, shown
 from services.api.label_rules import check_label_key, check_label_value
+from services.api.mpi_rules import check_launcher, check_mpi, taken_variables
 from services.api.placing_rules import (
     check_node_affinity,
     check_node_type,
@@ -89,7 +90,7 @@ _POD_FIELDS: Final = (
 """What Kubernetes' downward API gives to variables, beside single labels and annotations."""
 _STEP: Final = re.compile(r"[.\[]")
 _POD_LABEL_OR_ANNOTATION: Final = re.compile(r"^metadata\.(?:labels|annotations)\['([^']{1,317})'\]\Z")
-_SECRETS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
+SECRETS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("a signed token (JWT)", re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")),
     ("a private key (PEM)", re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")),
     ("an AWS access key", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
@@ -143,6 +144,7 @@ def check_order(creation: Creation) -> Iterator[Issue]:
             yield from _over_quota(creation.spec)
         case DistributedCreation() if isinstance(beside, Distributed):
             yield from _distribution(beside.distribution)
+            yield from check_mpi(creation, beside)
             yield from _master(creation, beside.master)
         case InferenceCreation() if isinstance(beside, Inference):
             yield from check_inference(spec, beside.serving)
@@ -298,6 +300,8 @@ def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
     if isinstance(creation, DistributedCreation) and creation.master_spec is not None and distributed.master:
         yield from _of_master(check_cluster(distributed.master, cluster))
         yield from _of_master(_set_by_framework(distributed.master, framework, cluster.kind))
+    if isinstance(creation, DistributedCreation) and distributed.master and framework == "MPI":
+        yield from check_launcher(creation, distributed.master, cluster.kind)
 
 
 def check_within(creation: Creation, project: Project, department: Department = NEVER_CHANGED) -> Iterator[Issue]:
@@ -339,7 +343,7 @@ def _set_by_framework(spec: TrainingSpec, framework: DistributedFramework, kind:
     """As `_set_by_muster`, of the variables by which its pods find each other."""
     if kind == "simulated":
         return
-    taken = rendezvous.names(framework)
+    taken = rendezvous.names(framework) | taken_variables(framework, kind)
     for index, variable in enumerate(spec.environment_variables):
         if variable.name in taken and not variable.exclude:
             details = f"{variable.name} is set by Muster for {framework}; leave it out"
@@ -401,7 +405,7 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
 
 def _secrets(spec: TrainingSpec) -> Iterator[Issue]:
     for field, text in _free_texts(spec):
-        for kind, pattern in _SECRETS:
+        for kind, pattern in SECRETS:
             if text and pattern.search(text):
                 yield fault(
                     field,

@@ -9,6 +9,7 @@ from typing import Final, cast
 import uvicorn
 from starlette.types import ASGIApp
 
+from events.channels import FRAME_BYTES
 from events.workload.exposure import proxy_address
 from projections.queries import Queries
 from services.api.account_use import AccountUse
@@ -24,6 +25,7 @@ from services.api.follows import FOLLOWS
 from services.api.limits import RateLimiter, Slots
 from services.api.node_names import NodeNames
 from services.api.rows import LoggedRows
+from services.api.session_ends import MOST_SESSIONS, SessionLimits, Sessions
 from services.api.tickets import Tickets
 from services.api.tls import Certificate, certificate_of, over_tls
 from services.runtime.identity.actors import Actors
@@ -39,8 +41,11 @@ from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
 from services.runtime.webhooks.addresses import networks_of
 
+PING_SECONDS: Final = 20
+"""Between signs of life on a WebSocket: below the 60 s after which common balancers cut what is silent."""
 STOP_SECONDS: Final = 3
 """Requests under way get this long at the end; followers of logs are cut off."""
+HOUR_SECONDS: Final = 3600.0
 KEEP_ALIVE_SECONDS: Final = 65
 """Longer than the 60 s of common load balancers, so that they never write into a connection that we close."""
 
@@ -68,6 +73,15 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     commands = CommandClient(requests)
     feed = FeedTail(requests)
     account_use = AccountUse(commands, clock=time.monotonic)
+    sessions = Sessions(
+        commands,
+        slots=Slots(most=MOST_SESSIONS, each=settings.sessions_per_user),
+        limits=SessionLimits(
+            longest_seconds=settings.session_hours * HOUR_SECONDS,
+            idle_seconds=settings.session_idle_minutes * 60,
+            stalled_seconds=settings.http_max_stalled_seconds,
+        ),
+    )
     try:
         await assert_streams(connection)
         await verifier.start()
@@ -89,6 +103,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             limiter=RateLimiter(rate=settings.requests_per_second, burst=settings.requests_burst, clock=time.monotonic),
             exports=Slots(most=EXPORTS, each=EXPORTS_EACH),
             follows=Slots(most=FOLLOWS, each=settings.follows_per_user),
+            sessions=sessions,
             batches=Slots(most=BATCHES, each=BATCHES_EACH),
             streams=Slots(most=settings.event_streams, each=settings.event_streams_per_user),
             heartbeat_seconds=settings.event_stream_heartbeat_seconds,
@@ -109,6 +124,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         async with _tidying(api):
             await _serve(api, settings, certificate, health, stop)
     finally:
+        await sessions.close()
         await feed.close()
         await account_use.close()
         await directory.close()
@@ -178,7 +194,13 @@ def configuration(application: ASGIApp, settings: Settings, certificate: Certifi
         port=settings.http_port,
         loop="none",
         http=cast("type[asyncio.Protocol]", protocol),
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=FRAME_BYTES,
+        ws_ping_interval=PING_SECONDS,
+        # Whoever waits for the other side reads no answer to a ping meanwhile; a client that is gone is noticed all the
+        # same, since its machine refuses the ping, or nothing arrives.
+        ws_ping_timeout=None,
+        ws_per_message_deflate=False,
         lifespan="off",
         proxy_headers=False,
         log_config=None,

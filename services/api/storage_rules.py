@@ -69,6 +69,13 @@ def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
     yield from _files(storage)
 
 
+def check_untaken(storage: StorageSpec, folder: str, what: str) -> Iterator[Issue]:
+    """That no volume is at the place of something of Muster's. `what`: that is there, in words."""
+    for one in _asked(storage):
+        if one.mount_path and f"/{posixpath.normpath(one.mount_path).lstrip('/')}" == folder:
+            yield fault(f"{one.path}.{one.mount}", f"{folder} is taken by {what}; give another path", "locked")
+
+
 class _Volume(Protocol):
     @property
     def exclude(self) -> bool: ...

@@ -5,7 +5,7 @@ from events.workload.fields.creation import TrainingCreation
 from events.workload.kinds.training import TRAINING as KIND
 from services.api.answers import Evaluation, HttpResponse, Training1
 from services.api.context import MIN_SEQ, Call, Look
-from services.api.evaluation import evaluate
+from services.api.evaluation import PLACEMENT, evaluate
 from services.api.kinds import EXPLAIN, act, read, submit
 from services.api.moments import AS_OF, MOMENT_HEADERS
 from services.api.operations import Answer, changes, examines, reads
@@ -42,6 +42,7 @@ async def create_training(call: Call) -> Answer[Training1]:
     f"{TRAININGS}:evaluate",
     tag="Trainings",
     summary="Say what a submission of a training would be, and all that is wrong with it. Nothing is stored",
+    query=(PLACEMENT,),
     body=TrainingCreation,
     example=_EXAMPLE,
     errors=(403,),

@@ -34,9 +34,7 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
 
 _MASTER: Final = re.compile(r"^masterSpec\b")
 OF_DISTRIBUTED: Final[dict[str, Default]] = {
-    # MPI's alone, which is not built.
-    "mpiLauncherCreationPolicy": None,
-    "slotsPerWorker": None,
+    # Muster makes no keys for ssh (docs/adr/0101).
     "sshAuthMountPath": None,
 }
 

@@ -16,12 +16,13 @@ from events.ids import key_of_id
 from events.phases import DesiredPhase
 from events.refusal import Refusal
 from events.workload.commands import Changeable, UndoAct
+from events.workload.fields.storage import StorageSpec
 from events.workload.state import ActUndone, UndoableAct, Workload, WorkloadDeletionRequested
 from projections.history_query import HistoryQuery
 from projections.values import MAX_BIGINT
 from services.api.acts import rehearsed
 from services.api.answers import ChangedValues, Undo, UndoneAct
-from services.api.answers.undo import ChangedMark
+from services.api.answers.undo import ChangedMark, VolumePlaces
 from services.api.context import Call, sequence_headers
 from services.api.errors import bad_request, refused, unavailable
 from services.api.issues import Issue
@@ -241,6 +242,14 @@ def _values(of: Changeable) -> ChangedValues:
         auto_deletion_time_after_completion_seconds=UNSET if seconds is None else seconds,
         labels=marks(of.labels),
         annotations=marks(of.annotations),
+        storage=UNSET if of.storage is None else _places(of.storage),
+    )
+
+
+def _places(storage: StorageSpec) -> VolumePlaces:
+    return VolumePlaces(
+        pvc=[one.path or "" for one in storage.pvc],
+        secret_volume=[one.mount_path or "" for one in storage.secret_volume],
     )
 
 

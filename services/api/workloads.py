@@ -53,6 +53,7 @@ from services.api.issues import BadValueError, Issue, none_of, shown
 from services.api.kinds import EXPLAIN, act, load_workload, newest_workload, shown_workload, workload_at
 from services.api.merge import merged
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_as_of, parse_moment, reading
+from services.api.mount_paths import MountPaths, fixed_volumes, moved
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import WORKLOAD, WORKLOAD_TYPES, WORKLOADS
 from services.api.places import find_project
@@ -187,6 +188,8 @@ class WorkloadChange(Body, frozen=True, kw_only=True):
     """All labels that it has from then on; an empty list takes them off. Runs that begin later carry them."""
     annotations: Items[Annotation] | None = None
     """All annotations, likewise."""
+    storage: MountPaths | None = None
+    """Where runs that begin later find claims and Secrets. Runs that are there keep what they have."""
 
 
 _CHANGEABLE: Final = WorkloadChange.__struct_encode_fields__
@@ -321,7 +324,7 @@ async def get_workload(call: Look) -> Answer[WorkloadAnswer]:
     "PATCH",
     WORKLOAD,
     tag="Workloads",
-    summary="Change the priority, labels or annotations of a workload, or when it is deleted automatically",
+    summary="Change priority, labels, annotations, mount paths or the automatic deletion of a workload",
     body=WorkloadChange,
     example={
         "priorityClass": "high",
@@ -334,16 +337,24 @@ async def change_workload(call: Call) -> Answer[HttpResponse]:
     if fixed := [name for name in call.json_object() if name in _FIXED_FIELDS]:
         details = f"cannot be changed once a workload is submitted; submit another. Can be: {', '.join(_CHANGEABLE)}"
         raise bad_request([Issue(field=name, details=details, rule="canEdit") for name in fixed])
+    if issues := [*fixed_volumes(call.json_object().get("storage"))]:
+        raise bad_request(issues)
     change = call.fields(WorkloadChange, check_change)
     given = {name: value for name in change.__struct_fields__ if (value := getattr(change, name)) is not None}
     if not given:
         details = f"names nothing to change; give one of {', '.join(_CHANGEABLE)}"
         raise bad_request([Issue(field="body", details=details, rule="required")])
     state = (await load_workload(call, call.id)).state
-    if issues := await forbidden_changes(call, state, given):
+    done = "is changed"
+    if change.storage is not None:
+        given["storage"], issues = moved(state.spec.storage, change.storage)
+        done += "; runs that begin later find its volumes there, and runs that are there keep what they have"
+    else:
+        issues = []
+    if issues := issues or await forbidden_changes(call, state, given):
         raise bad_request(issues)
     command = ChangeWorkload(workload_id=call.id, **given)
-    return await act(call, command, "is changed", "is like that already")
+    return await act(call, command, done, "is like that already")
 
 
 @reads(

@@ -5,7 +5,7 @@ from events.workload.fields.creation import WorkspaceCreation
 from events.workload.kinds.workspace import WORKSPACE as KIND
 from services.api.answers import Evaluation, HttpResponse, Workspace
 from services.api.context import MIN_SEQ, Call, Look
-from services.api.evaluation import evaluate
+from services.api.evaluation import PLACEMENT, evaluate
 from services.api.kinds import EXPLAIN, act, read, submit
 from services.api.moments import AS_OF, MOMENT_HEADERS
 from services.api.operations import Answer, changes, examines, reads
@@ -40,6 +40,7 @@ async def create_workspace(call: Call) -> Answer[Workspace]:
     f"{WORKSPACES}:evaluate",
     tag="Workspaces",
     summary="Say what a submission of a workspace would be, and all that is wrong with it. Nothing is stored",
+    query=(PLACEMENT,),
     body=WorkspaceCreation,
     example=_EXAMPLE,
     errors=(403,),

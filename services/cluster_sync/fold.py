@@ -4,6 +4,7 @@ clock.
 Workloads that have ended and hold no node are forgotten, so its memory does not grow with what is over.
 """
 
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, override
 
 import msgspec
@@ -15,18 +16,18 @@ from events.cluster_protocol import pod_key
 from events.commit import Commit
 from events.ids import key_of_id
 from events.installation import LOG_KEY
-from events.phases import FINISHED
+from events.phases import FINISHED, PodPhase
 from events.project import Project
 from events.subjects import wanted_subject
 from events.workload.pod import Pod, PodId, split_token
 from events.workload.pods import Pods, changed
 from events.workload.state import Workload
-from services.cluster_sync.reconcile import Desired, desired_pod
+from services.cluster_sync.reconcile import Desired, desired_pod, held_sets
 from services.runtime.log.log_fold import LogFold
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
-SNAPSHOT_SHAPE: Final = 3
+SNAPSHOT_SHAPE: Final = 4
 """Raise it when what is forgotten, or kept, changes."""
 
 
@@ -50,6 +51,8 @@ class DesiredState(LogFold):
         self.desired: dict[str, Desired] = {}
         """By subject in WANTED: every run that holds a node."""
         self.changed = Changed()
+        self.with_sessions: set[str] = set()
+        """Keys of workloads into whose pods ways are open."""
         self._notes = True
         """Whether `desired` and `changed` are kept up to date about pods."""
 
@@ -63,6 +66,7 @@ class DesiredState(LogFold):
         self.desired.clear()
         for key, chain in self.workloads.items():
             self._note_pods(key, WORKLOAD.initial, chain.state)
+        self.with_sessions = {key for key, chain in self.workloads.items() if chain.state.sessions}
 
     @override
     def took(self, commit: Commit, before: Chain[Any], after: Chain[Any]) -> None:
@@ -81,31 +85,48 @@ class DesiredState(LogFold):
     def _took_workload(self, key: str, before: Workload, after: Workload) -> None:
         if self._notes:
             self._note_pods(key, before, after)
+        if after.sessions:
+            self.with_sessions.add(key)
+        else:
+            self.with_sessions.discard(key)
         over = after.phase in FINISHED or not after.living
-        if over and not after.pods.live:
+        if over and not after.pods.live and not after.sessions:
             self.forget(WORKLOAD, key)
 
     def _note_pods(self, key: str, before: Workload, after: Workload) -> None:
         """Bring `desired` up to date for the pods that this commit moved."""
         told = replace(after, pods=Pods())  # so that what is kept of one pod does not keep all others, as they were
-        for pod_id, (old, new) in changed(before.pods, after.pods).items():
+        held, moved = held_sets(after), changed(before.pods, after.pods)
+        for pod_id, (old, new) in moved.items():
             if old is not None and (new is None or before.cluster_id != after.cluster_id):
                 subject = _subject(before, key, pod_id)
                 if subject is not None and self.desired.pop(subject, None) is not None:
                     self.changed.pods.add(subject)
             if new is not None:
-                self._note_pod(key, pod_id, told, new)
+                self._note_pod(key, pod_id, told, new, held)
+        if moved:
+            self._note_those_after(key, after, told, held)
 
-    def _note_pod(self, key: str, pod_id: PodId, state: Workload, pod: Pod) -> None:
+    def _note_those_after(self, key: str, after: Workload, told: Workload, held: AbstractSet[str]) -> None:
+        """Pods that start after others may start, or no longer may, because those moved."""
+        for pod_set in after.pod_sets:
+            for index in range(pod_set.count) if pod_set.starts_after else ():
+                pod = after.pods.live.get((pod_set.name, index))
+                if pod is not None:
+                    self._note_pod(key, (pod_set.name, index), told, pod, held)
+
+    def _note_pod(self, key: str, pod_id: PodId, state: Workload, pod: Pod, held: AbstractSet[str]) -> None:
         subject = _subject(state, key, pod_id)
         if subject is None:
             return
-        wanted = desired_pod(key, pod_id, state, pod, self._project(state.project_id))
+        # Whose agent has spoken of it was told to start.
+        waits = pod_id[0] in held and pod.phase is PodPhase.BOUND
+        wanted = desired_pod(key, pod_id, state, pod, self._project(state.project_id), held=waits)
         known = self.desired.get(subject)
         if wanted is None:
             changed = self.desired.pop(subject, None) is not None
         else:
-            changed = known is None or (known.token, known.stop) != (wanted.token, wanted.stop)
+            changed = known is None or known.word != wanted.word
             self.desired[subject] = wanted
         if changed:
             self.changed.pods.add(subject)

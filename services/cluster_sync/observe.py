@@ -1,7 +1,7 @@
 """What an observation means: facts for the log, a word back to the agent, or nothing. Pure."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -11,10 +11,14 @@ from events.node import Node, ReportNode, ReportNodeGone
 from events.phases import PodPhase
 from events.workload.commands import PodFact
 from events.workload.pod import LIVE_POD_PHASES, Pod, PodId, PodRef
+from events.workload.sessions import Session
 from events.workload.state import Workload
 
 UNSAID_SECONDS = 300.0
 """An agent says all of its nodes every half minute, with very many of them every few minutes."""
+SESSION_UNHEARD = timedelta(seconds=60)
+"""After its opening, until when an agent need not speak of a session: the agent is asked for it only after that."""
+SESSION_OVERDUE = timedelta(seconds=60)
 ENDED_KINDS = frozenset({"succeeded", "failed", "interrupted", "refused", "stopped"})
 
 
@@ -106,6 +110,20 @@ def left_unsaid(
     if newest.problem or not newest.nodes or len(lately) != newest.nodes:
         return ()
     return tuple(key for key, node in nodes.items() if key not in lately and node.present and not node.reservations)
+
+
+def lost_session(one: Session, newest: ObservedCluster | None, now: datetime) -> str:
+    """Why a session is open in the log alone, in words; empty where it is not. Whoever had it says its end, unless it
+    ended without a word.
+
+    Args:
+        newest: what its cluster's agent said last; None where that is long ago.
+    """
+    if now >= one.ends_at + SESSION_OVERDUE:
+        return "its time is over, and nobody told its end"
+    if newest is not None and now >= one.at + SESSION_UNHEARD and one.session_id not in newest.sessions:
+        return "neither the api nor the agent of its cluster has it any more"
+    return ""
 
 
 def cluster_command(

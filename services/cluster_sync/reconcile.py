@@ -1,5 +1,6 @@
 """What each cluster should be told: desired runs against what WANTED holds. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -10,6 +11,7 @@ from events.phases import FINISHED, DesiredPhase, PodPhase
 from events.project import Project
 from events.workload import rendezvous
 from events.workload.fields.process import EnvironmentVariable
+from events.workload.mpi import SUGGESTED, Mpi
 from events.workload.pod import LIVE_POD_PHASES, Pod, PodId, PodRef
 from events.workload.pod_sets import PodSet, PodTemplate
 from events.workload.state import Workload
@@ -24,6 +26,8 @@ class Desired(msgspec.Struct, frozen=True):
     pod: Pod
     project: Project
     """Its first state where the log knows no such project."""
+    held: bool = False
+    """Whether it is not to start yet, since others come first. Where its agent was told already, it stays told."""
 
     @property
     def token(self) -> int:
@@ -32,6 +36,11 @@ class Desired(msgspec.Struct, frozen=True):
     @property
     def stop(self) -> bool:
         return self.pod.phase is PodPhase.STOPPING
+
+    @property
+    def word(self) -> tuple[int, bool, bool]:
+        """What its agent is told depends on this alone."""
+        return self.token, self.stop, self.held
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -49,9 +58,25 @@ settled and goes away.
 WANTED_POD: Final[msgspec.json.Decoder[WantedPod]] = msgspec.json.Decoder(WantedPod)
 
 
-def desired_pod(key: str, pod_id: PodId, state: Workload, pod: Pod, project: Project) -> Desired | None:
+def desired_pod(
+    key: str, pod_id: PodId, state: Workload, pod: Pod, project: Project, *, held: bool = False
+) -> Desired | None:
     """What should be told of a pod; None where it holds no node."""
-    return Desired(key, pod_id, state, pod, project) if pod.phase in LIVE_POD_PHASES else None
+    return Desired(key, pod_id, state, pod, project, held) if pod.phase in LIVE_POD_PHASES else None
+
+
+def held_sets(state: Workload) -> frozenset[str]:
+    """Pod sets whose pods are not to start yet: others come first, and do not all run. One of those that has succeeded
+    will not run again, and is not waited for.
+    """
+    sets = state.pod_sets
+    if not any(pod_set.starts_after for pod_set in sets):
+        return frozenset()
+    there = Counter(name for (name, _), pod in state.pods.live.items() if pod.phase is PodPhase.RUNNING)
+    for name, progress in state.progress.items():
+        there[name] += progress.succeeded
+    short = {pod_set.name for pod_set in sets if there[pod_set.name] < pod_set.count}
+    return frozenset(pod_set.name for pod_set in sets if pod_set.starts_after in short)
 
 
 def reconcile(
@@ -69,6 +94,11 @@ def reconcile(
                 publish.append((subject, SettledPod(pod_key=subject.rpartition(".")[2], token=known.token)))
             continue
         kind = StopPod if wanted.stop else StartPod
+        if wanted.held and (known is None or known.token < wanted.token):
+            # An earlier run of it is over, and nothing takes the place of that word yet.
+            if known is not None and known.kind is not SettledPod:
+                publish.append((subject, SettledPod(pod_key=subject.rpartition(".")[2], token=known.token)))
+            continue
         if known is not None and (known.token > wanted.token or (known.token, known.kind) == (wanted.token, kind)):
             continue
         publish.append((subject, stop_pod(wanted) if wanted.stop else start_pod(wanted)))
@@ -91,6 +121,7 @@ def run_pod(desired: Desired) -> RunPod:
     state, pod, (set_name, index) = desired.state, desired.pod, desired.pod_id
     pod_set = _pod_set(desired)
     template, request, limits = pod_set.template, pod_set.template.request, pod_set.template.limits
+    mpi = None if pod_set.peers is None else pod_set.peers.mpi
     sources = {variable.name: found for variable in template.environment if (found := _source(variable)) is not None}
     return RunPod(
         pod_key=pod_key(desired.workload_key, set_name, index),
@@ -114,7 +145,8 @@ def run_pod(desired: Desired) -> RunPod:
         keeps_entry_point=not template.command,
         working_dir=template.working_dir,
         code=template.code,
-        environment={
+        environment=_suggested(mpi)
+        | {
             one.name: one.value or ""
             for one in template.environment
             if one.name not in sources and one.user_credential is None
@@ -122,6 +154,7 @@ def run_pod(desired: Desired) -> RunPod:
         | pod_set.values(index),
         environment_from=tuple(sources.values()),
         rendezvous={} if pod_set.peers is None else rendezvous.variables(pod_set.peers, index),
+        mpi=mpi,
         cpu_milli=request.cpu_milli,
         memory_bytes=request.memory_bytes,
         cpu_limit_milli=limits.cpu_milli,
@@ -139,6 +172,11 @@ def run_pod(desired: Desired) -> RunPod:
         labels=template.labels,
         annotations=template.annotations,
     )
+
+
+def _suggested(mpi: Mpi | None) -> dict[str, str]:
+    """Variables that the workload may set otherwise."""
+    return dict(SUGGESTED) if mpi is not None and mpi.role == "launcher" else {}
 
 
 def _pods(pod_set: PodSet) -> int:

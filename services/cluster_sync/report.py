@@ -22,7 +22,7 @@ from events.decision import Context
 from events.ids import derived_command_id
 from events.phases import PodPhase
 from events.refusal import Refusal
-from events.workload.commands import PodFact, ReportPods
+from events.workload.commands import CloseSession, PodFact, ReportPods
 from events.workload.pod import Pod, PodId
 from events.workload.state import Workload
 from services.cluster_sync.budget import facts_in
@@ -134,6 +134,12 @@ class Reporter:
     def cluster(self, key: str, command: Command) -> None:
         self._commands["cluster", key] = command
         self._go(("cluster", key))
+
+    async def session(self, key: str, command: CloseSession) -> None:
+        """That a session is lost: tried once. Whoever finds it still open says it again."""
+        chain = self._fold.workloads.get(key)
+        if chain is not None:
+            await self._append(WORKLOAD, key, chain, command, (command.session_id,), Spend("", ()))
 
     @property
     def idle(self) -> bool:

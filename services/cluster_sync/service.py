@@ -21,6 +21,7 @@ from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod
 from events.ids import key_of_id
 from events.node import Node, ReportNodeGone
 from events.subjects import OBSERVED_STREAM, wanted_subject
+from events.workload.commands import CloseSession
 from services.cluster_sync.budget import RECIPE_BYTES_PER_SECOND, answers_budget, changes_budget, facts_budget
 from services.cluster_sync.credentials import Credentials
 from services.cluster_sync.fates import fates_of
@@ -32,6 +33,7 @@ from services.cluster_sync.observe import (
     facts_of,
     is_newest_run,
     left_unsaid,
+    lost_session,
     node_command,
     place_lost,
 )
@@ -56,6 +58,8 @@ NAME: Final = "cluster_sync"
 SILENCE_SECONDS: Final = 30.0
 """A cluster whose agent was not heard for so long takes no new pods; heartbeats come every 5 s."""
 TICK_SECONDS: Final = 2.0
+SESSION_SECONDS: Final = 15.0
+"""How long a session must be missed before it counts as lost."""
 FULLNESS_SECONDS: Final = 10.0
 """Between looks at how full the streams are: the fastest agent needs some seconds for the last fifth."""
 RETRY_SECONDS: Final = 0.5
@@ -105,6 +109,8 @@ class ClusterSync:
         """By cluster id and node key: the newest word, to be judged again when the cluster's pools change."""
         self._nodes_heard: dict[str, dict[str, float]] = {}
         """By cluster id and node key: when it was spoken of last (monotonic)."""
+        self._sessions_missed: dict[str, float] = {}
+        """By id: since when it is open in the log alone."""
         self._refusals = Refusals()
         self._facts_per_minute = facts_per_cluster_minute
         self._limits = Limits(facts_budget(facts_per_cluster_minute), changes_budget())
@@ -318,6 +324,26 @@ class ClusterSync:
                 heard.pop(key, None)
                 self._reporter.node(key, ReportNodeGone())
 
+    async def _close_lost_sessions(self) -> None:
+        """Say of sessions that they are over where nobody has them any more, and whoever had them said nothing."""
+        now, moment = time.monotonic(), datetime.now(UTC)
+        missed: dict[str, float] = {}
+        for key in sorted(self._fold.with_sessions):
+            state = self._fold.workloads[key].state
+            heard_at, newest = self._heard.get(state.cluster_id, (0.0, None))
+            heard = newest if now - heard_at <= SILENCE_SECONDS else None
+            for one in state.sessions:
+                if not (why := lost_session(one, heard, moment)):
+                    continue
+                missed[one.session_id] = self._sessions_missed.get(one.session_id, now)
+                # The api had it perhaps until a moment ago, and knows more of its end.
+                if now - missed[one.session_id] >= SESSION_SECONDS:
+                    command = CloseSession(
+                        workload_id=state.workload_id, session_id=one.session_id, reason="lost", message=why
+                    )
+                    await self._reporter.session(key, command)
+        self._sessions_missed = missed
+
     def _facts_wait(self, cluster_id: str) -> None:
         """Its agent says more than becomes commits."""
         rule = f"at most {self._facts_per_minute:,} facts a minute in the long run"
@@ -435,6 +461,7 @@ class ClusterSync:
                 if chain.state.connected or chain.state.refused:
                     self._report_cluster(chain.state.cluster_id)
             self._nodes_left_unsaid()
+            await self._close_lost_sessions()
             if calm := self._lanes.calm(time.monotonic()):
                 log.info("cluster_is_calm", clusters=calm)
                 self._fill_lanes()

@@ -19,6 +19,10 @@ from events.workload.state import WorkloadCreated
 MINUTE_SECONDS: Final = 60
 WINDOW_MINUTES: Final = 60
 """Creations are counted by the minute: what a refusal says of the next free place is at most a minute too late."""
+AHEAD_MINUTES: Final = 2
+"""By which the clock of another process may be ahead. What was counted by one that was wrong by more is forgotten: it
+would count until that time has come.
+"""
 FOLD_VERSION: Final = 5
 """Of `CreationCounts`; another number makes kept ones void."""
 _CREATED: Final = "WorkloadCreated"
@@ -240,7 +244,7 @@ def _too_many_bytes(whose: str, used: int, limit: int, asked: Creation, wait: in
 def _recent(counted: dict[str, dict[int, int]], name: str, now: datetime, under_way: int) -> dict[int, int]:
     """What counts now, by minute."""
     this = _minute(now)
-    recent = {at: count for at, count in counted.get(name, {}).items() if at > this - WINDOW_MINUTES}
+    recent = {at: count for at, count in counted.get(name, {}).items() if -AHEAD_MINUTES <= this - at < WINDOW_MINUTES}
     recent[this] = recent.get(this, 0) + under_way
     return recent
 

@@ -56,7 +56,7 @@ def decide(command: UserCommand, actor: str, facts: Facts) -> Admission | Refusa
     if workload_id := named_workload(command):
         if isinstance(command, TransferWorkload):
             return _of_transfer(command, actor, line.permission, facts)
-        return _of_workload(workload_id, actor, line.permission, facts)
+        return _told(_of_workload(workload_id, actor, line.permission, facts), line.permission)
     project_id = getattr(command, "project_id", None) if line.scope is Scope.PROJECT else None
     if refusal := authorize(facts.grants, line.permission, project_id):
         return refusal
@@ -68,6 +68,13 @@ def decide(command: UserCommand, actor: str, facts: Facts) -> Admission | Refusa
         special_right=None if line.permission in ACCOUNT_PERMISSIONS else line.permission,
         override=facts.grants.allows(Permission.OVERRIDE_OWNERSHIP, project_id),
     )
+
+
+def _told(verdict: Admission | Refusal, needed: Permission) -> Admission | Refusal:
+    """The audit tells of each use of a right beyond everyday work, also on a workload of one's own."""
+    if isinstance(verdict, Refusal) or verdict.special_right is not None or needed in ACCOUNT_PERMISSIONS:
+        return verdict
+    return msgspec.structs.replace(verdict, special_right=needed)
 
 
 def _of_transfer(command: TransferWorkload, actor: str, needed: Permission, facts: Facts) -> Admission | Refusal:

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 import h11
 import msgspec
 import structlog
+from prometheus_client import Counter, Gauge
 
 from events.refusal import Refusal
 from events.service_accounts import is_account_token, token_hash
@@ -60,6 +61,9 @@ _NOT_SIGNED_IN: Final = (
     "sign in first: `muster workload open` opens an address in a browser; programs send the header "
     "Authorization: Bearer TOKEN"
 )
+
+_ANSWERS: Final = Counter("muster_proxy_answers", "Answers to requests, by who gave them and status", ["by", "status"])
+_CONNECTIONS: Final = Gauge("muster_proxy_connections", "Connections of clients that are open")
 
 log = structlog.get_logger(__name__)
 
@@ -128,6 +132,7 @@ class Door:
         task = asyncio.current_task()
         assert task is not None
         self.open.add(task)
+        _CONNECTIONS.inc()
         client = Peer(h11.SERVER, reader, writer)
         try:
             if len(self.open) > self._most_connections:
@@ -146,6 +151,7 @@ class Door:
             finally:
                 # Until then it takes a file and memory, and counts.
                 self.open.discard(task)
+                _CONNECTIONS.dec()
 
     async def _requests(self, client: Peer) -> None:
         seconds = HEAD_SECONDS
@@ -302,7 +308,9 @@ class Door:
         for left in reversed(range(MOST_PODS)):
             try:
                 async with self._replicas.one(route, client.gone) as target:
-                    return await exchange.run(target, head)
+                    await exchange.run(target, head)
+                    _count("pod", exchange.status)
+                    return
             except UnreachableError:
                 alone = not route.serves and len(self._routes.targets(route)) <= 1
                 if alone or not left:
@@ -315,7 +323,14 @@ def _host_of(headers: list[tuple[bytes, bytes]]) -> str:
     return value_of(headers, b"host").decode("latin-1").rpartition("]")[2].partition(":")[0]
 
 
+def _count(by: str, status: int) -> None:
+    """By class: a pod may say any number. 0: it said none, since its client had gone."""
+    if status:
+        _ANSWERS.labels(by, f"{status // 100}xx").inc()
+
+
 async def _say(client: Peer, answer: _Answer) -> None:
+    _count("proxy", answer.status)
     reason = HTTPStatus(answer.status).phrase.encode()
     headers = [
         *answer.headers,

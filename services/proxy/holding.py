@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+from prometheus_client import Gauge
+
 from events.load import InferenceLoad, LoadReport
 from services.proxy.forward import ClientGoneError, UnreachableError
 from services.proxy.replicas import Gone, NoReplicaError, Replicas
@@ -20,6 +22,8 @@ FIRST_LOOK_SECONDS: Final = 0.02
 LONGEST_LOOK_SECONDS: Final = 1.0
 """Between two looks at a replica that takes no connections yet."""
 _MILLIS: Final = 1_000
+
+_HELD: Final = Gauge("muster_proxy_held", "Requests that wait for a replica")
 
 
 @dataclass(slots=True)
@@ -182,6 +186,7 @@ class Holding:
         if found.held >= self._most_held:
             raise NoReplicaError(f"{found.held} requests wait for a replica of {route.workload_name}; try again")
         found.held += 1
+        _HELD.inc()
         self._on_held()
         going = None if gone is None else asyncio.ensure_future(gone())
         try:
@@ -203,6 +208,7 @@ class Holding:
             raise NoReplicaError(message) from None
         finally:
             found.held -= 1
+            _HELD.dec()
             if going is not None:
                 going.cancel()
                 await asyncio.gather(going, return_exceptions=True)

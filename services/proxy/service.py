@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import msgspec
@@ -50,12 +49,9 @@ log = structlog.get_logger(__name__)
 
 
 def bounds_of(settings: Settings) -> Bounds:
-    urls = (*settings.nats_servers, settings.postgres_url, settings.postgres_reader_url)
-    named = (urlsplit(url).port for url in urls if url)
-    ports = (*named, settings.http_port, settings.health_port, settings.proxy_port)
     return Bounds(
         pod_networks=networks_of(settings.proxy_pod_networks),
-        own_ports=frozenset(port for port in ports if port),
+        own_ports=settings.own_ports,
         cluster_id=settings.proxy_cluster,
     )
 

@@ -42,13 +42,14 @@ from events.subjects import (
     WEBHOOKS_ASKED,
     WEBHOOKS_STAND,
     WEBHOOKS_STREAM,
+    WHAT_IF,
     chain_snapshots_filter,
     fold_snapshots_filter,
 )
 from services.runtime.backup.holdings import kept_streams
 from services.runtime.nats.calls import call
 from services.runtime.nats.declared import DECLARED, DISPOSABLE_STREAMS, SERVER_CONNECTIONS
-from services.runtime.nats.inboxes import inbox_prefix, logs_inbox
+from services.runtime.nats.inboxes import exec_inbox, inbox_prefix, logs_inbox
 from services.runtime.nats.permissions import (
     READ_ONE_ACTOR,
     SERVER_KICK,
@@ -137,6 +138,8 @@ SERVICES: Final[dict[str, Service]] = {
             "api",
             "cmd.request.>",
             "agent.*.logs",
+            "agent.*.exec",
+            *(f"cmd.system.api.{c.type.__name__}" for c in COMMANDS.values() if c.service == "api"),
             LOG_STATE,
             *read(AUDIT_STREAM),
             *read(REFUSALS_STREAM),
@@ -152,6 +155,7 @@ SERVICES: Final[dict[str, Service]] = {
             # How far subscribers are.
             call("CONSUMER.INFO", FEED_STREAM, "*"),
             f"{WEBHOOKS_ASKED}.*",
+            WHAT_IF,
         ),
         group="control",
         uid=10011,
@@ -162,6 +166,9 @@ SERVICES: Final[dict[str, Service]] = {
                 "event_streams",
                 "event_streams_per_user",
                 "follows_per_user",
+                "session_hours",
+                "session_idle_minutes",
+                "sessions_per_user",
                 "requests_burst",
                 "requests_per_second",
                 "reader_url",
@@ -213,7 +220,13 @@ SERVICES: Final[dict[str, Service]] = {
         ),
     ),
     "scheduler": Service(
-        rights=log_follower("scheduler", *append("workload", "node"), fold_snapshots_filter("scheduler")),
+        rights=log_follower(
+            "scheduler",
+            *append("workload", "node"),
+            *answer("api"),
+            fold_snapshots_filter("scheduler"),
+            subscribe=(WHAT_IF,),
+        ),
         group="workers",
         uid=10014,
     ),
@@ -242,9 +255,10 @@ SERVICES: Final[dict[str, Service]] = {
             "usage.*",
             ALL_RECIPES,
             f"{logs_inbox('*')}.*",
+            f"{exec_inbox('*')}.*",
             *follow(WANTED_STREAM, "agent", ALL_WANTED),
             read_code(ALL_CODE),
-            subscribe=("agent.*.logs", ALL_AGENT_RECIPES),
+            subscribe=("agent.*.logs", "agent.*.exec", ALL_AGENT_RECIPES),
         ),
         group="workers",
         uid=10016,

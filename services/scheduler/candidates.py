@@ -4,22 +4,33 @@ The nodes of a pool that may take a request are kept with the key of each, which
 changed since are looked at again: a pod that is placed costs one node, not all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from events.workload.pod import DeviceShare
 from events.workload.spec import PodRequest
+from services.scheduler.mix import Weighed
 from services.scheduler.policy.rules import Check, Filter, Score
-from services.scheduler.room import Room, View
+from services.scheduler.room import Room, View, is_whole
 from services.scheduler.snapshot import Booleans, Integers
+from services.scheduler.worth import Worth
 
 NO_ROOM: Final = np.iinfo(np.int64).max
 """Key of a node that a filter refuses."""
+_UNKNOWN: Final = -1
+"""Key that was not found out yet."""
 _KEY_BITS: Final = 62
 """Of a signed 64-bit integer that is neither negative nor NO_ROOM."""
 
+FEW: Final = 8
+"""Nodes that are looked up one by one."""
+MOST_KEPT: Final = 10_000
+"""States of nodes, for one request: some 4 MB."""
+
+type _Kept = dict[tuple[int, ...], int]
 type Packed = list[tuple[Score, int, int]]
 """Scores that share one integer: each with its largest value, and how far it is shifted to the left."""
 
@@ -27,7 +38,20 @@ type Packed = list[tuple[Score, int, int]]
 class Candidates:
     """The nodes of one pool (by its number) that no filter closes to one request. The least key is the best."""
 
-    __slots__ = ("_full", "_keys", "_packed", "_request", "_room", "_seen", "_share_milli", "gpu_milli", "rows")
+    __slots__ = (
+        "_full",
+        "_kept",
+        "_kept_ties",
+        "_keys",
+        "_packed",
+        "_request",
+        "_room",
+        "_seen",
+        "_share_milli",
+        "_ties",
+        "gpu_milli",
+        "rows",
+    )
 
     def __init__(
         self, room: Room, request: PodRequest, pool: int, filters: Sequence[Filter], scores: Sequence[Packed]
@@ -44,6 +68,13 @@ class Candidates:
         self.gpu_milli: Integers = request.gpu_devices * self._share_milli
         """What a pod takes of each node's devices, in all."""
         self._keys = self._keyed(View(room, request, self.rows, self._share_milli))
+        """By the scores that are packed first."""
+        self._ties: list[Integers] = [np.full(len(self.rows), _UNKNOWN) for _ in scores[1:]]
+        """By the others; found out where the first leave nodes alike."""
+        by_room = all(each.by_room for each in asked if each.full is not None)
+        self._kept: _Kept | None = {} if by_room and _by_room(scores[0]) else None
+        """Keys by the state of a node; None where they do not follow from that."""
+        self._kept_ties: list[_Kept | None] = [{} if _by_room(each) else None for each in scores[1:]]
         self._seen = len(room.changed)
 
     def best(self, *, most_gpu_milli: int | None = None, within: Booleans | None = None) -> int | None:
@@ -55,7 +86,7 @@ class Candidates:
         self._update()
         if not len(self.rows):
             return None
-        keys = self._keys[0]
+        keys = self._keys
         if most_gpu_milli is not None:
             keys = np.where(self.gpu_milli > most_gpu_milli, NO_ROOM, keys)
         if within is not None:
@@ -64,17 +95,26 @@ class Candidates:
         least = keys[best]
         if least == NO_ROOM:
             return None
-        if len(self._keys) > 1:
+        if self._ties:
             alike = np.flatnonzero(keys == least)
-            for column in self._keys[1:]:
-                alike = alike[column[alike] == column[alike].min()]
+            for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
+                if len(alike) == 1:
+                    break
+                alike = self._least(column, scores, known, alike)
             best = int(alike[0])
         return best
+
+    def _least(self, column: Integers, scores: Packed, known: _Kept | None, alike: Integers) -> Integers:
+        """Of these rows, those with the least of the scores."""
+        unknown = alike[column[alike] == _UNKNOWN]
+        if len(unknown):
+            column[unknown] = self._found(known, partial(_together, scores), unknown)
+        return alike[column[alike] == column[alike].min()]
 
     def least_gpu_milli(self) -> int | None:
         """The least of GPUs that a node which has room would give in all; None where none has room."""
         self._update()
-        return min(map(int, self.gpu_milli[self._keys[0] != NO_ROOM]), default=None)
+        return min(map(int, self.gpu_milli[self._keys != NO_ROOM]), default=None)
 
     def fitting(self) -> Integers:
         """About how many such pods each node has room for now; at least 1 where it has room for one."""
@@ -90,20 +130,24 @@ class Candidates:
         if request.gpu_devices:
             shares = np.maximum(room.devices[rows], 0) // self._share_milli[:, None]
             counts = np.minimum(counts, shares.sum(axis=1) // request.gpu_devices)
-        return np.where(self._keys[0] == NO_ROOM, 0, np.maximum(counts, 1))
+        return np.where(self._keys == NO_ROOM, 0, np.maximum(counts, 1))
 
     def fitting_in_all(self, most: int) -> int:
         """About how many such pods find room now, no fewer than do, and no more than `most` on each node."""
         return int(np.minimum(self.fitting(), most).sum())
 
     def devices(self, index: int) -> tuple[DeviceShare, ...]:
-        """The devices that a pod gets on this node: those with the least free, then the lowest."""
-        if not self._request.gpu_devices:
+        """The devices that a pod gets on this node: the cheapest, then those with the least free, then the lowest."""
+        request, share = self._request, int(self._share_milli[index])
+        if not request.gpu_devices:
             return ()
-        share = int(self._share_milli[index])
-        milli = self._room.devices[self.rows[index]].tolist()
-        free = sorted((each, device) for device, each in enumerate(milli) if each >= share)
-        chosen = sorted(device for _, device in free[: self._request.gpu_devices])
+        milli, worth = self._room.devices[self.rows[index]].tolist(), self._room.worth
+        free = [(each, device) for device, each in enumerate(milli) if each >= share]
+        if worth is not None and not is_whole(request):
+            priced = sorted((worth.price_of(each, share), each, device) for each, device in free)
+            chosen = sorted(device for *_, device in priced[: request.gpu_devices])
+        else:
+            chosen = sorted(device for _, device in sorted(free)[: request.gpu_devices])
         return tuple(DeviceShare(device=device, milli=share) for device in chosen)
 
     def _update(self) -> None:
@@ -111,28 +155,51 @@ class Candidates:
         changed = self._room.changed
         if self._seen == len(changed):
             return
-        touched = np.array(sorted(set(changed[self._seen :])), dtype=np.int64)
+        touched = sorted(set(changed[self._seen :]))
         self._seen = len(changed)
         if not len(self.rows):
             return
         at = np.minimum(self.rows.searchsorted(touched), len(self.rows) - 1)
         at = at[self.rows[at] == touched]
         if len(at):
-            keys = self._keyed(View(self._room, self._request, self.rows[at], self._share_milli[at]))
-            for column, new in zip(self._keys, keys, strict=True):
-                column[at] = new
+            self._keys[at] = self._found(self._kept, self._keyed, at)
+            for column in self._ties:
+                column[at] = _UNKNOWN
 
-    def _keyed(self, view: View) -> list[Integers]:
+    def _found(self, kept: _Kept | None, keyed: Callable[[View], Integers], at: Integers) -> Integers:
+        """Keys of these of the rows: of a few nodes by what was found out about nodes alike, else anew."""
+        room, request, rows, shares = self._room, self._request, self.rows[at], self._share_milli[at]
+        if kept is None or len(at) > FEW:
+            return keyed(View(room, request, rows, shares))
+        states = [(share, *room.state(row, request)) for row, share in zip(rows.tolist(), shares.tolist(), strict=True)]
+        if missing := [i for i, state in enumerate(states) if state not in kept]:
+            if len(kept) >= MOST_KEPT:
+                kept.clear()
+                missing = list(range(len(states)))
+            keys = keyed(View(room, request, rows[missing], shares[missing])).tolist()
+            kept.update(zip((states[i] for i in missing), keys, strict=True))
+        return np.array([kept[state] for state in states], dtype=np.int64)
+
+    def _keyed(self, view: View) -> Integers:
         refused = refused_by(self._full, view)
-        columns: list[Integers] = []
-        for scores in self._packed:
-            keys = np.zeros(len(view.rows), dtype=np.int64)
-            for score, largest, shift in scores:
-                # Not `clip`, which costs more than all the rest where one node is looked at.
-                keys += np.minimum(np.maximum(score.value(view), 0), largest) << shift
-            keys[refused] = NO_ROOM
-            columns.append(keys)
-        return columns
+        if not refused.any():
+            return _together(self._packed[0], view)
+        keys = np.full(len(refused), NO_ROOM)
+        if not refused.all():
+            keys[~refused] = _together(self._packed[0], view.at(~refused))
+        return keys
+
+
+def _by_room(scores: Packed) -> bool:
+    return all(score.by_room for score, _, _ in scores)
+
+
+def _together(scores: Packed, view: View) -> Integers:
+    keys = np.zeros(len(view.rows), dtype=np.int64)
+    for score, largest, shift in scores:
+        # Not `clip`, which costs more than all the rest where one node is looked at.
+        keys += np.minimum(np.maximum(score.value(view), 0), largest) << shift
+    return keys
 
 
 def refused_by(checks: Sequence[Check], view: View) -> Booleans:
@@ -159,3 +226,14 @@ def packed(scores: Sequence[Score]) -> list[Packed]:
             entries.append((score, (1 << score.bits) - 1, shift))
         found.append(entries)
     return found
+
+
+def worth_of(room: Room, *, mix: tuple[Weighed, ...], filters: Sequence[Filter]) -> Worth:
+    """What room is worth to the pods that come, by what the labels of nodes bar to them."""
+    rows = np.arange(len(room.cpu))
+
+    def barred(request: PodRequest) -> Booleans:
+        checks = [each.barred for each in filters if each.barred is not None and each.asks(request)]
+        return refused_by(checks, View(room, request, rows)) if checks else np.zeros(len(rows), dtype=np.bool_)
+
+    return Worth(room.nodes, room.rooms(rows), mix, barred)

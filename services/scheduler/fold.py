@@ -2,8 +2,8 @@
 
 It is kept up to date commit by commit, at a cost that does not grow with what waits: what a commit touched is settled
 into queues and columns before the next snapshot. Workloads that have ended, without pods and reservations, are
-forgotten. What follows from the commits alone (`workloads`, `nodes`, `clusters`, `projects`, `departments`) is all that
-a stored snapshot holds; the rest is an index over it.
+forgotten. What follows from the commits alone (`workloads`, `nodes`, `clusters`, `projects`, `departments`, `mix`) is
+all that a stored snapshot holds; the rest is an index over it.
 """
 
 import heapq
@@ -37,6 +37,7 @@ from events.workload.state import (
 )
 from services.runtime.log.log_fold import LogFold
 from services.scheduler.columns import Columns, uncount
+from services.scheduler.mix import Mix, shape_of
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Order
@@ -80,6 +81,7 @@ class SchedulingState(LogFold):
         self.clusters, self.projects, self.departments = self.of(CLUSTER), self.of(PROJECT), self.of(DEPARTMENT)
         self.freed = 0
         """Rises whenever something may fit that did not before."""
+        self.mix = Mix()
         self._columns = Columns()
         self._queues: dict[PodClass, WaitingQueue] = {}
         self._extended_asked: Counter[str] = Counter()
@@ -114,12 +116,19 @@ class SchedulingState(LogFold):
         match commit.aggregate:
             case "workload":
                 self._dirty_workloads.add(commit.key)
+                if before.state.workload_id != after.state.workload_id:
+                    self._came(after.state, commit.record.occurred_at)
             case "node":
                 self._dirty_nodes.add(commit.key)
             case "cluster":
                 self._cluster_changed(before.state, after.state)
             case _:
                 self.freed += 1  # a project or department; or the log was restored, before all else here
+
+    def _came(self, workload: Workload, at: datetime) -> None:
+        for each in workload.pod_sets:
+            shape = shape_of(each.template.request, cluster_id=workload.cluster_id, pools=each.node_pools)
+            self.mix.add(shape, each.at_once, at)
 
     def _cluster_changed(self, before: Cluster, after: Cluster) -> None:
         self.freed += 1
@@ -131,11 +140,20 @@ class SchedulingState(LogFold):
                 self._dirty_nodes.add(key)
 
     @override
-    def restore(self, seq: int, chains: Mapping[str, Mapping[str, Chain[Any]]]) -> None:
-        """As everywhere; everything is to be settled."""
+    def restore(self, seq: int, chains: Mapping[str, Mapping[str, Chain[Any]]], *, beside: bytes = b"") -> None:
+        """As everywhere; everything is to be settled.
+
+        Args:
+            beside: what was kept beside the chains; nothing has come where it is empty.
+        """
         super().restore(seq, chains)
+        self.mix = Mix.restored(beside)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes.update(self.nodes)
+
+    def beside(self) -> bytes:
+        """What is to be kept with the chains, as it does not follow from them: pods that came and are gone."""
+        return self.mix.stored()
 
     @property
     def incarnation(self) -> int:
@@ -326,6 +344,7 @@ class SchedulingState(LogFold):
             projects=projects,
             held_milli=self._held_under({bound for view in projects.values() for bound in view.bounds}),
             queues=queues,
+            mix=self.mix.told(),
             not_schedulable=tuple(self._not_schedulable.values()),
             releases=tuple(
                 Release(
@@ -336,6 +355,48 @@ class SchedulingState(LogFold):
                 )
                 for id_, node_key in self._stale.items()
             ),
+        )
+
+    def imagine(self, state: Workload, now: datetime) -> tuple[Snapshot, tuple[tuple[PodClass, Pending], ...]]:
+        """What the planner would look at now if there were also this workload, and its waiting pods."""
+        snapshot = self.snapshot(now)
+        # Behind all keys that there can be: of two that were made in one moment, the real one goes first.
+        key = f"~{state.workload_id}"
+        ready: dict[str, list[PodRef]] = {}
+        for pod in bindable(state, now):
+            ready.setdefault(pod.pod_set, []).append(pod)
+        order = tuple(each.value(state) for each in self._orders)
+        added = tuple(
+            (
+                pod_class,
+                Pending(
+                    order=(order, key, number),
+                    key=key,
+                    workload_id=state.workload_id,
+                    name=state.name,
+                    pods=pods,
+                    queued=True,
+                    idle=False,
+                    reported="",
+                ),
+            )
+            for number, (pod_class, pods) in enumerate(_classes(key, state, ready))
+        )
+        view = self._project_view(state.project_id)
+        projects = snapshot.projects if view is None else {**snapshot.projects, state.project_id: view}
+        asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
+        return (
+            Snapshot(
+                now=now,
+                nodes=self._columns.frozen(extended=asked),
+                clusters=snapshot.clusters,
+                projects=projects,
+                held_milli=self._held_under({bound for each in projects.values() for bound in each.bounds}),
+                queues=snapshot.queues,
+                not_schedulable=(),
+                releases=snapshot.releases,
+            ),
+            added,
         )
 
     def note(self, snapshot: Snapshot, plan: Plan) -> None:

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from events.node import Reservation, reservation_id
 from events.workload.pod import DeviceShare, Placement, PodRef
 from events.workload.spec import PodRequest
-from services.scheduler.candidates import Candidates, packed
+from services.scheduler.candidates import Candidates, packed, worth_of
 from services.scheduler.policy.rules import Filter, Order, Score
 from services.scheduler.room import Room
 from services.scheduler.snapshot import (
@@ -84,7 +85,7 @@ class Planning:
         self.snapshot = snapshot
         self.policy = policy
         self.max_pods = max_pods
-        self.room = Room(snapshot.nodes)
+        self.room = Room(snapshot.nodes, partial(worth_of, mix=snapshot.mix, filters=policy.filters))
         self.quota_used: dict[BoundKey, int] = {}
         """GPU thousandths that non-preemptible pods hold, with those placed so far; by project id."""
         self.placed = Placed()

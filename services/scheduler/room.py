@@ -3,19 +3,29 @@
 `checkpoint` and `rollback` try something out: after a rollback the room is exactly what it was at the checkpoint.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from events.node import MOST_DEVICES
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from services.scheduler.columns import clipped
 from services.scheduler.snapshot import Booleans, Integers, NodeTable
+from services.scheduler.worth import Rooms, Worth
 
 NO_SUCH_SHARE_MILLI: Final = 2 * WHOLE_GPU_MILLI
 """Stands for a share that the node's devices cannot give, however much of them is free."""
+
+_FREE_BITS: Final = 12
+"""Hold 1,000 thousandths, and more."""
+_NO_DEVICE: Final = np.iinfo(np.int64).max
+_NUMBERS: Final = np.arange(MOST_DEVICES)
+"""Of devices."""
 
 type _Before = tuple[int, int, int, int, int, list[tuple[int, int]], list[tuple[str, int]]]
 """What a change overwrote: row, CPU, memory, pods, free devices, (device, milli) each, (extended resource,
@@ -24,9 +34,14 @@ amount) each.
 
 
 class Room:
-    """A node table whose free room changes. Element i of each column is node i."""
+    """A node table whose free room changes. Element i of each column is node i.
 
-    def __init__(self, nodes: NodeTable) -> None:
+    Args:
+        worth: what finds out what its room is worth, when that is first asked for; where it is not given, all nodes are
+            worth the same.
+    """
+
+    def __init__(self, nodes: NodeTable, worth: "Callable[[Room], Worth] | None" = None) -> None:
         self.nodes = nodes
         self.cpu = nodes.free_cpu_milli.copy()
         self.memory = nodes.free_memory_bytes.copy()
@@ -39,6 +54,57 @@ class Room:
         self.changed: list[int] = []
         """Each row that changed, in order. It only grows: a rollback changes rows, too."""
         self._undo: list[_Before] = []
+        self._worth_of = worth
+        self._values: NDArray[np.float64] | None = None
+        """Of nodes, by what is worth how much; not a number where the room changed since."""
+
+    @cached_property
+    def worth(self) -> Worth | None:
+        """By what was free when it was first asked for. None where all nodes are worth the same."""
+        if self._worth_of is None:
+            return None
+        worth = self._worth_of(self)
+        self._values = worth.first
+        return worth
+
+    def state(self, row: int, request: PodRequest) -> tuple[int, ...]:
+        """All that is free on a node, and what others make of it: alike for nodes that a request cannot tell apart."""
+        devices = self.devices[row].tolist()
+        devices.sort()
+        return (
+            0 if self.worth is None else self.worth.group(row),
+            int(self.cpu[row]),
+            int(self.memory[row]),
+            int(self.pods[row]),
+            int(self.free_devices[row]),
+            int(self.withheld[row]),
+            *(
+                int(column[row])
+                for each in request.extended
+                if (column := self.extended.get(each.resource)) is not None
+            ),
+            *devices,
+        )
+
+    def rooms(self, rows: Integers) -> Rooms:
+        """What these nodes have free."""
+        devices = self.devices[rows]
+        if self.withheld[rows].any():
+            # The highest of the untouched ones are others'.
+            whole = devices == WHOLE_GPU_MILLI
+            kept = whole.sum(axis=1) - self.withheld[rows]
+            devices = np.where(whole & (whole.cumsum(axis=1) > kept[:, None]), -1, devices)
+        return Rooms(rows, self.cpu[rows], self.memory[rows], devices)
+
+    def values(self, worth: Worth, rooms: Rooms) -> NDArray[np.float64]:
+        """What these nodes are worth as they are, by the room's own measure."""
+        if self._values is None:
+            return worth.values(rooms)
+        values = self._values[rooms.rows]
+        if (changed := np.isnan(values)).any():
+            at = np.flatnonzero(changed)
+            values[at] = self._values[rooms.rows[at]] = worth.values(rooms.at(at))
+        return values
 
     def take(self, row: int, request: PodRequest, devices: tuple[DeviceShare, ...]) -> None:
         """Put a pod on a node."""
@@ -68,7 +134,12 @@ class Room:
                 self.devices[row, device] = milli
             for name, amount in extended:
                 self.extended[name][row] = amount
-            self.changed.append(row)
+            self._touch(row)
+
+    def _touch(self, row: int) -> None:
+        self.changed.append(row)
+        if self._values is not None:
+            self._values[row] = np.nan
 
     def _move(
         self,
@@ -105,7 +176,7 @@ class Room:
         self._undo.append(
             (row, cpu_before, memory_before, pods_before, free_before, shares_before[::-1], extended_before)
         )
-        self.changed.append(row)
+        self._touch(row)
 
 
 class View:
@@ -138,6 +209,32 @@ class View:
     def device_fits(self) -> Booleans:
         """Which devices have the share free; two-dimensional."""
         return self.devices >= self.share_milli[:, None]
+
+    @cached_property
+    def prices(self) -> Integers:
+        """What the share costs on each device, in 1/10,000 of a GPU (Worth.price); two-dimensional."""
+        worth, share = self.room.worth, self.share_milli[:, None]
+        return np.zeros_like(self.devices) if worth is None else worth.price(self.devices, share)
+
+    @cached_property
+    def chosen(self) -> Booleans:
+        """Which devices a pod gets: of those with the share free the cheapest, then those with the least free, then the
+        lowest; two-dimensional. Fewer than asked for, where there are not so many.
+        """
+        count, fits = self.request.gpu_devices, self.device_fits
+        if not count or is_whole(self.request):
+            return fits & (fits.cumsum(axis=1) <= count)
+        keys = np.where(fits, (self.prices << _FREE_BITS) + self.devices, _NO_DEVICE)
+        if count == 1:
+            return fits & (_NUMBERS[: keys.shape[1]] == keys.argmin(axis=1)[:, None])
+        chosen = np.zeros_like(fits)
+        np.put_along_axis(chosen, np.argsort(keys, axis=1, kind="stable")[:, :count], values=True, axis=1)
+        return fits & chosen
+
+
+def is_whole(request: PodRequest) -> bool:
+    """Whether it takes whole devices, of which none is better than another."""
+    return request.gpu_milli == WHOLE_GPU_MILLI and not request.gpu_memory_bytes
 
 
 def shares_milli(nodes: NodeTable, request: PodRequest, rows: Integers) -> Integers:

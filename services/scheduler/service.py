@@ -8,21 +8,29 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 from uuid import uuid4
 
+import msgspec
 import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
-from events.aggregate import BrokenChainError, Draft
+from events.aggregate import WORKLOAD, BrokenChainError, Draft
 from events.node import NodeFacts
 from events.refusal import Refusal
+from events.subjects import WHAT_IF
+from events.what_if import WhatIf, WhatIfAsked
+from events.workload.state import WorkloadCreated, WorkloadQueued
+from events.workload.state import fold as fold_workload
 from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.folding import follow_into
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.store import Committed, Conflict, EventStore, OnStanding, Outcome, Rejected, Unknown
 from services.runtime.nats.connection import connect
+from services.runtime.nats.inboxes import inbox_prefix, is_inbox
 from services.runtime.nats.streams import assert_streams
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
@@ -30,8 +38,9 @@ from services.scheduler.batches import Heads, batch_drafts, batches, release_dra
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.snapshot import Plan, StatusUpdate
+from services.scheduler.what_if import what_if
 
-SNAPSHOT_SHAPE: Final = 1
+SNAPSHOT_SHAPE: Final = 2
 """Raise it when what is stored of the fold changes."""
 BATCH_MESSAGES: Final = 300
 """Some 8 ms per batch; more gains little, and loses more where it conflicts."""
@@ -47,6 +56,10 @@ IDLE_SECONDS: Final = 1.0
 """How often a follower without news looks around."""
 CLOCK_SECONDS: Final = 2.0
 """How often who waits for a time looks at the clock, which may have been set meanwhile."""
+WHAT_IF_WAITS: Final = timedelta(seconds=2)
+"""Longer than whoever asks waits."""
+MOST_ASKED: Final = 16
+"""Questions that wait for their turn; nobody answers others."""
 NOTHING_SEEN: Final[Mapping[str, NodeFacts]] = {}
 
 log = structlog.get_logger(__name__)
@@ -101,7 +114,10 @@ class Scheduler:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if self._snapshots is not None and self._caught_up.is_set():
-            await self._snapshots.save(self.fold.seq, self.fold.chains, self._clock())
+            await self._save(self._snapshots)
+
+    async def _save(self, snapshots: FoldSnapshots) -> None:
+        await snapshots.save(self.fold.seq, self.fold.chains, self._clock(), beside=self.fold.beside())
 
     async def _follow(self, on_reading: Callable[[int, int], None], on_standing: OnStanding) -> None:
         async with contextlib.aclosing(
@@ -118,7 +134,7 @@ class Scheduler:
                     on_reading(self.fold.seq, self._target_seq)
                 if self._snapshots is not None and self._snapshots.due(self.fold.seq, self._clock()):
                     self.fold.settle(self._clock())  # what has ended is forgotten, also while nothing is planned yet
-                    await self._snapshots.save(self.fold.seq, self.fold.chains, self._clock())
+                    await self._save(self._snapshots)
                 await asyncio.sleep(0)  # a long log must not keep the process from everything else
 
     async def _schedule(self, on_ready: Callable[[], None]) -> None:
@@ -227,22 +243,85 @@ async def _in_flight(appends: Sequence[Callable[[], Awaitable[bool]]]) -> list[b
     return list(await asyncio.gather(*(one(append) for append in appends)))
 
 
+class Answering:
+    """Answers where workloads would run, one after the other, and leaves as much time between as each took."""
+
+    def __init__(self, nc: Client, clock: Callable[[], datetime] = utc_now) -> None:
+        self._nc = nc
+        self._clock = clock
+        self.fold: SchedulingState | None = None
+        """None until it is caught up with the log: before, nobody is answered."""
+
+    async def start(self) -> None:
+        """Each question goes to one of the schedulers; those beyond MOST_ASKED are dropped."""
+        await self._nc.subscribe(  # pyright: ignore[reportUnknownMemberType]
+            WHAT_IF, queue="scheduler", cb=self._answer, pending_msgs_limit=MOST_ASKED
+        )
+
+    async def _answer(self, message: Msg) -> None:
+        if not is_inbox(message.reply, inbox_prefix("api")):
+            return
+        try:
+            asked = msgspec.json.decode(message.data, type=WhatIfAsked)
+            now = self._clock()
+            if self.fold is None or abs(now - asked.at) > WHAT_IF_WAITS:
+                return  # whoever asked waits no longer
+            began = asyncio.get_running_loop().time()
+            answer = imagined(self.fold, asked, now)
+            await self._nc.publish(message.reply, msgspec.json.encode(answer))
+            await asyncio.sleep(asyncio.get_running_loop().time() - began)
+        except Exception:
+            # Whoever asks sees that nobody answered; placing what was submitted goes on.
+            log.exception("not_answered", subject=message.subject)
+
+
+def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf:
+    """What would become of a workload that was submitted now. It is queued, as the next plan would have it."""
+    events = (
+        WorkloadCreated(
+            workload_id=str(uuid4()),
+            name=asked.name,
+            requested_name=asked.name,
+            kind=asked.kind,
+            project_id=asked.project_id,
+            cluster_id=asked.cluster_id,
+            owner="",
+            at=now,
+            spec=asked.spec,
+            distributed=asked.distributed,
+            inference=asked.inference,
+        ),
+        WorkloadQueued(),
+    )
+    snapshot, added = fold.imagine(fold_workload(WORKLOAD.initial, events), now)
+    if not added:
+        return WhatIf(outcome="unknown", message="it has no pods to begin with")
+    return what_if(snapshot, added)
+
+
 async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     """The service."""
     nc = await connect(settings, "scheduler")
+    answering = Answering(nc)
     try:
         await assert_streams(nc)
         store = JetStreamEventStore(nc)
         snapshots = FoldSnapshots(store.snapshots, "scheduler", shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
         fold = SchedulingState()
         if found := await snapshots.load():
-            fold.restore(*found)
+            fold.restore(*found, beside=snapshots.beside)
 
         standing = health.reader()
+        await answering.start()
 
         async def schedule(fold: SchedulingState) -> None:
+            def on_ready() -> None:
+                answering.fold = fold
+                health.ready()
+
+            answering.fold = None
             await Scheduler(store, fold, snapshots=snapshots).run(
-                stop, on_ready=health.ready, on_reading=health.reading, on_standing=standing
+                stop, on_ready=on_ready, on_reading=health.reading, on_standing=standing
             )
 
         try:

@@ -16,6 +16,7 @@ from events.phases import WaitingReason
 from events.quantities import format_bytes
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
+from services.scheduler.mix import Weighed
 from services.scheduler.node_labels import NodeLabels
 
 EXPRESSIONS_PER_POD: Final = 20
@@ -254,6 +255,8 @@ class Snapshot:
     queues: tuple[Queue, ...]
     not_schedulable: tuple[NotSchedulable, ...]
     releases: tuple[Release, ...]
+    mix: tuple[Weighed, ...] = ()
+    """Which requests for GPUs have come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

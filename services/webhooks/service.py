@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import structlog
@@ -73,13 +72,6 @@ class Disabling:
             log.warning("webhook_not_disabled", webhook_id=webhook.id, reply=type(reply).__name__)
 
 
-def own_ports(settings: Settings) -> frozenset[int]:
-    """Ports of the control plane's servers, as far as its settings name them."""
-    urls = (*settings.nats_servers, settings.postgres_url, settings.postgres_reader_url)
-    named = (urlsplit(url).port for url in urls if url)
-    return frozenset(port for port in (*named, settings.http_port, settings.health_port) if port)
-
-
 def read_key(file: Path | None) -> bytes:
     if file is None:
         raise ValueError("MUSTER_WEBHOOK_KEY_FILE is not set: without that key nothing can be signed")
@@ -93,7 +85,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     requests = Requests(nc)
     store = JetStreamEventStore(nc, requests=requests)
     directory = Directory(store, health.reader())
-    poster = Poster(networks_of(settings.webhook_allow_networks), own_ports(settings))
+    poster = Poster(networks_of(settings.webhook_allow_networks), settings.own_ports)
     # No connection is opened yet: Postgres may be away.
     pool = await create_pool(
         settings.database_url,

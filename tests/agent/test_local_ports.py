@@ -46,6 +46,19 @@ def serving(local: Watched, *ports: ContainerPort, key: str = KEY, **more: Any) 
     return run_pod(pod_key=key, node_name=local.node, arguments=arguments, ports=ports, **more)
 
 
+async def test_no_pod_gets_a_port_of_muster_s_own_servers_also_while_one_is_away(tmp_path: Path) -> None:
+    """A server that was killed would not get it back before the pod has ended."""
+    own = free_port()
+    watched = await open_local(tmp_path / "data", own_ports=frozenset({own}))
+    try:
+        await watched.backend.apply(serving(watched, port(own)))
+        seen = await watched.until("running")
+        assert seen.address is not None
+        assert seen.address.port(own) != own
+    finally:
+        await watched.close()
+
+
 @contextlib.contextmanager
 def listening(wanted: int = 0) -> Generator[int]:
     with socket.create_server(("127.0.0.1", wanted)) as server:
@@ -126,7 +139,7 @@ async def test_s030_a_node_port_is_had_or_the_run_has_failed_and_says_so(local: 
     assert sibling.address.port(8888) != wanted
     strange = serving(local, port(80, service="ClusterIP", external=wanted), key=OTHER, token=2, workload_id="w-2")
     await local.backend.apply(strange)
-    assert "in use by another pod" in (await local.until("failed", key=OTHER, token=2)).message
+    assert "is kept for another pod" in (await local.until("failed", key=OTHER, token=2)).message
 
 
 async def test_a_node_port_that_is_not_named_is_chosen(local: Watched) -> None:

@@ -6,12 +6,13 @@ from typing import get_args
 import pytest
 
 from events.cluster_protocol import DeviceShare
-from events.workload import rendezvous
+from events.workload import mpi, rendezvous
 from events.workload.fields.distribution import DistributedFramework
 from events.workload.rendezvous import Peers
 from services.agent.backends.kubernetes.act.manifests import pod_manifest
 from services.agent.backends.local.environment import pod_environment
 from services.agent.backends.local.gpus import Gpu
+from services.agent.backends.local.mpi import Meetings
 from services.api.rules import SET_BY_MUSTER, SET_WITH_DEVICES
 from tests.agent.given import machine, run_pod
 
@@ -33,7 +34,7 @@ def test_on_kubernetes_every_variable_that_is_refused_is_set_and_no_other() -> N
     assert said.keys() == FORGED.keys()
 
 
-@pytest.mark.parametrize("framework", get_args(DistributedFramework))
+@pytest.mark.parametrize("framework", [one for one in get_args(DistributedFramework) if one != "MPI"])
 def test_what_is_refused_for_a_framework_is_what_its_pods_get(framework: DistributedFramework, tmp_path: Path) -> None:
     names = rendezvous.names(framework)
     said: set[str] = set()
@@ -49,3 +50,13 @@ def test_what_is_refused_for_a_framework_is_what_its_pods_get(framework: Distrib
             assert all(environment[name] != "forged" for name in pod.rendezvous)
         said |= pod.rendezvous.keys()
     assert said == names
+
+
+def test_what_is_refused_for_mpi_is_what_its_launcher_gets(tmp_path: Path) -> None:
+    forged = dict.fromkeys(mpi.NAMES | mpi.NAMES_OF_ONE_MACHINE, "forged")
+    pod = run_pod(environment=forged, mpi=mpi.Mpi(role="launcher", workers=1, slots=1))
+    local = pod_environment(pod, machine(tmp_path), [], more=Meetings(tmp_path).variables(pod))
+    assert "forged" not in local.values()
+    made = pod_manifest(pod, cluster_id="c", namespace="n", service="s")
+    remote = {one["name"]: one.get("value") for one in made["spec"]["containers"][0]["env"]}
+    assert {name for name, value in remote.items() if value == "forged"} == mpi.NAMES_OF_ONE_MACHINE

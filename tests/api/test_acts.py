@@ -140,6 +140,74 @@ def test_labels_and_annotations_change_and_what_may_not_change_is_refused_by_nam
         assert [issue["field"] for issue in answer.json()["complianceIssues"]] == [field]
 
 
+def test_r30_later_runs_find_claims_and_secrets_elsewhere_and_all_else_of_a_volume_stays(
+    served: Served, alice: httpx.Client
+) -> None:
+    claim = {"path": "/data", "existingPvc": True, "claimName": "sets", "readOnly": True}
+    secret = {"secret": "certificates", "mountPath": "/etc/certificates"}
+    storage = {"pvc": [claim], "secretVolume": [secret], "emptyDirVolume": [{"path": "/scratch"}]}
+    with served.client() as admin:
+        body = {"name": f"volumes-{secrets.token_hex(4)}", "kind": "kubernetes"}
+        cluster = admin.post("/api/v1/clusters", json=body).json()["id"]
+    one = made(served, alice, clusterId=cluster, spec={"image": "i", "storage": storage})
+    path = f"/api/v1/workloads/{one}"
+
+    def places() -> tuple[str, str, str | None]:
+        found = alice.get(path).json()["spec"]["storage"]
+        (pvc,), (files,) = found["pvc"], found["secretVolume"]
+        assert (pvc["claimName"], pvc["readOnly"], files["secret"]) == ("sets", True, "certificates")
+        return pvc["path"], files["mountPath"], files.get("defaultMode")
+
+    change = {
+        "storage": {
+            "pvc": [{"mountedAt": "/data", "path": "/sets"}],
+            "secretVolume": [{"mountedAt": "/etc/certificates", "mountPath": "/certificates", "defaultMode": "0400"}],
+        }
+    }
+    answer = alice.patch(path, json=change)
+    assert answer.status_code == 202, answer.text
+    assert "runs that are there keep what they have" in answer.json()["message"]
+    assert places() == ("/sets", "/certificates", "0400")
+    assert "already" in alice.patch(path, json=change).json()["message"]
+    history = alice.get(f"{path}/history", params={"min_seq": answer.headers["X-Log-Sequence"]}).json()["records"]
+    assert any("/data->/sets" in record["message"] for record in history)
+    for storage, field in (
+        ({"pvc": [{"mountedAt": "/nowhere", "path": "/x"}]}, "storage.pvc[0].mountedAt"),
+        ({"pvc": [{"mountedAt": "/sets", "path": "/scratch"}]}, "storage.pvc"),
+        ({"pvc": [{"mountedAt": "/sets", "path": "relative"}]}, "storage.pvc"),
+        ({"secretVolume": [{"mountedAt": "/certificates", "defaultMode": "9999"}]}, "storage.secretVolume"),
+        ({"pvc": [{"mountedAt": "/sets", "path": "/x", "readOnly": False}]}, "storage.pvc[0].readOnly"),
+        ({"nfs": [{"path": "/a"}]}, "storage.nfs"),
+    ):
+        refused = alice.patch(path, json={"storage": storage})
+        assert refused.status_code == 400, refused.text
+        assert [issue["field"] for issue in refused.json()["complianceIssues"]] == [field]
+
+    undone = alice.post(f"{path}/undo", json={"sequence": int(answer.headers["X-Log-Sequence"])})
+    assert undone.status_code == 202, undone.text
+    assert undone.json()["then"]["storage"] == {"pvc": ["/data"], "secretVolume": ["/etc/certificates"]}
+    assert places() == ("/data", "/etc/certificates", None)
+
+
+def test_r30_a_policy_that_locks_claims_holds_them_where_they_are(served: Served, alice: httpx.Client) -> None:
+    with served.client() as admin:
+        project = admin.post("/api/v1/org-unit/projects", json={"name": f"locked-{secrets.token_hex(4)}"}).json()["id"]
+        body = {"name": f"locked-{secrets.token_hex(4)}", "kind": "kubernetes"}
+        cluster = admin.post("/api/v1/clusters", json=body).json()["id"]
+        claim = {"path": "/data", "existingPvc": True, "claimName": "sets"}
+        asked = served.training(projectId=project, clusterId=cluster, spec={"image": "i", "storage": {"pvc": [claim]}})
+        one = admin.post("/api/v1/workloads/trainings", json=asked).json()["workloadId"]
+        policy = {"defaults": {}, "rules": {"storage": {"pvc": {"canAdd": False}}}}
+        put = admin.put(f"/api/v1/policies/trainings?scope=project&projectId={project}", json=policy)
+        assert put.status_code in {200, 202}, put.text
+        change = {"storage": {"pvc": [{"mountedAt": "/data", "path": "/x"}]}}
+        refused = admin.patch(f"/api/v1/workloads/{one}", json=change)
+    assert refused.status_code == 400, refused.text
+    assert [(issue["field"], issue["rule"]) for issue in refused.json()["complianceIssues"]] == [
+        ("storage.pvc", "canAdd")
+    ]
+
+
 def transfer(client: httpx.Client, workload_id: str, owner: str) -> httpx.Response:
     return client.post(f"/api/v1/workloads/{workload_id}/transfer", json={"owner": owner})
 

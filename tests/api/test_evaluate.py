@@ -1,12 +1,21 @@
 """`:evaluate`: what a submission would be, by the code that submits. Requirement rows: S014, S021, S083."""
 
+import asyncio
 import random
+import threading
 from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 import httpx
 import pytest
 
+from services.runtime.log.folding import follow_into
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.nats.connection import connect
+from services.runtime.process.settings import Settings
+from services.scheduler.fold import SchedulingState
+from services.scheduler.service import Answering
 from tests.support.api import Served
 from tests.support.requests import POLICY_DEFAULTS, agree, evaluated
 
@@ -113,3 +122,58 @@ def test_whoever_may_not_submit_there_evaluates_nothing(admin: httpx.Client, ser
 def test_what_evaluates_well_is_accepted_and_nothing_else(admin: httpx.Client, served: Served) -> None:
     """Sixty requests under three policies; tests/faults/test_evaluate.py takes ten thousand."""
     agree(admin, served, random.Random(SEED), policies=3, requests=20)
+
+
+@contextmanager
+def a_scheduler_that_answers(settings: Settings) -> Iterator[None]:
+    """With the log as it is now; it places nothing."""
+    ready, loop = threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def answer() -> None:
+        nc = await connect(settings, "scheduler")
+        store, answering = JetStreamEventStore(nc), Answering(nc)
+        fold, last = SchedulingState(), await store.last_seq()
+        async with aclosing(follow_into(store, fold, on_standing=lambda _: None, idle_seconds=0.1)) as follower:
+            async for _ in follower:
+                if fold.seq >= last:
+                    break
+        answering.fold = fold
+        await answering.start()
+        await nc.flush()
+        ready.set()
+        await stop.wait()
+        await nc.close()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(answer(),))
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(20)
+        loop.close()
+
+
+def test_the_scheduler_is_asked_where_it_would_run_and_nobody_waits_for_one_that_is_away(
+    admin: httpx.Client, served: Served
+) -> None:
+    asked = served.training(name="outlook") | {"spec": {"image": "i"}}
+
+    def outlook(**query: str) -> Json:
+        answer = admin.post(f"{TRAININGS}:evaluate", json=asked, params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    assert "placement" not in outlook()
+    away = outlook(placement="true")["placement"]
+    assert (away["outcome"], away["placed"], away["reason"]) == ("unknown", [], None)
+    assert "did not answer" in away["message"]
+    with a_scheduler_that_answers(served.settings):
+        found = outlook(placement="true")["placement"]
+        # No agent of the cluster reports.
+        assert (found["outcome"], found["waitingPods"], found["reason"]) == ("waits", 1, "cluster_disconnected")
+        assert found["message"]
+        asked["spec"] = {"image": "i", "completions": 0}
+        assert "placement" not in outlook(placement="true"), "what is refused runs nowhere"

@@ -9,6 +9,7 @@ from events.cluster import Cluster, ClusterKind
 from events.workload.fields.creation import Creation, DistributedCreation, WorkspaceCreation
 from events.workload.kinds import KINDS
 from events.workload.kinds.distributed import shown_master
+from events.workload.spec import beside_with_defaults
 from services.api.check import FaultyCreation, check_creation
 from services.api.rules import check_placed
 
@@ -22,6 +23,10 @@ def distributed(*, framework: str = "PyTorch", spec: dict[str, Any] | None = Non
     return body(spec={"distributedFramework": framework, **(spec or {})}, **more)
 
 
+def mpi(**spec: Any) -> dict[str, Any]:
+    return distributed(framework="MPI", spec=spec, masterSpec={"image": "m", "command": "mpirun train"})
+
+
 def faults(creation: type[Creation], data: dict[str, Any]) -> list[tuple[str, str | None]]:
     checked = check_creation(creation, data)
     assert isinstance(checked, FaultyCreation), f"taken: {checked}"
@@ -32,9 +37,22 @@ def faults(creation: type[Creation], data: dict[str, Any]) -> list[tuple[str, st
     ("data", "expected"),
     [
         (body(), [("spec.distributedFramework", "required")]),
-        (distributed(framework="MPI"), [("spec.distributedFramework", "options")]),
+        (distributed(framework="Spark"), [("spec.distributedFramework", "options")]),
         (distributed(spec={"completions": 2}), [("spec.completions", None)]),
-        (distributed(spec={"slotsPerWorker": 8}), [("spec.slotsPerWorker", None)]),
+        (distributed(spec={"slotsPerWorker": 8}), [("spec.slotsPerWorker", "canAdd")]),
+        (
+            distributed(spec={"mpiLauncherCreationPolicy": "AtStartup"}),
+            [("spec.mpiLauncherCreationPolicy", "canAdd")],
+        ),
+        (mpi(slotsPerWorker=0), [("spec.slotsPerWorker", "min")]),
+        (mpi(slotsPerWorker=1025), [("spec.slotsPerWorker", "max")]),
+        (mpi(mpiLauncherCreationPolicy="Never"), [("spec.mpiLauncherCreationPolicy", "options")]),
+        (mpi(minReplicas=1), [("spec.minReplicas", "canAdd")]),
+        (mpi(sshAuthMountPath="/root/.ssh"), [("spec.sshAuthMountPath", None)]),
+        (mpi(command="/usr/bin/mpirun -n 2 train"), [("spec.command", None)]),
+        (mpi(args="mpiexec"), [("spec.args", None)]),
+        (mpi(storage={"emptyDirVolume": [{"path": "/etc/mpi/"}]}), [("spec.storage.emptyDirVolume[0].path", "locked")]),
+        (distributed(framework="MPI", masterSpecSameAsWorker=False), [("masterSpecSameAsWorker", "options")]),
         (distributed(spec={"numWorkers": 0}), [("spec.numWorkers", "min")]),
         (distributed(spec={"numWorkers": 500}), [("spec.numWorkers", "max")]),
         (distributed(spec={"numWorkers": 2, "minReplicas": 3}), [("spec.minReplicas", "max")]),
@@ -95,6 +113,57 @@ def test_what_is_shown_of_a_distributed_training_is_what_was_asked_for() -> None
     again = check_creation(DistributedCreation, body(spec=msgspec.to_builtins(kind.shown(spec, found))))
     assert isinstance(again, DistributedCreation)
     assert again.spec == checked.spec
+
+
+def test_what_mpi_has_by_default_is_written_out_and_taken_again() -> None:
+    checked = check_creation(DistributedCreation, mpi())
+    assert isinstance(checked, DistributedCreation)
+    kind, (spec, found) = KINDS["Distributed"], checked.order()
+    shown = msgspec.to_builtins(kind.shown(kind.with_defaults(spec), beside_with_defaults(found)))
+    assert (shown["slotsPerWorker"], shown["mpiLauncherCreationPolicy"]) == (1, "AtStartup")
+    assert isinstance(check_creation(DistributedCreation, body(spec=shown)), DistributedCreation)
+
+
+@pytest.mark.parametrize(
+    ("kind", "master", "fields"),
+    [
+        ("local", {"command": "mpirun x"}, set()),
+        ("local", {"args": "x"}, set()),
+        ("local", {}, {"masterSpec.command"}),
+        ("local", None, {"masterSpec"}),
+        ("kubernetes", {}, set()),
+        ("kubernetes", None, set()),
+        ("simulated", None, set()),
+    ],
+)
+def test_a_launcher_says_what_it_runs_where_no_image_says_it(
+    kind: ClusterKind, master: dict[str, Any] | None, fields: set[str]
+) -> None:
+    """A worker needs no command: it waits for the launcher."""
+    given = distributed(framework="MPI", masterSpec=master if master is None else {"image": "m", **master})
+    checked = check_creation(DistributedCreation, given)
+    assert isinstance(checked, DistributedCreation)
+    assert {issue.field for issue in check_placed(checked, Cluster(name="c", kind=kind))} == fields
+
+
+@pytest.mark.parametrize(
+    ("kind", "locked"),
+    [
+        ("local", {"HYDRA_HOST_FILE", "OMPI_MCA_plm_rsh_agent"}),
+        ("kubernetes", {"HYDRA_HOST_FILE"}),
+        ("simulated", set()),
+    ],
+)
+def test_variables_of_mpi_that_muster_only_suggests_are_the_workloads_to_set(
+    kind: ClusterKind, locked: set[str]
+) -> None:
+    names = ("HYDRA_HOST_FILE", "OMPI_MCA_plm_rsh_agent", "OMPI_MCA_plm_rsh_args", "OMPI_MCA_btl")
+    checked = check_creation(
+        DistributedCreation, mpi(environmentVariables=[{"name": name, "value": "x"} for name in names])
+    )
+    assert isinstance(checked, DistributedCreation)
+    found = {issue.field for issue in check_placed(checked, Cluster(name="c", kind=kind))}
+    assert found == {f"spec.environmentVariables[{names.index(name)}].name" for name in locked}
 
 
 @pytest.mark.parametrize("kind", ["local", "kubernetes", "simulated"])

@@ -441,3 +441,115 @@ def test_items_of_a_batch_are_held_to_policies(admin: httpx.Client, served: Serv
 
 def seen(answer: httpx.Response) -> Json:
     return {"min_seq": answer.headers["x-log-sequence"]} if "x-log-sequence" in answer.headers else {}
+
+
+# -- imposed data sources ------------------------------------------------------------------------------------------
+
+SOURCES = f"{V1}/asset/datasource"
+
+
+def source(admin: httpx.Client, kind: str, spec: dict[str, Any], **meta: Any) -> tuple[str, str]:
+    """(id, name)."""
+    name = f"imposed-{secrets.token_hex(4)}"
+    made = admin.post(f"{SOURCES}/{kind}", json={"meta": {"name": name, "scope": "tenant"} | meta, "spec": spec})
+    assert made.status_code == 202, made.text
+    return made.json()["meta"]["id"], name
+
+
+@pytest.fixture
+def place(admin: httpx.Client) -> str:
+    made = admin.post(f"{V1}/org-unit/projects", json={"name": f"imposed-{secrets.token_hex(4)}"})
+    assert made.status_code == 202, made.text
+    return made.json()["id"]
+
+
+def impose(admin: httpx.Client, place: str, *ids: str, kind: str = "trainings", **more: Any) -> httpx.Response:
+    query = {"scope": "project", "projectId": place}
+    return admin.put(f"{V1}/policies/{kind}", params=query, json={"imposedAssets": [*ids], **more})
+
+
+def faults_of(answer: httpx.Response) -> list[tuple[str, str | None]]:
+    assert answer.status_code == 400, answer.text
+    return [(issue["field"], issue.get("rule")) for issue in answer.json()["complianceIssues"]]
+
+
+def test_every_workload_has_them_and_no_request_drops_or_changes_one(
+    served: Served, admin: httpx.Client, place: str
+) -> None:
+    corpus, name = source(admin, "pvc", {"existingPvc": True, "claimName": "corpus", "path": "/corpus"})
+    answer = impose(admin, place, corpus)
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["imposedAssets"] == [corpus]
+
+    def submitted(*volumes: dict[str, Any], **more: Any) -> httpx.Response:
+        asked = served.training(name=f"w-{secrets.token_hex(4)}", projectId=place) | more
+        asked["spec"] = {"image": "i", "storage": {"pvc": [*volumes]}}
+        return admin.post(f"{V1}/workloads/trainings", json=asked)
+
+    claim = {"name": name, "path": "/corpus", "existingPvc": True, "claimName": "corpus"}
+    for made in (submitted(), submitted(claim), submitted(assets={"datasourceIds": [corpus]})):
+        assert made.status_code == 202, made.text
+        path = f"{V1}/workloads/{made.json()['workloadId']}"
+        found = admin.get(path, params={"explain": "true"}).json()
+        (volume,) = found["spec"]["storage"]["pvc"]
+        assert (volume["name"], volume["path"], volume["claimName"]) == (name, "/corpus", "corpus")
+        assert found["dataSources"] == [f"{name}=pvc"]
+    assert admin.get(path, params={"explain": "true"}).json()["setBy"]["spec.storage.pvc[0]"] != "request"
+    told = submitted().json()["workloadId"]
+    explained = admin.get(f"{V1}/workloads/{told}", params={"explain": "true"}).json()["setBy"]
+    assert explained["spec.storage.pvc[0]"] == "project policy"
+    for volume in (
+        {"path": "/corpus", "exclude": True},
+        {"name": name, "exclude": True},
+        {"name": "mine", "path": "/corpus", "existingPvc": True, "claimName": "mine"},
+    ):
+        assert faults_of(submitted(volume)) == [("spec.storage.pvc[0]", "locked")]
+
+    assert admin.delete(f"{SOURCES}/pvc/{corpus}").status_code == 202
+    refused = submitted()
+    assert faults_of(refused) == [("projectId", None)]
+    assert "which was deleted" in refused.text
+    assert impose(admin, place).status_code == 202
+    assert submitted().status_code == 202
+
+
+def test_a_data_source_of_a_cluster_is_imposed_there_alone(served: Served, admin: httpx.Client, place: str) -> None:
+    made = admin.post(f"{V1}/clusters", json={"name": f"imposed-{secrets.token_hex(4)}", "kind": "kubernetes"})
+    other = made.json()["id"]
+    there, name = source(
+        admin, "nfs", {"server": "nfs", "path": "/e", "mountPath": "/e"}, scope="cluster", clusterId=other
+    )
+    assert impose(admin, place, there).status_code == 202
+    for cluster, expected in ((other, [name]), (served.cluster, [])):
+        asked = served.training(projectId=place, clusterId=cluster)
+        asked["spec"] = {"image": "i"}
+        found = admin.post(f"{V1}/workloads/trainings:evaluate", json=asked).json()
+        assert found["accepted"], found["issues"]
+        volumes = [one["value"] for one in found["fields"] if one["field"].startswith("spec.storage.nfs[")]
+        assert [volume["name"] for volume in volumes] == expected
+
+
+def test_what_cannot_be_imposed_is_refused_by_name(served: Served, admin: httpx.Client, place: str) -> None:
+    spec = {"mountPath": "/e", "path": "/e", "server": "nfs"}
+    nfs, name = source(admin, "nfs", spec)
+    same, _ = source(admin, "nfs", spec)
+    foreign, _ = source(admin, "nfs", spec, scope="project", projectId=served.made["project"])
+    compute = admin.post(
+        f"{V1}/asset/compute", json={"meta": {"name": f"c-{secrets.token_hex(4)}", "scope": "tenant"}, "spec": {}}
+    ).json()["meta"]["id"]
+    never = "00000000-0000-8000-8000-000000000000"
+    for ids in ((never,), (compute,), (foreign,)):
+        assert faults_of(impose(admin, place, *ids)) == [("imposedAssets[0]", None)]
+    assert faults_of(impose(admin, place, nfs, same)) == [("imposedAssets[1]", None)]
+    assert faults_of(impose(admin, place, nfs, kind="inferences")) == [("imposedAssets[0]", None)]
+    assert faults_of(impose(admin, place, *[nfs] * 11))[0][0] == "imposedAssets"
+    blocked = {"rules": {"storage": {"nfs": {"canAdd": False}}}}
+    assert impose(admin, place, nfs, **blocked).status_code == 202
+    rehearsed = admin.post(
+        f"{V1}/policies/trainings:rehearse",
+        params={"scope": "project", "projectId": place},
+        json={"imposedAssets": [nfs]},
+    )
+    assert rehearsed.status_code == 200, rehearsed.text
+    assert any("imposed" in gap for gap in rehearsed.json()["gaps"])
+    assert name

@@ -34,6 +34,26 @@ def test_each_framework_has_a_submit_of_its_own(
     assert "masterSpec" not in sent(distributed, "distributed")
 
 
+def test_an_mpi_launcher_is_given_by_the_masters_flags_and_workers_need_no_command(
+    distributed: ShapeServer, muster: Any
+) -> None:
+    flags = ("--workers", "2", "--slots-per-worker", "4", "--mpi-launcher-creation-policy", "WaitForWorkersReady")
+    launcher = ("--master-command", "mpirun -n 8 train", "--master-gpu-devices-request", "0")
+    ran = muster("training", "mpi", "submit", "hello", "-i", "a", "-g", "4", *flags, *launcher)
+    assert ran.code == 0, ran.err
+    request = sent(distributed, "distributed")
+    spec = {name: value for name, value in request["spec"].items() if name != "compute"}
+    assert spec == {
+        "image": "a",
+        "distributedFramework": "MPI",
+        "numWorkers": 2,
+        "slotsPerWorker": 4,
+        "mpiLauncherCreationPolicy": "WaitForWorkersReady",
+    }
+    compute = {"gpuDevicesRequest": 0}
+    assert request["masterSpec"] == {"image": "a", "command": "mpirun -n 8 train", "compute": compute}
+
+
 def test_a_masters_flags_say_only_what_is_otherwise(distributed: ShapeServer, muster: Any) -> None:
     flags = ("--master-gpu-devices-request", "0", "--master-image", "m", "--master-environment", "A=1")
     ran = muster("training", "pytorch", "submit", "hello", "-i", "a", "-g", "8", *flags, "--", "x")

@@ -55,14 +55,6 @@ def test_a_command_that_is_not_there_leads_to_the_nearest(muster: Any, typed: st
     assert meant(ran.err) == line
 
 
-@pytest.mark.parametrize("typed", ["exec hello", "training bash hello", "workload port-forward hello 80"])
-def test_a_way_into_pods_that_there_is_not_is_told_so(muster: Any, typed: str) -> None:
-    ran = muster(*typed.split())
-    assert ran.code == ExitCode.USAGE
-    assert "Muster opens no way into pods yet" in ran.err
-    assert "kubectl exec" in ran.err
-
-
 @pytest.mark.parametrize("typed", ["node drain vm", "node rm vm", "user delete ann", "events rm 7"])
 def test_no_hint_changes_something_of_another_kind(muster: Any, typed: str) -> None:
     ran = muster(*typed.split())

@@ -30,6 +30,8 @@ def counted(project: dict[int, int] | None = None, user: dict[int, int] | None =
         pytest.param(counted({5: 900}), 100, (), "", 0, id="up to the limit"),
         pytest.param(counted({5: 900}), 101, (), PROJECT, 55 * 60, id="beyond it"),
         pytest.param(counted({60: 900}), 101, (), "", 0, id="an hour later"),
+        pytest.param(counted({-1: 900}), 101, (), PROJECT, 61 * 60, id="by a clock that is a little ahead"),
+        pytest.param(counted({-3: 900, -60 * 24 * 365: 900}), 101, (), "", 0, id="by a clock that was wrong"),
         pytest.param(
             counted({40: 500, 5: 400}),
             101,

@@ -63,6 +63,27 @@ def lines(api: Api, found: dict[str, Any]) -> list[str]:
     return api.logs(found["workloadId"]).strip().splitlines()
 
 
+def test_an_mpi_launcher_starts_processes_in_all_its_workers(stack: Stack, api: Api) -> None:
+    """The example, whose launcher waits for its workers and does as `mpirun` does."""
+    folder = ("--code", str(EXAMPLES / "mpi"))
+    told = stack.muster(
+        "training", "mpi", "submit", "-f", str(EXAMPLES / "mpi.yaml"), *folder, "--wait", "--timeout", "60s"
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    found = made(api, "ring")
+    assert (found["spec"]["slotsPerWorker"], found["spec"]["mpiLauncherCreationPolicy"]) == (2, "WaitForWorkersReady")
+    said = lines(api, found)
+    for rank in range(6):
+        assert any(line.endswith(f"rank {rank} of 6 on worker-{rank // 2}: the sum is 21") for line in said), said
+    assert any(line.endswith("launcher: 6 processes on 3 workers ended with [0]") for line in said)
+    begun = sorted(
+        (record["sequence"], record["message"])
+        for record in api.history(found["workloadId"])
+        if record["type"] == "PodRunning"
+    )
+    assert "master" in begun[-1][1], "the launcher began after all workers"
+
+
 def test_a_rank_that_fails_is_run_again_with_the_same_rank(stack: Stack, api: Api) -> None:
     script = (
         "import os; again = int(os.environ['MUSTER_RUN']) > 1; print('rank', os.environ['RANK'], 'again' * again); "

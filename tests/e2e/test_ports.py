@@ -2,7 +2,12 @@
 
 import contextlib
 import json
+import os
+import select
+import signal
 import socket
+import subprocess
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,3 +118,96 @@ def _some_node_port() -> socket.socket:
 def _domain(stack: Stack) -> str:
     """Where this one's proxy is."""
     return f"http://localhost:{json.loads((stack.data_dir / 'ports.json').read_text())['proxy']}"
+
+
+ECHO = """
+import os, socket, sys
+server = socket.create_server(("127.0.0.1", int(os.environ["MUSTER_PORT_7000"])))
+print("ready", flush=True)
+while True:
+    connection, _ = server.accept()
+    while data := connection.recv(65536):
+        print("heard", len(data), flush=True)
+        connection.sendall(data[::-1])
+    connection.close()
+"""
+
+
+def begun(stack: Stack, *words: str, **streams: Any) -> subprocess.Popen[bytes]:
+    """One that goes on, beside the test."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [stack.python, "-P", "-m", "muster.cli.main", *words]
+    return subprocess.Popen(command, env=stack.environment, start_new_session=True, **pipes | streams)
+
+
+def _echoed(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as there:
+        there.sendall(b"abc")
+        there.shutdown(socket.SHUT_WR)
+        return there.makefile("rb").read()
+
+
+def test_a_command_a_shell_an_attachment_and_a_port_lead_into_a_pod_and_the_history_tells_who(
+    stack: Stack, api: Api
+) -> None:
+    """What is typed and written goes through whole; exit codes are passed on; a terminal is one, and is set back."""
+    submit = (
+        "workspace",
+        "submit",
+        "inside",
+        "-i",
+        "x",
+        "--port",
+        "container=7000,service-type=ClusterIP",
+        "--command",
+        "--wait=running",
+    )
+    told = stack.muster(*submit, "--", "python3", "-c", ECHO)
+    assert told.returncode == 0, told.stderr
+    workload = served(api, "inside")
+
+    blob = bytes(range(256)) * 2000
+    with begun(stack, "exec", "inside", "-i", "--", "sh", "-c", "cat; echo over >&2; exit 7") as ran:
+        out, err = ran.communicate(blob, timeout=60)
+    assert (ran.returncode, out == blob, err) == (7, True, b"over\n")
+    assert stack.muster("exec", "inside", "--", "no-such-program").returncode == 127
+    assert stack.muster("exec", "inside", "--pod", "main-1", "--", "true").returncode == 6
+
+    ours, its = os.openpty()
+    before = termios.tcgetattr(its)
+    with begun(stack, "bash", "inside", stdin=its, stdout=its, stderr=its) as shell:
+        os.write(ours, b"tty && stty size && echo $MUSTER_WORKLOAD_NAME; exit 3\n")
+        assert shell.wait(60) == 3
+    written = os.read(ours, 65536)
+    assert (b"/dev/pts/" in written, b"inside\r\n" in written) == (True, True), written
+    assert termios.tcgetattr(its) == before
+    os.close(ours)
+    os.close(its)
+
+    attached = begun(stack, "attach", "inside")
+    forwarding = begun(stack, "port-forward", "inside", ":7000", stderr=subprocess.PIPE)
+    with attached, forwarding:
+        assert forwarding.stderr is not None
+        line = forwarding.stderr.readline().decode()
+        assert line.endswith("leads to port 7000 of main-0\n")
+        here = int(line.split()[0].rpartition(":")[2])
+        assert attached.stdout is not None
+        # Until whoever is attached sees it: that session opens beside this one.
+        until(lambda: (_echoed(here) == b"cba" and select.select([attached.stdout], [], [], 0.5)[0]) or None, 60)
+        assert attached.stdout.readline() == b"heard 3\n"
+        forwarding.send_signal(signal.SIGINT)
+        assert forwarding.wait(20) == 130
+        assert stack.muster("workspace", "delete", "inside").returncode == 0
+        attached.wait(60)
+
+    def closed() -> list[dict[str, Any]] | None:
+        events = api.get(f"/workloads/{workload}/history", limit=200)["records"]
+        opened = [one for one in events if one["type"] == "SessionOpened"]
+        ended = [one for one in events if one["type"] == "SessionClosed"]
+        return [*opened, *ended] if len(opened) == len(ended) == 5 else None
+
+    told = "\n".join(one["message"] for one in until(closed, 30))
+    assert "runs 'bash' in run 1 of pod main-0 with a terminal" in told
+    assert "reaches port 7000 of run 1 of pod main-0" in told
+    assert "is over with exit code 7 (ended); 500Ki in, 500Ki out" in told
+    assert all(words in told for words in ("runs 'no-such-program'", "is attached to", "(command not found)"))

@@ -115,10 +115,11 @@ def test_no_example_is_forgotten_here() -> None:
         "credential",
         "private",
         "with-credential",
-        # These three run in test_kinds.py.
+        # These four run in test_kinds.py.
         "workspace",
         "distributed",
         "all-reduce",
+        "mpi",
         # And these in test_inference.py and test_ports.py.
         "inference",
         "served",

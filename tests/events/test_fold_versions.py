@@ -17,12 +17,12 @@ KNOWN: Final = {
     "hours": (1, "3e43f81ae15d"),
     "log": (1, "a5444f9f85d0"),
     "node": (5, "ac25318640a9"),
-    "policy": (2, "1866bdd06ed9"),
+    "policy": (3, "e50a43252122"),
     "prices": (1, "8fcf2c5d2bd8"),
     "project": (9, "819307d1e923"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (12, "361c7b60475f"),
+    "workload": (14, "8dc77ea50c50"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 

@@ -8,8 +8,10 @@ import pytest
 from events.workload.fields.distribution import DistributedFramework, Distribution
 from events.workload.kinds import KINDS
 from events.workload.kinds.distributed import growth_ahead
+from events.workload.mpi import Mpi, hostfile, machinefile
+from events.workload.mpi import variables as mpi_variables
 from events.workload.pod_sets import PodSet
-from events.workload.rendezvous import variables, with_addresses
+from events.workload.rendezvous import names, variables, with_addresses
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
 
 
@@ -110,3 +112,31 @@ def test_jax_finds_its_coordinator() -> None:
         "JAX_NUM_PROCESSES": "2",
         "JAX_PROCESS_ID": "1",
     }
+
+
+def test_an_mpi_launcher_is_told_of_its_workers_and_may_wait_for_them() -> None:
+    master, worker = sets_of("MPI", slots_per_worker=4, mpi_launcher_creation_policy="WaitForWorkersReady")
+    assert [made.peers and made.peers.mpi for made in (master, worker)] == [
+        Mpi(role="launcher", workers=2, slots=4),
+        Mpi(role="worker", workers=2, slots=4),
+    ]
+    assert (master.starts_after, worker.starts_after) == ("worker", "")
+    assert found(master, 0) == found(worker, 0) == {}, "its variables name files, which only the agent knows"
+    for policy in (None, "AtStartup"):
+        assert {made.starts_after for made in sets_of("MPI", mpi_launcher_creation_policy=policy)} == {""}
+
+
+def test_each_mpi_reads_its_own_variables_and_form_of_the_host_file() -> None:
+    hosts = ["worker-0.s", "worker-1.s"]
+    assert hostfile(hosts, 2) == "worker-0.s slots=2\nworker-1.s slots=2\n"
+    assert machinefile(hosts, 2) == "worker-0.s:2\nworker-1.s:2\n"
+    said = mpi_variables(Mpi(role="launcher", workers=2, slots=2), "/etc/mpi")
+    files = {name: value for name, value in said.items() if value.startswith("/etc/mpi/")}
+    assert files == {
+        "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
+        "PRTE_MCA_prte_default_hostfile": "/etc/mpi/hostfile",
+        "HYDRA_HOST_FILE": "/etc/mpi/machinefile",
+        "I_MPI_HYDRA_HOST_FILE": "/etc/mpi/machinefile",
+    }
+    assert mpi_variables(Mpi(role="worker", workers=2, slots=2), "/etc/mpi") == {"K_MPI_JOB_ROLE": "worker"}
+    assert names("MPI") == set(said)

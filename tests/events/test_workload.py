@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from events.phases import TRANSITIONS, UNBUILT_PHASES, DesiredPhase, Phase, PodPhase
+from events.phases import FINISHED, PODS_RUN_AGAIN, TRANSITIONS, UNBUILT_PHASES, DesiredPhase, Phase, PodPhase
 from events.workload.commands import (
     Changeable,
     ChangeWorkload,
@@ -22,6 +22,7 @@ from events.workload.commands import (
 )
 from events.workload.decide import final_name, retry_wait
 from events.workload.fields.metadata import Label
+from events.workload.fields.storage import EmptyDirVolume, PvcVolume, SecretVolume, StorageSpec
 from events.workload.pod import PodAddress, PodRef, PortAddress
 from events.workload.state import (
     bindable,
@@ -55,8 +56,8 @@ def _report(kind: PodFactKind, pod: PodRef | None = None, **more: Any) -> Report
     return report(fact(kind, pod, **more))
 
 
-def running() -> Story:
-    return Story().created().bound().saw(fact("starting"), fact("running"))
+def running(**spec: object) -> Story:
+    return Story().created(**spec).bound().saw(fact("starting"), fact("running"))
 
 
 def completed(**spec: object) -> Story:
@@ -427,6 +428,31 @@ def test_a_priority_of_what_has_ended_would_do_nothing_and_is_refused() -> None:
     assert names(story.when(later)) == ["WorkloadChanged"]
 
 
+def test_r30_of_volumes_only_paths_and_rights_of_files_change_and_not_once_it_has_ended() -> None:
+    claim, secret = (
+        PvcVolume(path="/data", existing_pvc=True, claim_name="c"),
+        SecretVolume(secret="s", mount_path="/s"),
+    )
+    before = StorageSpec(pvc=(claim,), secret_volume=(secret,))
+    story = running(storage=before)
+    elsewhere = replace(before, pvc=(replace(claim, path="/x"),), secret_volume=(replace(secret, default_mode="0400"),))
+    for other in (
+        replace(elsewhere, pvc=(replace(claim, claim_name="d"),)),
+        replace(elsewhere, pvc=()),
+        replace(elsewhere, empty_dir_volume=(EmptyDirVolume(path="/e"),)),
+    ):
+        refusal = story.refused(ChangeWorkload(workload_id=ID, storage=other))
+        assert (refusal.code, refusal.field) == ("volumes_fixed", "storage")
+    assert names(story.when(ChangeWorkload(workload_id=ID, storage=elsewhere))) == ["WorkloadChanged"]
+    assert story.state.spec.storage == elsewhere
+    assert story.when(ChangeWorkload(workload_id=ID, storage=elsewhere)) == ()
+    back = undoing("WorkloadChanged", made=Changeable(storage=elsewhere), before=Changeable(storage=before))
+    assert names(story.when(back)) == ["ActUndone", "WorkloadChanged"]
+    assert story.state.spec.storage == before
+    over = completed()
+    assert over.refused(ChangeWorkload(workload_id=over.state.workload_id, storage=before)).code == "workload_finished"
+
+
 @pytest.mark.parametrize("command", [SUSPEND, RESUME])
 def test_what_has_ended_or_is_deleted_can_neither_be_suspended_nor_resumed(command: object) -> None:
     assert completed().refused(command).code == "workload_finished"
@@ -626,4 +652,46 @@ def test_tokens_of_one_name_only_rise() -> None:
 def test_a_phase_is_either_entered_by_something_or_told_as_not_built_yet() -> None:
     """S094."""
     entered = {after for followers in TRANSITIONS.values() for after in followers} | {Phase.CREATING}
-    assert set(Phase) - entered == UNBUILT_PHASES.keys()
+    assert entered == set(Phase) == TRANSITIONS.keys()
+    assert {Phase.UPDATING, Phase.TERMINATING} == UNBUILT_PHASES.keys()
+    assert all(TRANSITIONS[phase] & FINISHED for phase in UNBUILT_PHASES)
+
+
+def test_it_is_degraded_while_some_pods_run_and_others_are_to_run_again() -> None:
+    """S094: entered from Running, and left to Running, Completed and Failed, or as every other phase is."""
+
+    def two(**spec: object) -> Story:
+        story = Story().created(completions=2, parallelism=2, **spec)
+        story.when(PlacePods(workload_id=ID, placements=(placement(ref(0)), placement(ref(1)))))
+        return story.saw(fact("running", ref(0)), fact("running", ref(1)))
+
+    def lame(**spec: object) -> Story:
+        story = two(**spec).saw(fact("failed", ref(0), exit_code=1))
+        told = "1 of its pods ended, and is to run again; the others run"
+        assert (story.state.phase, story.state.reason, story.state.message) == (Phase.DEGRADED, PODS_RUN_AGAIN, told)
+        return story
+
+    story = lame()
+    story.when(PlacePods(workload_id=ID, placements=(placement(ref(0, try_=1)),)), context(now=at(5)))
+    assert story.state.phase is Phase.DEGRADED
+    story.saw(fact("starting", ref(0, try_=1)))
+    assert story.state.phase is Phase.DEGRADED
+    story.saw(fact("running", ref(0, try_=1)))
+    assert (story.state.phase, story.state.reason, story.state.message) == (Phase.RUNNING, "", "")
+    story.saw(fact("succeeded", ref(0, try_=1)), fact("succeeded", ref(1)))
+    assert story.state.phase is Phase.COMPLETED
+    assert lame(backoff_limit=1).saw(fact("failed", ref(1), exit_code=1)).state.phase is Phase.FAILED
+    assert lame().saw(fact("unreachable", ref(1))).state.phase is Phase.UNKNOWN
+    assert lame().saw(fact("unreachable", ref(1)), fact("running", ref(1))).state.phase is Phase.DEGRADED
+    assert lame().saw(fact("interrupted", ref(1))).state.phase is Phase.PENDING
+    suspended = lame()
+    suspended.when(SUSPEND)
+    assert suspended.state.phase is Phase.STOPPING
+    suspended.saw(fact("stopped", ref(1)))
+    suspended.when(RESUME)
+    attempt = {"attempt": 2}
+    suspended.when(PlacePods(workload_id=ID, placements=(placement(ref(0, **attempt)),)))
+    assert suspended.saw(fact("running", ref(0, **attempt))).state.phase is Phase.RUNNING
+    deleted = lame()
+    deleted.when(DELETE)
+    assert deleted.state.phase is Phase.DELETING

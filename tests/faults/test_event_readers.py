@@ -117,6 +117,14 @@ class Killable:
         self._process.kill()
         self._process.wait()
 
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def end(self) -> None:
+        """Killed, where it has not ended by itself."""
+        if self.runs():
+            self.kill()
+
     def seen(self) -> psutil.Process:
         """As the system shows it."""
         assert self._process is not None

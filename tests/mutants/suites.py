@@ -63,6 +63,7 @@ OWN: Final[tuple[tuple[str, tuple[Stage, ...]], ...]] = (
     ("services.cluster_sync.", (Stage(("tests/cluster_sync",)),)),
     ("services.auto_deletion.", (Stage(("tests/auto_deletion",)),)),
     ("services.autoscaler.", (Stage(("tests/autoscaler",)),)),
+    ("services.proxy.", (Stage(("tests/proxy",)),)),
     ("services.projector.", (Stage(("tests/projector",)),)),
     ("services.runtime.", (Stage(("tests/runtime",)),)),
     ("services.setup.", (Stage(("tests/setup", "tests/runtime/test_streams.py")),)),

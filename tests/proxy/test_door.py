@@ -9,6 +9,7 @@ import httpx
 import msgspec
 import pytest
 
+from events.workload.commands import DeleteWorkload
 from events.workload.fields.connections import ExposedUrl
 from services.proxy import wire
 from tests.proxy.given import CONTAINER, Given, echo, head_of, program, proxy, url
@@ -184,6 +185,29 @@ async def test_a_browser_signs_in_once_with_a_ticket_and_its_cookie_is_good_for_
             assert (await client.post(f"{base}/", headers={"host": host, **cookie, **foreign})).status_code == 403
         navigated = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
         assert (await client.get(f"{base}/", headers={"host": host, **cookie, **navigated})).status_code == 200
+
+
+async def test_who_signed_in_to_a_workload_is_not_signed_in_to_the_next_one_of_its_address() -> None:
+    """It may be somebody else's, and let in others."""
+    given = Given()
+    async with program(echo) as port, proxy(given) as (_, at), httpx.AsyncClient() as client:
+        one = given.workload("one", url(url="http://shared.apps.test:8083", authorized_users=("alice",)))
+        given.world.later(1)
+        two = given.workload("two", url(url="http://shared.apps.test:8083", authorized_users=("bob",)))
+        for key in (one, two):
+            given.runs(key, port)
+        base, host = f"http://127.0.0.1:{at}", given.host(one)
+        told = await client.post(f"{base}/.muster/sign-in", headers={"host": host, **ALICE})
+        path = httpx.URL(told.json()["url"]).raw_path.decode()
+        signed_in = await client.get(f"{base}{path}", headers={"host": host})
+        headers = {"host": host, "cookie": signed_in.headers["set-cookie"].partition(";")[0]}
+        client.cookies.clear()
+        assert (await client.get(base, headers=headers)).status_code == 200
+        delete = DeleteWorkload(workload_id=given.world.state("workload", one).workload_id)
+        assert given.world.do("workload", one, delete) is None
+        given.follow()
+        assert (await client.get(base, headers={"host": host, **BOB})).status_code == 200, "it has the address now"
+        assert (await client.get(base, headers=headers)).status_code == 401
 
 
 async def test_a_workload_sets_cookies_for_its_own_host_alone_and_never_ours() -> None:

@@ -111,6 +111,21 @@ def an_inference() -> World:
     return world
 
 
+def a_lame_one() -> World:
+    """Another log: of two pods one fails, and the other runs on."""
+    story = Story()
+    world = story.world
+    key = world.training(
+        "lame", story.project_id, story.cluster_id, TrainingSpec(image="i", completions=2, parallelism=2)
+    )
+    second = PodRef(pod_set="main", index=1, attempt=1, try_=0)
+    world.place([(key, FIRST, story.node, 0), (key, second, story.node, 1)])
+    story.fact(key, FIRST, "running")
+    story.fact(key, second, "running")
+    story.fact(key, second, "failed", exit_code=1, reason="exit_code")
+    return world
+
+
 def _a_budget(story: Story) -> None:
     world, key = story.world, project_key("default")
     period = period_of(world.now)

@@ -21,7 +21,7 @@ from events.workload.commands import PlacePods
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import TrainingSpec
 from tests.projections.happenings import Happenings
-from tests.public.given import an_inference, every_event
+from tests.public.given import a_lame_one, an_inference, every_event
 from tests.support.any_events import Readers, commits
 from tests.support.lives import ALICE, World
 from tests.support.public_events import Everything
@@ -42,7 +42,9 @@ def name_of(message: FeedMessage) -> str:
 @pytest.fixture(scope="module")
 def of_every_event() -> dict[str, FeedMessage]:
     """The last of each type, of the first log that has one."""
-    return {name_of(message): message for world in (an_inference(), every_event()) for message in told(world)}
+    return {
+        name_of(message): message for world in (a_lame_one(), an_inference(), every_event()) for message in told(world)
+    }
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC_EVENTS))

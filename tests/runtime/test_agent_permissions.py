@@ -36,6 +36,7 @@ OWN = (
     "usage.one",
     "recipes.one",
     "_INBOX_api.logs.one.x",
+    "_INBOX_api.exec.one.x",
     call("CONSUMER.CREATE", "WANTED", "agent-one-0", "want.one.>"),
     call("CONSUMER.CREATE", "WANTED", "agent-one-7", "want.one.cluster"),
     call("CONSUMER.MSG.NEXT", "WANTED", "agent-one-0"),
@@ -53,6 +54,8 @@ NOT_ITS_OWN = (
     "want.other.pod.k",
     "agent.one.logs",
     "agent.other.logs",
+    "agent.one.exec",
+    "agent.other.exec",
     "ev.workload.k",
     "ev.node.k",
     "audit.p",
@@ -64,6 +67,7 @@ NOT_ITS_OWN = (
     "muster.servers.jetstream",
     "_INBOX_api.x",
     "_INBOX_api.logs.other.x",
+    "_INBOX_api.exec.other.x",
     "_INBOX_commands.x",
     "_INBOX_agent.x",
     "_INBOX_agent-other.x",
@@ -105,10 +109,12 @@ NOT_ITS_OWN = (
         )
     ),
 )
-HEARD = ("agent.one.logs", "agent.one.recipes", f"{inbox_prefix('agent-one')}.>")
+HEARD = ("agent.one.logs", "agent.one.exec", "agent.one.recipes", f"{inbox_prefix('agent-one')}.>")
 NOT_HEARD = (
     "agent.other.logs",
     "agent.*.logs",
+    "agent.other.exec",
+    "agent.*.exec",
     "agent.other.recipes",
     "agent.*.recipes",
     "recipes.one",
@@ -125,6 +131,7 @@ NOT_HEARD = (
     "_INBOX.>",
     "_INBOX_api.>",
     "_INBOX_api.logs.one.>",
+    "_INBOX_api.exec.one.>",
     "_INBOX_agent-other.>",
     "_R_.>",
     "$JS.>",

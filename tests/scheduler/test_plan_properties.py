@@ -195,6 +195,7 @@ def test_a_fold_kept_along_the_way_equals_one_made_from_what_is_stored(history: 
     restored.restore(
         world.fold.seq,
         {name: dict(chains) for name, chains in world.fold.chains.items()},
+        beside=world.fold.beside(),
     )
     ours, theirs = plan(world.fold.snapshot(world.now)), plan(restored.snapshot(world.now))
     assert {r.reservation.id for r in ours.releases} == {r.reservation.id for r in theirs.releases}

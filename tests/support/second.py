@@ -21,7 +21,9 @@ EACH: Final = (
     "scheduler",
     "cluster_sync",
     "auto_deletion",
+    "autoscaler",
     "projector",
+    "proxy",
     "subscriptions",
     "feed",
     "webhooks",
@@ -41,6 +43,8 @@ class Second:
         self.http_port = free_port()
         """Where it listens, if it is an api."""
         self.health_port = free_port()
+        self.proxy_port = free_port()
+        """Where it listens, if it is a proxy."""
 
     @property
     def url(self) -> str:
@@ -53,6 +57,7 @@ class Second:
             **service_environment(data, data.ports()),
             "MUSTER_HTTP_PORT": str(self.http_port),
             "MUSTER_HEALTH_PORT": str(self.health_port),
+            "MUSTER_PROXY_PORT": str(self.proxy_port),
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

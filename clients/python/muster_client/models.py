@@ -75,6 +75,8 @@ class Evaluation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Everything that is wrong with the request, by its own paths."""
     not_yet_in_force: list[str]
     """Paths of given fields that Muster does not act on yet."""
+    placement: Outlook | None = None
+    """Where it would run, and why it would wait. Only where placement is true, and a submission would be accepted."""
 
 
 class HttpResponse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -539,6 +541,8 @@ class TrainingPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Fields that a training gets where nothing else sets them, as they were given."""
     rules: TrainingSpecFieldRules | None
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: list[str]
+    """Ids of data sources that every workload has."""
 
 
 class TrainingPolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -548,6 +552,8 @@ class TrainingPolicySetting(Model, frozen=True, kw_only=True, rename="camel", om
     """Fields that a training gets where neither a template, assets nor the request set them."""
     rules: TrainingSpecFieldRules | None = None
     """What may be given, in the tree of the fields."""
+    imposed_assets: list[str] | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class DistributedPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -559,6 +565,8 @@ class DistributedPolicy(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Fields that workers and masters get where nothing else sets them, as they were given."""
     rules: DistributedSpecFieldRules | None
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: list[str]
+    """Ids of data sources that every workload has."""
 
 
 class DistributedPolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -568,6 +576,8 @@ class DistributedPolicySetting(Model, frozen=True, kw_only=True, rename="camel",
     """Fields that workers, and a master of its own, get where neither a template, assets nor the request set them."""
     rules: DistributedSpecFieldRules | None = None
     """What may be given, in the tree of the fields; of a master, too."""
+    imposed_assets: list[str] | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class WorkspacePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -579,6 +589,8 @@ class WorkspacePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Fields that a workspace gets where nothing else sets them, as they were given."""
     rules: WorkspaceSpecFieldRules | None
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: list[str]
+    """Ids of data sources that every workload has."""
 
 
 class WorkspacePolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -588,6 +600,8 @@ class WorkspacePolicySetting(Model, frozen=True, kw_only=True, rename="camel", o
     """Fields that a workspace gets where neither a template, assets nor the request set them."""
     rules: WorkspaceSpecFieldRules | None = None
     """What may be given, in the tree of the fields."""
+    imposed_assets: list[str] | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class InferencePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -599,6 +613,8 @@ class InferencePolicy(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Fields that an inference gets where nothing else sets them, as they were given."""
     rules: InferenceSpecFieldRules | None
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: list[str]
+    """Ids of data sources that every workload has."""
 
 
 class InferencePolicySetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -608,6 +624,8 @@ class InferencePolicySetting(Model, frozen=True, kw_only=True, rename="camel", o
     """Fields that an inference gets where neither a template, assets nor the request set them."""
     rules: InferenceSpecFieldRules | None = None
     """What may be given, in the tree of the fields."""
+    imposed_assets: list[str] | None = None
+    """Ids of data sources that every workload has; no request drops or changes one. At most 10."""
 
 
 class Rehearsal(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -904,6 +922,8 @@ class WorkloadChange(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """All labels that it has from then on; an empty list takes them off. Runs that begin later carry them."""
     annotations: list[Annotation] | UnsetType | None = UNSET
     """All annotations, likewise."""
+    storage: MountPaths | UnsetType | None = UNSET
+    """Where runs that begin later find claims and Secrets. Runs that are there keep what they have."""
 
 
 class History(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1931,6 +1951,27 @@ class ComplianceIssue(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """The kind of rule that is broken."""
 
 
+class Outlook(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the scheduler would do with it now, beside everything that waits. Another moment may have another
+    answer.
+    """
+
+    outcome: OutlookOutcome
+    """runs: all pods that begin with it have room. waits: some, or all, wait. never: it cannot be placed as it is,
+    however much becomes free. unknown: the scheduler did not answer, or did not find out.
+    """
+    placed: list[WouldRun]
+    """Where pods would run, at most 100 nodes."""
+    more_nodes: int
+    """Nodes beyond them."""
+    waiting_pods: int
+    """Pods that would wait."""
+    reason: str | None
+    """Code of why they would wait, such as insufficient_gpu."""
+    message: str | None
+    """The same in a sentence, with numbers; or why it is not known."""
+
+
 class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: DistributedSpec."""
 
@@ -2011,8 +2052,8 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2020,6 +2061,12 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2422,8 +2469,8 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2431,6 +2478,12 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2831,8 +2884,8 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -2840,6 +2893,12 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2923,6 +2982,10 @@ class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel"
     """Rules of minReplicas."""
     max_replicas: WholeNumberRules | None = None
     """Rules of maxReplicas."""
+    slots_per_worker: WholeNumberRules | None = None
+    """Rules of slotsPerWorker."""
+    mpi_launcher_creation_policy: TextRules | None = None
+    """Rules of mpiLauncherCreationPolicy."""
     clean_pod_policy: TextRules | None = None
     """Rules of cleanPodPolicy."""
 
@@ -3323,6 +3386,8 @@ class ChangedValues(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """All labels."""
     annotations: list[ChangedMark] | None = None
     """All annotations."""
+    storage: VolumePlaces | None = None
+    """Where pods find its volumes."""
 
 
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3536,8 +3601,8 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     related_urls: list[RelatedUrl] | None = None
     """Addresses elsewhere that are shown with the workload; at most 1000."""
     distributed_framework: Framework | None = None
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -3545,6 +3610,12 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -3579,6 +3650,15 @@ class Annotation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Any text. Default: empty."""
     exclude: bool | None = None
     """Whether to drop the annotation of this name that a template sets."""
+
+
+class MountPaths(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MountPaths."""
+
+    pvc: list[PvcPath] | None = None
+    """Claims that pods are to find elsewhere."""
+    secret_volume: list[SecretPath] | None = None
+    """Secrets likewise, and the rights of their files."""
 
 
 class WorkloadCreatedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4022,6 +4102,48 @@ class WorkloadScaledRecord(Model, frozen=True, kw_only=True, rename="camel", omi
     actor: Actor
     """Who caused it."""
     details: WorkloadScaledData
+
+
+class SessionOpenedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody was let into a pod of it. It is told before the pod's cluster is asked."""
+
+    type: Literal["SessionOpened"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: SessionOpenedData
+
+
+class SessionClosedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A session is over."""
+
+    type: Literal["SessionClosed"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: SessionClosedData
 
 
 class WorkloadDeletionRequestedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4572,6 +4694,22 @@ class WorkloadRunningPublicEvent(Model, frozen=True, kw_only=True, rename="camel
     sequence: str
     previous: str | None = None
     data: WorkloadRunning
+
+
+class WorkloadDegradedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Some of its processes run, and others ended and do not run again yet."""
+
+    type: Literal["muster.WorkloadDegraded.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: WorkloadDegraded
 
 
 class WorkloadUnknownPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5417,6 +5555,21 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Whether to drop the address of this name that a template sets."""
 
 
+class WouldRun(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Pods of one pod set that would get the same node."""
+
+    pod_set: str
+    """Pod set, such as `main`."""
+    node: str
+    """Name of the node."""
+    node_pool: str
+    """The pool of that node."""
+    pods: int
+    """How many of them."""
+    gpus: float
+    """GPUs that they would hold there together."""
+
+
 class ServingPort(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: ServingPort."""
 
@@ -5759,6 +5912,35 @@ class ChangedMark(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Its value."""
 
 
+class VolumePlaces(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where pods find volumes."""
+
+    pvc: list[str]
+    """Paths of its claims, in their order."""
+    secret_volume: list[str]
+    """Mount paths of its Secrets, likewise."""
+
+
+class PvcPath(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PvcPath."""
+
+    mounted_at: str
+    """Where they find it now: `path` of the volume."""
+    path: str
+    """Where runs that begin later find it."""
+
+
+class SecretPath(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: SecretPath."""
+
+    mounted_at: str
+    """Where they find them now: `mountPath` of the volume."""
+    mount_path: str | None = None
+    """Where runs that begin later find them. Default: where they are."""
+    default_mode: str | None = None
+    """Rights of the files in four octal digits, in runs that begin later. Default: as they are."""
+
+
 class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody submitted a workload, and it was accepted."""
 
@@ -5971,6 +6153,10 @@ class WorkloadChangedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """All labels that it has from now on. Runs that begin later carry them."""
     annotations: list[AnnotationData] | None = None
     """All annotations that it has from now on, likewise."""
+    storage: StorageSpecData | None = None
+    """All volumes that it has from now on. Only mount paths of claims and Secrets, and rights of files, differ
+    from before. Runs that begin later have them.
+    """
 
 
 class WorkloadTransferredData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6000,6 +6186,48 @@ class WorkloadScaledData(Model, frozen=True, kw_only=True, rename="camel", omit_
     """`load`, `idle` or `request`."""
     message: str | None = None
     """The load that it was decided by, in a sentence."""
+
+
+class SessionOpenedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Somebody was let into a pod of it. It is told before the pod's cluster is asked."""
+
+    session_id: str
+    """UUID."""
+    kind: SessionOpenedDataKind
+    """`exec`, `attach` or `port-forward`."""
+    pod: PodRefData
+    """The run that they were let into."""
+    at: datetime
+    """When it was decided."""
+    ends_at: datetime
+    """When it is over at the latest."""
+    command: list[str] | None = None
+    """Of `exec`: what is run."""
+    stdin: bool | None = None
+    """Whether something can be typed."""
+    tty: bool | None = None
+    """Whether it has a terminal."""
+    ports: list[int] | None = None
+    """Of `port-forward`: the ports of the container."""
+
+
+class SessionClosedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A session is over."""
+
+    session_id: str
+    """UUID."""
+    at: datetime
+    """When it was over."""
+    reason: str
+    """Code, such as `ended`, `left`, `idle` or `lost` (sessions.md)."""
+    message: str | None = None
+    """The same in a sentence, where there is more to say."""
+    exit_code: int | None = None
+    """Of the command, where it ended."""
+    bytes_in: int | None = None
+    """That went into the pod."""
+    bytes_out: int | None = None
+    """That came out of it."""
 
 
 class WorkloadDeletionRequestedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6310,6 +6538,27 @@ class WorkloadInitializing(Model, frozen=True, kw_only=True, rename="camel", omi
 
 class WorkloadRunning(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """At least one of its processes runs."""
+
+    actor: PublicActor
+    """Who caused it."""
+    workload_id: str
+    """UUID. A name that is used again is another workload."""
+    name: str
+    """Unique among the living workloads of the project."""
+    project_id: str
+    """UUID."""
+    previous_phase: str
+    """The phase before."""
+    reason: str
+    """Code of the reason; empty where the phase says it all."""
+    message: str
+    """The same in a sentence, with numbers."""
+    attempt: int
+    """Counts the runs of the whole workload, from 1."""
+
+
+class WorkloadDegraded(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Some of its processes run, and others ended and do not run again yet."""
 
     actor: PublicActor
     """Who caused it."""
@@ -7372,6 +7621,25 @@ class AnnotationData(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Whether to drop the annotation of this name that a template sets."""
 
 
+class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Volumes of each pod, by their kind."""
+
+    config_map_volume: list[ConfigMapVolume] | None = None
+    """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
+    empty_dir_volume: list[EmptyDirVolume] | None = None
+    """Empty folders, gone with their pod; at most 1000."""
+    git: list[GitVolume] | None = None
+    """Repositories; at most 1000. The image needs git and timeout; on the cluster local, this machine does."""
+    host_path: list[HostPathVolume] | None = None
+    """Folders and files of the node; at most 1000. The project must be privileged."""
+    nfs: list[NfsVolume] | None = None
+    """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
+    pvc: list[PvcVolume] | None = None
+    """Persistent volume claims; at most 1000."""
+    secret_volume: list[SecretVolume] | None = None
+    """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
+
+
 class PublicActor(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Who caused an event, as an id of Muster's own that says nothing about the person."""
 
@@ -7478,8 +7746,8 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Framework, workers, what becomes of pods at the end."""
 
     distributed_framework: Framework
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX or
+    MPI. Mandatory.
     """
     num_workers: int | None = None
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -7487,6 +7755,12 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: int | None = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: int | None = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
+    all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -7612,6 +7886,7 @@ if TYPE_CHECKING:
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
+        "CloseSession",
         "CordonNode",
         "CreateAsset",
         "CreateCredential",
@@ -7637,6 +7912,7 @@ if TYPE_CHECKING:
         "NoteBudgetUse",
         "NoteHours",
         "NoteServiceAccountUse",
+        "OpenSession",
         "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",
@@ -7664,7 +7940,8 @@ if TYPE_CHECKING:
     type CredentialSpecKind = Literal["access-key", "docker-registry", "generic-secret", "ngc-key", "password"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
-    type Framework = Literal["JAX", "PyTorch", "TensorFlow", "XGBoost"]
+    type DistributedSpecMpiLauncherCreationPolicy = Literal["AtStartup", "WaitForWorkersReady"]
+    type Framework = Literal["JAX", "MPI", "PyTorch", "TensorFlow", "XGBoost"]
     type GitSecretRefAuthenticationMethod = Literal["password", "ssh-key"]
     type HappeningAbout = Literal["asset", "cluster", "department", "node", "project", "workload"]
     type HealthStatus = Literal["alarm", "alive", "ready"]
@@ -7676,6 +7953,7 @@ if TYPE_CHECKING:
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
     ]
     type NodeTaintFieldsEffect = Literal["NoExecute", "NoSchedule", "PreferNoSchedule"]
+    type OutlookOutcome = Literal["never", "runs", "unknown", "waits"]
     type Phase = Literal[
         "Completed",
         "Creating",
@@ -7708,6 +7986,7 @@ if TYPE_CHECKING:
         "no_such_node_pool",
         "node_port_taken",
         "node_unreachable",
+        "pods_run_again",
         "project_deleted",
         "quota_too_small",
         "quota_used",
@@ -7725,6 +8004,7 @@ if TYPE_CHECKING:
         | WorkloadPendingPublicEvent
         | WorkloadInitializingPublicEvent
         | WorkloadRunningPublicEvent
+        | WorkloadDegradedPublicEvent
         | WorkloadUnknownPublicEvent
         | WorkloadStoppingPublicEvent
         | WorkloadStoppedPublicEvent
@@ -7780,6 +8060,8 @@ if TYPE_CHECKING:
         | WorkloadTransferredRecord
         | ActUndoneRecord
         | WorkloadScaledRecord
+        | SessionOpenedRecord
+        | SessionClosedRecord
         | WorkloadDeletionRequestedRecord
         | WorkloadDeletedRecord
         | OtherRecord
@@ -7841,6 +8123,7 @@ if TYPE_CHECKING:
     type SecuritySpecSeccompProfileType = Literal["Localhost", "RuntimeDefault", "Unconfined"]
     type SecuritySpecUidGidSource = Literal["custom", "fromIdpToken", "fromTheImage"]
     type ServiceAccountCreationRoleName = Literal["researcher", "viewer"]
+    type SessionOpenedDataKind = Literal["attach", "exec", "port-forward"]
     type SweepSpecCombine = Literal["Product", "Rows"]
     type TolerationEffect = Literal["Any", "NoExecute", "NoSchedule", "PreferNoSchedule"]
     type TolerationOperator = Literal["Equal", "Exists"]
@@ -7878,6 +8161,7 @@ else:
     CredentialSpecKind = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
+    DistributedSpecMpiLauncherCreationPolicy = str
     Framework = str
     GitSecretRefAuthenticationMethod = str
     HappeningAbout = str
@@ -7888,6 +8172,7 @@ else:
     MatchExpressionOperator = str
     MeasurementType = str
     NodeTaintFieldsEffect = str
+    OutlookOutcome = str
     Phase = str
     PhaseReason = str
     PodAffinityType = str
@@ -7905,6 +8190,7 @@ else:
             "muster.WorkloadPending.v1": WorkloadPendingPublicEvent,
             "muster.WorkloadInitializing.v1": WorkloadInitializingPublicEvent,
             "muster.WorkloadRunning.v1": WorkloadRunningPublicEvent,
+            "muster.WorkloadDegraded.v1": WorkloadDegradedPublicEvent,
             "muster.WorkloadUnknown.v1": WorkloadUnknownPublicEvent,
             "muster.WorkloadStopping.v1": WorkloadStoppingPublicEvent,
             "muster.WorkloadStopped.v1": WorkloadStoppedPublicEvent,
@@ -7964,6 +8250,8 @@ else:
             "WorkloadTransferred": WorkloadTransferredRecord,
             "ActUndone": ActUndoneRecord,
             "WorkloadScaled": WorkloadScaledRecord,
+            "SessionOpened": SessionOpenedRecord,
+            "SessionClosed": SessionClosedRecord,
             "WorkloadDeletionRequested": WorkloadDeletionRequestedRecord,
             "WorkloadDeleted": WorkloadDeletedRecord,
         },
@@ -7976,6 +8264,7 @@ else:
     SecuritySpecSeccompProfileType = str
     SecuritySpecUidGidSource = str
     ServiceAccountCreationRoleName = str
+    SessionOpenedDataKind = str
     SweepSpecCombine = str
     TolerationEffect = str
     TolerationOperator = str

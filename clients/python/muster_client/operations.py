@@ -25,9 +25,16 @@ def create_training1(
     )
 
 
-def evaluate_training(body: models.TrainingCreation) -> Request[models.Evaluation]:
-    """Say what a submission of a training would be, and all that is wrong with it. Nothing is stored."""
-    return Request("POST", "/api/v1/workloads/trainings:evaluate", models.Evaluation, body=body)
+def evaluate_training(body: models.TrainingCreation, *, placement: bool | None = None) -> Request[models.Evaluation]:
+    """Say what a submission of a training would be, and all that is wrong with it. Nothing is stored.
+
+    Args:
+        placement: Whether the scheduler is asked, too, where it would run and why it would wait; takes up to a
+            second longer. Default: False.
+    """
+    return Request(
+        "POST", "/api/v1/workloads/trainings:evaluate", models.Evaluation, query=[("placement", placement)], body=body
+    )
 
 
 def get_training(
@@ -121,9 +128,18 @@ def create_distributed(
     )
 
 
-def evaluate_distributed(body: models.DistributedCreation) -> Request[models.Evaluation]:
-    """Say what a submission of a distributed training would be, and all that is wrong with it. Nothing is stored."""
-    return Request("POST", "/api/v1/workloads/distributed:evaluate", models.Evaluation, body=body)
+def evaluate_distributed(
+    body: models.DistributedCreation, *, placement: bool | None = None
+) -> Request[models.Evaluation]:
+    """Say what a submission of a distributed training would be, and all that is wrong with it. Nothing is stored.
+
+    Args:
+        placement: Whether the scheduler is asked, too, where it would run and why it would wait; takes up to a
+            second longer. Default: False.
+    """
+    return Request(
+        "POST", "/api/v1/workloads/distributed:evaluate", models.Evaluation, query=[("placement", placement)], body=body
+    )
 
 
 def get_distributed(
@@ -217,9 +233,16 @@ def create_workspace(
     )
 
 
-def evaluate_workspace(body: models.WorkspaceCreation) -> Request[models.Evaluation]:
-    """Say what a submission of a workspace would be, and all that is wrong with it. Nothing is stored."""
-    return Request("POST", "/api/v1/workloads/workspaces:evaluate", models.Evaluation, body=body)
+def evaluate_workspace(body: models.WorkspaceCreation, *, placement: bool | None = None) -> Request[models.Evaluation]:
+    """Say what a submission of a workspace would be, and all that is wrong with it. Nothing is stored.
+
+    Args:
+        placement: Whether the scheduler is asked, too, where it would run and why it would wait; takes up to a
+            second longer. Default: False.
+    """
+    return Request(
+        "POST", "/api/v1/workloads/workspaces:evaluate", models.Evaluation, query=[("placement", placement)], body=body
+    )
 
 
 def get_workspace(
@@ -313,9 +336,16 @@ def create_inference(
     )
 
 
-def evaluate_inference(body: models.InferenceCreation) -> Request[models.Evaluation]:
-    """Say what a submission of an inference would be, and all that is wrong with it. Nothing is stored."""
-    return Request("POST", "/api/v1/workloads/inferences:evaluate", models.Evaluation, body=body)
+def evaluate_inference(body: models.InferenceCreation, *, placement: bool | None = None) -> Request[models.Evaluation]:
+    """Say what a submission of an inference would be, and all that is wrong with it. Nothing is stored.
+
+    Args:
+        placement: Whether the scheduler is asked, too, where it would run and why it would wait; takes up to a
+            second longer. Default: False.
+    """
+    return Request(
+        "POST", "/api/v1/workloads/inferences:evaluate", models.Evaluation, query=[("placement", placement)], body=body
+    )
 
 
 def get_inference(
@@ -2145,7 +2175,7 @@ def get_workload(
 def change_workload(
     workload_id: str, body: models.WorkloadChange, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Change the priority, labels or annotations of a workload, or when it is deleted automatically.
+    """Change priority, labels, annotations, mount paths or the automatic deletion of a workload.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -3426,6 +3456,7 @@ def list_audit(
         "ChangeProject",
         "ChangeWebhook",
         "ChangeWorkload",
+        "CloseSession",
         "CordonNode",
         "CreateAsset",
         "CreateCredential",
@@ -3451,6 +3482,7 @@ def list_audit(
         "NoteBudgetUse",
         "NoteHours",
         "NoteServiceAccountUse",
+        "OpenSession",
         "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",

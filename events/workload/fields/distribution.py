@@ -2,10 +2,13 @@
 
 from typing import Annotated, ClassVar, Final, Literal
 
+from msgspec.structs import replace
+
 from events.fields.declare import About, Section
 from events.fields.values import Int32
 
-DistributedFramework = Literal["PyTorch", "TensorFlow", "XGBoost", "JAX"]
+DistributedFramework = Literal["PyTorch", "TensorFlow", "XGBoost", "JAX", "MPI"]
+LauncherCreationPolicy = Literal["AtStartup", "WaitForWorkersReady"]
 CleanPodPolicy = Literal["None", "All", "Running"]
 MOST_WORKERS: Final = 499
 """With a master a gang of 500, which is bound in one atomic step."""
@@ -17,8 +20,8 @@ class Distribution(Section, frozen=True, kw_only=True):
     TITLE: ClassVar[str] = "Distribution"
 
     distributed_framework: Annotated[DistributedFramework, About(rows="S063 C13", example="PyTorch")]
-    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost or JAX.
-    Mandatory.
+    """Framework whose variables the pods get, so that they find each other: PyTorch, TensorFlow, XGBoost, JAX
+    or MPI. Mandatory.
     """
     num_workers: Annotated[Int32, About(rows="S065", flag="--workers")] = 1
     """Number of workers, 1 to 499; a master comes on top. Default: 1."""
@@ -26,7 +29,26 @@ class Distribution(Section, frozen=True, kw_only=True):
     """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
     max_replicas: Annotated[Int32 | None, About(rows="S065", flag="--max-replicas")] = None
     """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    slots_per_worker: Annotated[Int32 | None, About(rows="S065", flag="--slots-per-worker")] = None
+    """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
+    mpi_launcher_creation_policy: Annotated[
+        LauncherCreationPolicy | None, About(rows="S063", flag="--mpi-launcher-creation-policy")
+    ] = None
+    """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once all
+    workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
     clean_pod_policy: Annotated[CleanPodPolicy, About(rows="S063", flag="--clean-pod-policy")] = "Running"
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None: they
     run until they end by themselves, or until it is deleted. Default: Running.
     """
+
+
+def with_distribution_defaults(distribution: Distribution) -> Distribution:
+    """Those that depend on the framework: only MPI has slots and a launcher."""
+    if distribution.distributed_framework != "MPI":
+        return distribution
+    return replace(
+        distribution,
+        slots_per_worker=distribution.slots_per_worker or 1,
+        mpi_launcher_creation_policy=distribution.mpi_launcher_creation_policy or "AtStartup",
+    )

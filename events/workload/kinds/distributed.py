@@ -1,11 +1,12 @@
 """A distributed training: a master and workers, or workers only, placed together and told of each other.
 
 Where there is a master, its end completes the workload; without one all workers must succeed. Any pod that fails is run
-again, with the same index and so the same rank, as often as the backoff limit allows in all.
+again, with the same index and so the same rank, as often as the backoff limit allows in all. With MPI the master is the
+launcher.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 from msgspec.structs import replace
 
@@ -15,6 +16,7 @@ from events.workload.fields.distribution import MOST_WORKERS, Distribution
 from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
 from events.workload.kinds.kind import Kind
 from events.workload.kinds.training import backoff_limit, template
+from events.workload.mpi import Mpi
 from events.workload.pod_sets import PodSet
 from events.workload.rendezvous import Peers
 from events.workload.spec import (
@@ -106,13 +108,27 @@ def _pod_set(
             first_rank=0 if name == sizes[0][0] else sizes[0][1],
             processes=_processes(made.request),
             elastic=(pods, pods + growth) if elastic else None,
+            mpi=_mpi(name, distribution, dict(sizes)[WORKER]),
         ),
+        starts_after=WORKER if name == MASTER and _waits_for_workers(distribution) else "",
         outlives=distribution.clean_pod_policy == "None",
         node_pools=workload.node_pools,
         pod_affinity=workload.pod_affinity,
         # The master, where there is one, is where people look.
         ports=container_ports(workload.exposed_urls, workload.ports) if name == sizes[0][0] else (),
     )
+
+
+def _mpi(name: str, distribution: Distribution, count: int) -> Mpi | None:
+    if distribution.distributed_framework != "MPI":
+        return None
+    role: Literal["launcher", "worker"] = "launcher" if name == MASTER else "worker"
+    return Mpi(role=role, workers=count, slots=distribution.slots_per_worker or 1)
+
+
+def _waits_for_workers(distribution: Distribution) -> bool:
+    with_mpi = distribution.distributed_framework == "MPI"
+    return with_mpi and distribution.mpi_launcher_creation_policy == "WaitForWorkersReady"
 
 
 def _processes(request: PodRequest) -> int:

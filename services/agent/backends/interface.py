@@ -10,7 +10,16 @@ from typing import Final, Protocol
 import msgspec
 
 from events.cluster import StorageClass
-from events.cluster_protocol import LogLine, LogsRequest, ObservedNode, ObservedPod, RunPod, SealedValues, UsageSample
+from events.cluster_protocol import (
+    LogLine,
+    LogsRequest,
+    ObservedNode,
+    ObservedPod,
+    RunPod,
+    SealedValues,
+    SessionOpen,
+    UsageSample,
+)
 from events.workload.commands import PodFactKind
 
 Observation = ObservedPod | ObservedNode
@@ -74,6 +83,43 @@ class LogsUnavailableError(Exception):
         """It is not that they cannot be read now: the run that was asked for has none."""
 
 
+class NoWayError(Exception):
+    """No way into this pod can be opened; the message says why, and the code is one of docs/concepts/sessions.md."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class WayEnd(msgspec.Struct, frozen=True):
+    """How a way into a pod ended."""
+
+    reason: str = "ended"
+    message: str = ""
+    exit_code: int | None = None
+    """Of the command, where it ended."""
+
+
+class Way(Protocol):
+    """A way into a pod that is open. Frames are those of events/channels.py."""
+
+    def frames(self) -> AsyncIterator[bytes]:
+        """What comes out of it, until it is over; asked for once."""
+        ...
+
+    async def take(self, frame: bytes) -> None:
+        """What goes into it; returns once there is room for more. What is no frame of its kind is passed over."""
+        ...
+
+    def end(self) -> WayEnd:
+        """How it ended, once its frames did."""
+        ...
+
+    async def close(self) -> None:
+        """End it, with everything that it started."""
+        ...
+
+
 class Backend(Protocol):
     """One cluster. A run is named by pod key and token; the higher token is the newer run."""
 
@@ -126,6 +172,10 @@ class Backend(Protocol):
         """Lines of one run, oldest first, in batches of bounded size. With `follow` until the run ends.
         Raises LogsUnavailableError.
         """
+        ...
+
+    async def open_way(self, request: SessionOpen) -> Way:
+        """Into the pod of one run. Raises NoWayError."""
         ...
 
     async def usage(self) -> Sequence[UsageSample]:

@@ -23,6 +23,7 @@ from events.cluster_protocol import (
     ObservedPod,
     RunPod,
     SealedValues,
+    SessionOpen,
     UsageSample,
 )
 from events.node import NodeFacts
@@ -35,8 +36,10 @@ from services.agent.backends.interface import (
     BackendError,
     ClusterSettings,
     HeldClaims,
+    NoWayError,
     Observation,
     Picture,
+    Way,
 )
 from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 from services.agent.backends.which_run import which_run
@@ -139,6 +142,9 @@ class SimulatedBackend:
 
     async def settings(self) -> ClusterSettings:
         return ClusterSettings()
+
+    async def open_way(self, request: SessionOpen) -> Way:  # noqa: ARG002 (none is opened)
+        raise NoWayError("no_processes", "pods of a simulated cluster have no processes: nothing leads into them")
 
     async def usage(self) -> Sequence[UsageSample]:
         """A simulated pod uses what it asked for."""

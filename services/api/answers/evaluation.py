@@ -1,6 +1,6 @@
 """What a submission would be, field by field. Pure."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -44,6 +44,40 @@ class EvaluatedField(Form, frozen=True, kw_only=True):
     """What is wrong with it."""
 
 
+class WouldRun(Form, frozen=True, kw_only=True):
+    """Pods of one pod set that would get the same node."""
+
+    pod_set: str
+    """Pod set, such as `main`."""
+    node: str
+    """Name of the node."""
+    node_pool: str
+    """The pool of that node."""
+    pods: int
+    """How many of them."""
+    gpus: float
+    """GPUs that they would hold there together."""
+
+
+class Outlook(Form, frozen=True, kw_only=True):
+    """What the scheduler would do with it now, beside everything that waits. Another moment may have another answer."""
+
+    outcome: Literal["runs", "waits", "never", "unknown"]
+    """runs: all pods that begin with it have room. waits: some, or all, wait. never: it cannot be placed as it is,
+    however much becomes free. unknown: the scheduler did not answer, or did not find out.
+    """
+    placed: list[WouldRun]
+    """Where pods would run, at most 100 nodes."""
+    more_nodes: int
+    """Nodes beyond them."""
+    waiting_pods: int
+    """Pods that would wait."""
+    reason: str | None
+    """Code of why they would wait, such as insufficient_gpu."""
+    message: str | None
+    """The same in a sentence, with numbers; or why it is not known."""
+
+
 class Evaluation(Form, frozen=True, kw_only=True):
     """What a submission would be, and all that is wrong with it."""
 
@@ -55,3 +89,5 @@ class Evaluation(Form, frozen=True, kw_only=True):
     """Everything that is wrong with the request, by its own paths."""
     not_yet_in_force: tuple[str, ...]
     """Paths of given fields that Muster does not act on yet."""
+    placement: Outlook | UnsetType = UNSET
+    """Where it would run, and why it would wait. Only where placement is true, and a submission would be accepted."""

@@ -35,6 +35,8 @@ class TrainingPolicy(Form, frozen=True, kw_only=True):
     """Fields that a training gets where nothing else sets them, as they were given."""
     rules: Annotated[object, spec_schema("TrainingSpecFieldRules")]
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: tuple[Uuid, ...]
+    """Ids of data sources that every workload has."""
 
 
 class WorkspacePolicy(Form, frozen=True, kw_only=True):
@@ -46,6 +48,8 @@ class WorkspacePolicy(Form, frozen=True, kw_only=True):
     """Fields that a workspace gets where nothing else sets them, as they were given."""
     rules: Annotated[object, spec_schema("WorkspaceSpecFieldRules")]
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: tuple[Uuid, ...]
+    """Ids of data sources that every workload has."""
 
 
 class InferencePolicy(Form, frozen=True, kw_only=True):
@@ -57,6 +61,8 @@ class InferencePolicy(Form, frozen=True, kw_only=True):
     """Fields that an inference gets where nothing else sets them, as they were given."""
     rules: Annotated[object, spec_schema("InferenceSpecFieldRules")]
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: tuple[Uuid, ...]
+    """Ids of data sources that every workload has."""
 
 
 class DistributedPolicy(Form, frozen=True, kw_only=True):
@@ -68,6 +74,8 @@ class DistributedPolicy(Form, frozen=True, kw_only=True):
     """Fields that workers and masters get where nothing else sets them, as they were given."""
     rules: Annotated[object, spec_schema("DistributedSpecFieldRules")]
     """What may be given, in the tree of the fields, as it was given."""
+    imposed_assets: tuple[Uuid, ...]
+    """Ids of data sources that every workload has."""
 
 
 class RehearsedWorkload(Form, frozen=True, kw_only=True):

@@ -30,6 +30,15 @@ class ChangedMark(Form, frozen=True, kw_only=True):
     """Its value."""
 
 
+class VolumePlaces(Form, frozen=True, kw_only=True):
+    """Where pods find volumes."""
+
+    pvc: list[str]
+    """Paths of its claims, in their order."""
+    secret_volume: list[str]
+    """Mount paths of its Secrets, likewise."""
+
+
 class ChangedValues(Form, frozen=True, kw_only=True):
     """ChangedValues of what can change while a workload lives; those alone that are meant."""
 
@@ -41,6 +50,8 @@ class ChangedValues(Form, frozen=True, kw_only=True):
     """All labels."""
     annotations: list[ChangedMark] | UnsetType = UNSET
     """All annotations."""
+    storage: VolumePlaces | UnsetType = UNSET
+    """Where pods find its volumes."""
 
 
 class Undo(Form, frozen=True, kw_only=True):

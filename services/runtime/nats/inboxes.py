@@ -24,6 +24,11 @@ def is_inbox(subject: str, of: str) -> bool:
     return subject.startswith(f"{of}.") and _INBOX_REST.fullmatch(subject.removeprefix(of)) is not None
 
 
+def exec_inbox(cluster_id: str) -> str:
+    """Likewise, what comes out of this cluster's pods through sessions."""
+    return f"{inbox_prefix('api')}.exec.{cluster_id}"
+
+
 def logs_inbox(cluster_id: str) -> str:
     """Below it the api takes the lines that this cluster's agent sends; no agent may write anywhere else to the api."""
     return f"{inbox_prefix('api')}.logs.{cluster_id}"

@@ -22,7 +22,7 @@ from services.runtime.nats.declared import (
     file_store_bytes,
     store_account,
 )
-from services.runtime.nats.inboxes import agent_user, logs_inbox
+from services.runtime.nats.inboxes import agent_user, exec_inbox, logs_inbox
 from services.runtime.nats.permissions import SERVER_KICK, Permission, agent_permission
 from services.runtime.services import SERVICES
 
@@ -313,12 +313,14 @@ def _store_imports(passages: Iterable[_Passage]) -> list[str]:
 _SHARED: Final = (
     # kind, subject, options of the export
     ("stream", "agent.*.logs", ""),
+    ("stream", "agent.*.exec", ""),
     ("stream", ALL_AGENT_RECIPES, ""),
     ("service", "usage.*", ""),
     # Answered on the subject above, and never where a request says.
     ("service", ALL_RECIPES, ""),
     # Answered only where the reader of logs is gone; the server need not remember for long where to send that.
     ("service", f"{logs_inbox('*')}.*", ', response_threshold: "5s"'),
+    ("service", f"{exec_inbox('*')}.*", ', response_threshold: "5s"'),
 )
 """All that passes between the services' account and the agents'."""
 

@@ -14,6 +14,7 @@ from events.subjects import (
     FEED_STREAM,
     SNAPSHOTS_STREAM,
     WANTED_STREAM,
+    agent_exec_subject,
     agent_logs_subject,
     agent_recipes_subject,
     aggregate_filter,
@@ -27,7 +28,7 @@ from events.subjects import (
 from events.subscriptions import DOMAIN, inbox_of
 from services.runtime.nats.calls import call, consumer_names
 from services.runtime.nats.declared import DECLARED, SERVER_REPORT_SUBJECT
-from services.runtime.nats.inboxes import agent_user, inbox_prefix, logs_inbox
+from services.runtime.nats.inboxes import agent_user, exec_inbox, inbox_prefix, logs_inbox
 
 _STREAMS: Final = tuple(declared.name for declared in DECLARED)
 
@@ -151,8 +152,14 @@ def agent_permission(cluster_id: str) -> Permission:
             usage_subject(cluster_id),
             recipes_subject(cluster_id),
             f"{logs_inbox(cluster_id)}.*",
+            f"{exec_inbox(cluster_id)}.*",
             *follow(WANTED_STREAM, user, wanted_filter(cluster_id)),
             read_code(code_filter(cluster_id)),
         ),
-        subscribe=(f"{inbox_prefix(user)}.>", agent_logs_subject(cluster_id), agent_recipes_subject(cluster_id)),
+        subscribe=(
+            f"{inbox_prefix(user)}.>",
+            agent_logs_subject(cluster_id),
+            agent_exec_subject(cluster_id),
+            agent_recipes_subject(cluster_id),
+        ),
     )

@@ -73,6 +73,12 @@ class Settings(BaseSettings):
     """Requests that one user may send at once, for each `api` process."""
     follows_per_user: int = Field(default=10, ge=1)
     """Open `logs?follow` and `events?follow` requests of one user, for each `api` process."""
+    sessions_per_user: int = Field(default=10, ge=1)
+    """Open ways into pods (`exec`, `attach`, `port-forward`) of one user, for each `api` process."""
+    session_hours: float = Field(default=8.0, gt=0, le=24)
+    """After so long, a way into a pod ends."""
+    session_idle_minutes: float = Field(default=30.0, gt=0, le=1440)
+    """After so long in which nothing went through it, a way into a pod ends."""
     event_streams_per_user: int = Field(default=20, ge=1)
     """Open streams of public events (`events/stream`) of one user, for each `api` process."""
     event_streams: int = Field(default=1_000, ge=1)
@@ -303,6 +309,13 @@ class Settings(BaseSettings):
     @property
     def nats_servers(self) -> list[str]:
         return [url.strip() for url in self.nats_url.split(",") if url.strip()]
+
+    @property
+    def own_ports(self) -> frozenset[int]:
+        """Ports of Muster's own servers, as far as these settings name them."""
+        urls = (*self.nats_servers, self.postgres_url, self.postgres_reader_url)
+        named = (urlsplit(url).port for url in urls if url)
+        return frozenset(port for port in (*named, self.http_port, self.health_port, self.proxy_port) if port)
 
     @property
     def subscriber_address(self) -> str:

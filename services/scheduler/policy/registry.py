@@ -18,7 +18,7 @@ from services.scheduler.policy.filters import (
 )
 from services.scheduler.policy.orders import first_come, priority
 from services.scheduler.policy.phases import explain, place, quota, release, report
-from services.scheduler.policy.scores import free_cpu, free_gpus, gpu_left_over
+from services.scheduler.policy.scores import free_cpu, free_gpus, gpu_left_over, gpu_price, node_value
 
 POLICY: Final = Policy(
     filters=(
@@ -35,6 +35,8 @@ POLICY: Final = Policy(
         pods.FILTER,
     ),
     scores=(
+        gpu_price.SCORE,
+        node_value.SCORE,
         gpu_left_over.SCORE,
         free_gpus.SCORE,
         free_cpu.SCORE,

@@ -41,6 +41,8 @@ class Filter:
     """
     full: Check | None = None
     """What pods that end may change. The words follow a number of nodes: "2 short of CPU (need 4, most free 1)"."""
+    by_room: bool = False
+    """Whether `full` follows from what is free on the node alone: it is asked once for nodes alike (Room.state)."""
     reason: WaitingReason = WaitingReason.INSUFFICIENT_RESOURCES
     """The code of a workload that every node refuses as full on this ground."""
 
@@ -56,6 +58,8 @@ class Score:
     """The values are from 0 to 2**bits - 1; what is outside counts as the nearest of these. At most 62."""
     value: Callable[[View], Integers]
     """Per node of the view. Asked for nodes without room too, whose values do not count."""
+    by_room: bool = False
+    """Whether it follows from what is free on the node alone: then it is asked once for nodes alike (Room.state)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from events.cluster_protocol import EnvironmentSource, Login, Registry, RunPod, 
 from events.workload import rendezvous
 from events.workload.fields.distribution import DistributedFramework
 from events.workload.fields.scheduling import MatchExpression, NodeSelectorTerm, PodAffinity, Toleration
+from events.workload.mpi import SUGGESTED, Mpi
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
 from events.workload.pod_sets import Container, ContainerPort
@@ -101,6 +102,19 @@ def peer(framework: DistributedFramework, **more: Any) -> Manifest:
         pods=3,
         rendezvous=rendezvous.variables(peers, 1),
         devices=whole(1),
+    )
+    return pod(made, service=names.service_name(made))
+
+
+def of_mpi(name: str, **more: Any) -> Manifest:
+    """The launcher, or the first worker, of a launcher and two workers."""
+    made = run(
+        workload_name="bert",
+        pod_key=f"defghijklmno-{name}-0",
+        pod=PodRef(pod_set=name, index=0, attempt=1, try_=0),
+        pods=3,
+        mpi=Mpi(role="launcher" if name == "master" else "worker", workers=2, slots=4),
+        **more,
     )
     return pod(made, service=names.service_name(made))
 
@@ -305,6 +319,10 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "pod-tensorflow": lambda: peer("TensorFlow"),
     "pod-xgboost": lambda: peer("XGBoost"),
     "pod-jax": lambda: peer("JAX"),
+    "pod-mpi-launcher": lambda: of_mpi(
+        "master", arguments=("mpirun", "python", "train.py"), environment=dict(SUGGESTED)
+    ),
+    "pod-mpi-worker": lambda: of_mpi("worker", devices=whole(4)),
     "pod-replica": lambda: pod(replica()),
     "pod-restricted": lambda: pod(run(pod_security="restricted"), namespace=STRICT, security="restricted"),
     "pod-restricted-by-project": lambda: pod(run(pod_security="restricted")),

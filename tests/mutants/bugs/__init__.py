@@ -8,6 +8,7 @@ from tests.mutants.bugs.commands import COMMANDS
 from tests.mutants.bugs.kubernetes import KUBERNETES
 from tests.mutants.bugs.log import LOG
 from tests.mutants.bugs.scheduling import SCHEDULING
+from tests.mutants.bugs.serving import SERVING
 from tests.mutants.bugs.sync import SYNC
 from tests.mutants.bugs.tables import TABLES
 from tests.mutants.bugs.workloads import WORKLOADS
@@ -23,4 +24,5 @@ MUTANTS: Final[list[Mutant]] = [
     *KUBERNETES,
     *TABLES,
     *ACCESS,
+    *SERVING,
 ]

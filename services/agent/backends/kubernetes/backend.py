@@ -17,15 +17,26 @@ from typing import Final
 
 import structlog
 
-from events.cluster_protocol import LogLine, LogsRequest, ObservedPod, RunPod, SealedValues, UsageSample, WantedCluster
+from events.cluster_protocol import (
+    LogLine,
+    LogsRequest,
+    ObservedPod,
+    RunPod,
+    SealedValues,
+    SessionOpen,
+    UsageSample,
+    WantedCluster,
+)
 from services.agent.backends.interface import (
     NO_VALUES,
     BackendError,
     ClusterSettings,
     HeldClaims,
+    NoWayError,
     Observation,
     Picture,
     WatchBrokenError,
+    Way,
 )
 from services.agent.backends.kubernetes.act.claims import Claims
 from services.agent.backends.kubernetes.act.code_maps import CodeMaps
@@ -402,6 +413,11 @@ class KubernetesBackend:
 
     def logs(self, request: LogsRequest) -> AsyncIterator[Sequence[LogLine]]:
         return self._logs.logs(request)
+
+    async def open_way(self, request: SessionOpen) -> Way:  # noqa: ARG002 (none is opened)
+        raise NoWayError(
+            "not_built", "ways into pods are not built yet for clusters of kind kubernetes; kubectl has them"
+        )
 
     async def usage(self) -> Sequence[UsageSample]:
         try:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 import structlog
@@ -30,6 +30,7 @@ from events.cluster_protocol import (
     ObservedPod,
     RunPod,
     SealedValues,
+    SessionOpen,
     UsageSample,
 )
 from events.node import NodeFacts
@@ -46,8 +47,10 @@ from services.agent.backends.interface import (
     ClusterSettings,
     HeldClaims,
     LogsUnavailableError,
+    NoWayError,
     Observation,
     Picture,
+    Way,
 )
 from services.agent.backends.local import shim
 from services.agent.backends.local.claims import ClaimError, Claims
@@ -56,6 +59,7 @@ from services.agent.backends.local.files import Fences, delete_old_logs, with_co
 from services.agent.backends.local.gpus import Gpus, NoSuchDeviceError, choose, open_gpus
 from services.agent.backends.local.leftovers import kill_left
 from services.agent.backends.local.log_file import read_log
+from services.agent.backends.local.mpi import TEMPORARY, Meetings, is_server
 from services.agent.backends.local.ports import (
     PortTakenError,
     address_of,
@@ -68,6 +72,7 @@ from services.agent.backends.local.program import program_of
 from services.agent.backends.local.readiness import watch_readiness
 from services.agent.backends.local.run_folder import (
     ExitFile,
+    LaidVolume,
     ProcessFile,
     RunFile,
     RunFolder,
@@ -87,6 +92,7 @@ from services.agent.backends.local.volumes import (
     preparations,
     untouched_folders,
 )
+from services.agent.backends.local.ways import Attach, Exec, Place, PortForward
 from services.agent.backends.privileged import NOT_PRIVILEGED, beyond_baseline
 from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 from services.agent.backends.which_run import which_run
@@ -158,6 +164,7 @@ class LocalBackend:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lock_fd = -1
         self._claims = Claims(self._root / "claims")
+        self._meetings = Meetings(self._root / "mpi")
         self._gpus: Gpus
         self._fences: Fences
         self._usage: UsageMeter
@@ -175,6 +182,7 @@ class LocalBackend:
         self._spawn(asyncio.to_thread(self._claims.clear))
         for path in sorted((self._root / "pods").glob("*/*")):
             await self._adopt(RunFolder(path))
+        await asyncio.to_thread(self._meetings.clear, {run.pod.workload_id for run in self._runs.values()})
         self._spawn(self._clean_up())
         return self
 
@@ -265,6 +273,8 @@ class LocalBackend:
             refusal = refusal or self._claim(pod) or self._take_ports(run)
             seen = run.seen
             run.refused = refusal is not None
+            # From here on nothing waits: the folder is not taken away by a run that is forgotten meanwhile.
+            self._meetings.prepare(pod)
             self._write_run(run)
             self._runs[pod.pod_key, pod.token] = run
             if refusal is not None:
@@ -278,7 +288,11 @@ class LocalBackend:
 
     def _what_is_run(self, pod: RunPod) -> str:
         """What a person must know of a run here, where neither image nor limits act."""
-        program = program_of(pod.arguments, pod_environment(pod, self._machine, ()))
+        program = (
+            "it waits for mpirun with a program of Muster's"
+            if is_server(pod)
+            else program_of(pod.arguments, pod_environment(pod, self._machine, ()))
+        )
         image = f"image {pod.image!r} is recorded, not pulled{': ' if program else ''}{program}"
         return f"{image}; CPU and memory limits are not enforced here"
 
@@ -303,10 +317,8 @@ class LocalBackend:
             isolation = msgspec.structs.replace(
                 isolation,
                 hidden=hidden,
-                kept=own,
-                volumes=()
-                if run.refused
-                else laid_volumes(pod, run.folder.path, lambda claim: self._claims.folder_of(pod, claim)),
+                kept=(*own, *self._meetings.kept(pod)),
+                volumes=() if run.refused else self._laid(run, work),
                 untouched=untouched_folders(pod, self._machine.home),
             )
         environment = pod_environment(
@@ -314,10 +326,12 @@ class LocalBackend:
             self._machine,
             [gpus[name] for name in run.devices.values()],
             home=str(run.folder.path / HOME) if pod.container.home else "",
-            ports=port_variables(pod, run.ports),
+            more=port_variables(pod, run.ports) | self._meetings.variables(pod),
         )
+        if isolation is not None:
+            work = self._meetings.work(pod) or work
         what = ShimRun(
-            arguments=pod.arguments,
+            arguments=self._meetings.arguments(pod),
             environment=environment,
             prepare=preparations(pod, run.folder.path, environment),
             working_dir=work if pod.code else pod.working_dir or work,
@@ -326,6 +340,11 @@ class LocalBackend:
         )
         content: dict[str, object] = msgspec.to_builtins(RunFile(pod=pod, shim=what))
         shim.write_record(str(run.folder.path), "run.json", content)
+
+    def _laid(self, run: _Run, work: str) -> tuple[LaidVolume, ...]:
+        pod = run.pod
+        own = laid_volumes(pod, run.folder.path, lambda claim: self._claims.folder_of(pod, claim))
+        return (*self._meetings.laid(pod, work, str(run.folder.path / TEMPORARY)), *own)
 
     def _refusal(self, run: _Run) -> ExitFile | None:
         """Why this run cannot be started here, as its end; else it holds its devices."""
@@ -339,7 +358,7 @@ class LocalBackend:
             names = choose(numbers, held, [gpu.name for gpu in self._gpus.devices])
         except NoSuchDeviceError as error:
             return ExitFile(ended_at=now, kind="refused", reason="no_such_device", message=str(error))
-        if not pod.arguments:
+        if not self._meetings.arguments(pod):
             message = (
                 f"the local cluster pulls no images, so it cannot know the entry point of {pod.image!r}: "
                 "give the workload a command"
@@ -359,7 +378,7 @@ class LocalBackend:
     def _take_ports(self, run: _Run) -> ExitFile | None:
         """Have its ports, or say as its end which it cannot have."""
         others = [other for other in self._runs.values() if other.live]
-        held = {port.port for other in others for port in other.ports}
+        held = {port.port for other in others for port in other.ports} | self._machine.own_ports
         same = [other for other in others if other.pod.workload_id == run.pod.workload_id]
         try:
             run.ports = choose_ports(run.pod, held, {port.port for other in same for port in other.ports})
@@ -687,6 +706,15 @@ class LocalBackend:
             # A pod's own folders go with the pod, as a container's files do.
             for name in (*_own_folders(run.pod), FOLDER):
                 self._spawn(asyncio.to_thread(shutil.rmtree, target / name, ignore_errors=True))
+            if run.pod.mpi is not None:
+                self._leave_meeting(run.pod.workload_id)
+
+    def _leave_meeting(self, workload_id: str) -> None:
+        if any(run.pod.workload_id == workload_id for run in self._runs.values()):
+            return
+        with contextlib.suppress(OSError):  # it is tried again when the agent starts
+            if (left := self._meetings.leave(workload_id)) is not None:
+                self._spawn(asyncio.to_thread(shutil.rmtree, left, ignore_errors=True))
 
     def _raise_fence(self, pod_key: str, token: int) -> None:
         try:
@@ -712,6 +740,25 @@ class LocalBackend:
         self._fences.close()
         self._gpus.close()
         os.close(self._lock_fd)
+
+    # -- ways in -----------------------------------------------------------------------------------------------------
+
+    async def open_way(self, request: SessionOpen) -> Way:
+        run = self._runs.get((request.pod_key, request.token))
+        begun = None if run is None else run.folder.read_started()
+        file = None if run is None else run.folder.read_run()
+        if run is None or not run.live or begun is None or file is None or run.pod.workload_id != request.workload_id:
+            raise NoWayError("pod_not_running", "this run of the pod is not there, or not any more")
+        place = Place(file=file, begun=begun, shim_pid=run.shim_pid, ports=run.ports, seen=lambda: run.seen)
+        match request.kind:
+            case "exec":
+                return await Exec.start(request, place)
+            case "attach":
+                return Attach(request, place, self.logs)
+            case "port-forward":
+                return PortForward(request, place)
+            case _:
+                assert_never(request.kind)
 
     # -- logs ------------------------------------------------------------------------------------------------------
 
@@ -780,8 +827,8 @@ def _in_memory(what: Mapping[str, object]) -> int:
 
 
 def _own_folders(pod: RunPod) -> tuple[str, ...]:
-    """Of a run: where it starts, and its home where it has one of its own."""
-    return (WORK, HOME) if pod.container.home else (WORK,)
+    """Of a run: where it starts, its home where it has one of its own, and what MPI needs."""
+    return (WORK, *((HOME,) if pod.container.home else ()), *((TEMPORARY,) if pod.mpi is not None else ()))
 
 
 def _labels(name: str) -> dict[str, str]:

@@ -38,6 +38,8 @@ class LocalMachine(msgspec.Struct, frozen=True, kw_only=True):
     logs_total_max_bytes: int
     isolation: Isolation | None
     """What pods are shut off from; None: from nothing."""
+    own_ports: frozenset[int] = frozenset()
+    """Of Muster's own servers: no pod gets one, also while a server is away for a moment."""
 
 
 def run_mark(machine: LocalMachine, pod_key: str, token: int | str) -> str:
@@ -51,12 +53,12 @@ def pod_environment(
     devices: Sequence[Gpu],
     *,
     home: str = "",
-    ports: Mapping[str, str] = MappingProxyType({}),
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """A clean base, then the workload's own, then what Muster says, which nobody may change.
 
     `devices`: those that stand behind the pod's shares, in their order; empty where it cannot be started. `home`: the
-    run's own home folder; empty: it has that of this machine's user. `ports`: variables that say which it has.
+    run's own home folder; empty: it has that of this machine's user. `more`: variables that only the backend knows.
     """
     key, _, value = run_mark(machine, pod.pod_key, pod.token).partition("=")
     return {
@@ -76,7 +78,7 @@ def pod_environment(
         "MUSTER_ATTEMPT": str(pod.pod.attempt),
         "MUSTER_RUN": str(pod.pod.try_ + 1),
         "MUSTER_NODE_NAME": pod.node_name,
-        **ports,
+        **more,
         # As Kubernetes' indexed Jobs call it.
         "JOB_COMPLETION_INDEX": str(pod.pod.index),
         key: value,

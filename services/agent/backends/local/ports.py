@@ -32,7 +32,7 @@ def choose_ports(
     """One for each container port. Raises PortTakenError.
 
     Args:
-        held: those of other pods, which may not listen yet.
+        held: those of other pods, which may not listen yet, and Muster's own.
         siblings: those among them of the same workload. What leads to it leads to one of them already.
     """
     chosen: list[PortAddress] = []
@@ -105,7 +105,7 @@ def _candidates(wanted: ContainerPort, pod_key: str) -> Iterator[int]:
 def _problem(port: int, held: AbstractSet[int]) -> str:
     """Why nobody can listen there now, in words; empty where somebody can."""
     if port in held:
-        return "is in use by another pod"
+        return "is kept for another pod, or for Muster"
     with socket.socket() as probe:
         # What the last one left behind on its way out is no reason; who listens, is.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -304,8 +304,17 @@ def cell_for(run: "What") -> "isolation.Cell | None":
         raise StartError(None, "not_isolated", f"this machine cannot shut the pod off from Muster: {error}") from error
 
 
-def start_command(run: Command, cell: "isolation.Cell | None", out: int, err: int) -> int:
-    """Start the command in a session of its own; its pid. Raises StartError with what execve(2) said."""
+def quiet(out: int, err: int) -> "Callable[[], tuple[int, int, int]]":
+    """Streams of a command that is given nothing to read."""
+    return lambda: (os.open(os.devnull, os.O_RDONLY), out, err)
+
+
+def start_command(run: Command, cell: "isolation.Cell | None", streams: "Callable[[], tuple[int, int, int]]") -> int:
+    """Start the command in a session of its own; its pid. Raises StartError with what execve(2) said.
+
+    Args:
+        streams: what it reads and writes; opened where it runs.
+    """
     arguments, environment, working_dir = run.arguments, run.environment, run.working_dir
     libc = ctypes.CDLL(None)
     # Of a child in a PID namespace, a parent outside has no number.
@@ -325,8 +334,7 @@ def start_command(run: Command, cell: "isolation.Cell | None", out: int, err: in
             if os.getppid() != shim:
                 os._exit(1)
             step = "prepare"
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            for source, target in ((nothing, 0), (out, 1), (err, 2)):
+            for target, source in enumerate(streams()):
                 os.dup2(source, target)
             step = "chdir"
             os.chdir(working_dir)
@@ -396,7 +404,7 @@ class Shim:
             for preparation in self._run.prepare:
                 if (end := self._prepare(preparation, cell, out, err)) is not None:
                     return end
-            self._main = start_command(self._run, cell, out, err)
+            self._main = start_command(self._run, cell, quiet(out, err))
         except StartError as error:
             return {
                 "ended_at": time.time(),
@@ -428,7 +436,7 @@ class Shim:
         self, preparation: Preparation, cell: "isolation.Cell | None", out: int, err: int
     ) -> "dict[str, object] | None":
         """Run what comes before the command; the record of the end that this is, where it is one. Raises StartError."""
-        self._main = start_command(preparation, cell, out, err)
+        self._main = start_command(preparation, cell, quiet(out, err))
         give_up, beyond = time.monotonic() + preparation.seconds, ""
         while self._status is None:
             self._turn(min(self._wait_ms() or PREPARE_LOOK_MS, PREPARE_LOOK_MS))

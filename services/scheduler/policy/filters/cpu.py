@@ -32,5 +32,6 @@ FILTER: Final = Filter(
     asks=lambda request: request.cpu_milli > 0,
     never=Check(refuses=too_small, words=largest),
     full=Check(refuses=full, words=need),
+    by_room=True,
     reason=WaitingReason.INSUFFICIENT_CPU,
 )

@@ -64,4 +64,5 @@ FILTER: Final = Filter(
     asks=lambda request: bool(request.extended),
     never=Check(refuses=too_small, words=largest),
     full=Check(refuses=full, words=need),
+    by_room=True,
 )

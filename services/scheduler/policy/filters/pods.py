@@ -21,5 +21,6 @@ FILTER: Final = Filter(
     asks=lambda _: True,
     never=Check(refuses=too_small, words=lambda _: ""),
     full=Check(refuses=full, words=lambda _: "full of pods"),
+    by_room=True,
     reason=WaitingReason.INSUFFICIENT_PODS,
 )

@@ -11,5 +11,5 @@ def value(view: View) -> Integers:
     return view.room.cpu[view.rows] - view.request.cpu_milli
 
 
-SCORE: Final = Score(name="free_cpu", bits=31, value=value)
+SCORE: Final = Score(name="free_cpu", bits=31, value=value, by_room=True)
 """31 bits are two million cores."""

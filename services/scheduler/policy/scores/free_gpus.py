@@ -14,5 +14,5 @@ def value(view: View) -> Integers:
     return np.maximum(view.devices, 0).sum(axis=1) - WHOLE_GPU_MILLI * view.withheld
 
 
-SCORE: Final = Score(name="free_gpus", bits=16, value=value)
+SCORE: Final = Score(name="free_gpus", bits=16, value=value, by_room=True)
 """16 bits are 65 free GPUs: nodes with more are all alike."""

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from events.cluster_protocol import RunPod
 from events.workload.pod_sets import Container
 from services.agent.backends.kubernetes.act.code_manifests import code_mount, code_volumes
+from services.agent.backends.kubernetes.act.mpi_manifests import mpi_mounts, mpi_volumes
 from services.agent.backends.kubernetes.act.secret_manifests import Needs, pull_secret
 from services.agent.backends.kubernetes.act.security import Security
 from services.agent.backends.kubernetes.act.volume_manifests import volume_manifests
@@ -50,7 +51,7 @@ def folders(run: RunPod, cluster_id: str, code_maps: int) -> tuple[list[Manifest
         mounts.append({"name": _SHM_VOLUME, "mountPath": "/dev/shm"})  # noqa: S108 (of the container)
         volumes.append({"name": _SHM_VOLUME, "emptyDir": {"medium": "Memory"}})
     more_mounts, more_volumes = volume_manifests(run)
-    return [*mounts, *more_mounts], [*volumes, *more_volumes]
+    return [*mounts, *mpi_mounts(run), *more_mounts], [*volumes, *mpi_volumes(run), *more_volumes]
 
 
 def readiness_probe(run: RunPod) -> Manifest:

@@ -33,6 +33,7 @@ from services.agent.backends.kubernetes.act.container_manifests import (
     readiness_probe,
     within_restricted,
 )
+from services.agent.backends.kubernetes.act.mpi_manifests import mpi_annotations, mpi_variables, server_arguments
 from services.agent.backends.kubernetes.act.objects import CLONE_CONTAINER, MAIN
 from services.agent.backends.kubernetes.act.placing import affinity, tolerations
 from services.agent.backends.kubernetes.act.port_manifests import port_variables, ports_text
@@ -103,7 +104,7 @@ def pod_manifest(
         **image_and_terminal(run.container),
         "env": list(_environment(run, cluster_id, devices, device_memory_bytes, service=service, needs=needs)),
         "resources": _resources(run),
-        **({"args" if run.keeps_entry_point else "command": list(run.arguments)} if run.arguments else {}),
+        **_program(run),
         **({"workingDir": working_dir} if working_dir else {}),
         **({"volumeMounts": mounts} if mounts else {}),
         **devices_of(run),
@@ -116,7 +117,7 @@ def pod_manifest(
         "metadata": {
             "name": names.pod_name(run),
             "namespace": namespace,
-            **_marks(run, cluster_id, reservations, restricted, code_maps=code_maps, secret=bool(needs.secret)),
+            **_marks(run, cluster_id, service, reservations, restricted, code_maps=code_maps, needs=needs),
             "finalizers": [names.FINALIZER],
         },
         "spec": {
@@ -239,11 +240,12 @@ def managed_labels(cluster_id: str) -> dict[str, str]:
 def _marks(
     run: RunPod,
     cluster_id: str,
+    service: str,
     reservations: Sequence[str],
     restricted: str,
     *,
     code_maps: int,
-    secret: bool,
+    needs: Needs,
 ) -> Manifest:
     """Labels and annotations: the user's where Kubernetes takes them, ours over them."""
     labels = {key: value for key, value in run.labels.items() if _free_key(key) and _label_value(value)}
@@ -275,8 +277,9 @@ def _marks(
         annotations[names.PORTS] = ports_text(run.ports)
     if run.code:
         annotations |= {names.CODE: run.code, names.CODE_MAPS: str(code_maps)}
-    if secret:
+    if needs.secret:
         annotations[names.CREDENTIALS] = "true"
+    annotations |= mpi_annotations(run, service)
     return {"labels": labels, "annotations": annotations}
 
 
@@ -298,6 +301,13 @@ def _label_value(value: str) -> bool:
 
 
 # -- the container ---------------------------------------------------------------------------------------------------
+
+
+def _program(run: RunPod) -> Manifest:
+    """Nothing where the image says it."""
+    if server := server_arguments(run):
+        return {"command": list(server)}
+    return {"args" if run.keeps_entry_point else "command": list(run.arguments)} if run.arguments else {}
 
 
 def _environment(
@@ -322,6 +332,7 @@ def _environment(
         **({"MUSTER_SERVICE": service} if service else {}),
         **({"HOME": HOME_FOLDER} if run.container.home else {}),
         **_devices(run, devices, device_memory_bytes),
+        **mpi_variables(run),
         **with_addresses(run.rendezvous, host=partial(_address, service), port=lambda _, usual: usual),
     }
     # Which devices a pod sees is never the user's to say: naming others would take what was not given.

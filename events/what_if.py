@@ -1,0 +1,63 @@
+"""What the api asks the scheduler, and what it answers: where a workload would run that nobody has submitted. It goes
+over core NATS, and is kept nowhere.
+"""
+
+from datetime import datetime
+from typing import Final, Literal
+
+import msgspec
+
+from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
+
+
+class WhatIfAsked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A workload as it would be created now."""
+
+    kind: str
+    name: str
+    project_id: str
+    cluster_id: str
+    spec: TrainingSpec
+    """With every default filled in."""
+    distributed: Distributed | None = None
+    inference: Inference | None = None
+    at: datetime
+    """When it is asked: what was asked long ago has nobody who waits for it."""
+
+    @property
+    def beside(self) -> Beside:
+        return self.distributed or self.inference
+
+
+class WouldRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods of one pod set that would get the same node."""
+
+    pod_set: str
+    node: str
+    node_pool: str
+    pods: int
+    gpu_milli: int
+    """That they would hold there together."""
+
+
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the next plan would do with it, beside everything that waits now."""
+
+    outcome: Literal["runs", "waits", "never", "unknown"]
+    """runs: all pods that begin with it have room. waits: some, or all, wait. never: it cannot be placed as it is,
+    however much becomes free. unknown: it was not found out.
+    """
+    placed: tuple[WouldRun, ...] = ()
+    """At most MOST_TOLD; by pod set and node."""
+    more: int = 0
+    """Nodes beyond them."""
+    waiting_pods: int = 0
+    """Those that would wait."""
+    reason: str = ""
+    """Code of why they wait, such as `insufficient_gpu`."""
+    message: str = ""
+    """The same in a sentence, with numbers."""
+
+
+MOST_TOLD: Final = 100
+"""Nodes of one answer."""

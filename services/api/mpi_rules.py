@@ -1,0 +1,60 @@
+"""Rules on MPI trainings: what only they have, and what they cannot do without. Pure."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from events.cluster import ClusterKind
+from events.workload import mpi
+from events.workload.fields.creation import DistributedCreation
+from events.workload.fields.distribution import DistributedFramework
+from events.workload.spec import Distributed, TrainingSpec
+from services.api.issues import Issue, fault
+from services.api.storage_rules import check_untaken
+
+_FRAMEWORK: Final = "spec.distributedFramework"
+_LAUNCHERS: Final = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "horovodrun"})
+
+
+def check_mpi(creation: DistributedCreation, beside: Distributed) -> Iterator[Issue]:
+    distribution = beside.distribution
+    framework, slots = distribution.distributed_framework, distribution.slots_per_worker
+    if framework != "MPI":
+        given = {"slotsPerWorker": slots, "mpiLauncherCreationPolicy": distribution.mpi_launcher_creation_policy}
+        for name, value in given.items():
+            if value is not None:
+                details = f"is for MPI, and {framework} has no launcher; leave it out"
+                yield fault(f"spec.{name}", details, "canAdd", _FRAMEWORK)
+        return
+    if slots is not None and not 1 <= slots <= mpi.MOST_SLOTS:
+        details = f"lies between 1 and {mpi.MOST_SLOTS}, got {slots}"
+        yield fault("spec.slotsPerWorker", details, "min" if slots < 1 else "max", _FRAMEWORK)
+    if beside.master is None:
+        details = (
+            "is false, and there is no masterSpec: MPI needs a master, which launches the processes; give masterSpec "
+            "with the command that calls mpirun"
+        )
+        yield fault("masterSpecSameAsWorker", details, "options", _FRAMEWORK, "masterSpec")
+    for name, text in (("command", creation.spec.command), ("args", creation.spec.args)):
+        program = (text or "").partition(" ")[0].rpartition("/")[2]
+        if program in _LAUNCHERS:
+            details = (
+                f"has every worker call {program}, which the launcher alone does: give it to the master, as "
+                "masterSpec.command, and leave it out here"
+            )
+            yield fault(f"spec.{name}", details, None, _FRAMEWORK, "masterSpec")
+    yield from check_untaken(creation.spec.storage, mpi.HOSTFILE_FOLDER, "the launcher's host files")
+
+
+def taken_variables(framework: DistributedFramework, kind: ClusterKind) -> frozenset[str]:
+    """Variables of the framework beside those that are its own everywhere."""
+    return mpi.NAMES_OF_ONE_MACHINE if framework == "MPI" and kind == "local" else frozenset()
+
+
+def check_launcher(creation: DistributedCreation, master: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
+    """This machine pulls no images, so nobody knows what the launcher would run."""
+    if kind == "local" and not master.command and not master.args:
+        field = "masterSpec" if creation.master_spec is None else "masterSpec.command"
+        details = (
+            "is required with MPI on a cluster of kind local, which knows no image's entry point: what calls mpirun"
+        )
+        yield fault(field, details, "required", "clusterId", _FRAMEWORK)

@@ -1,0 +1,63 @@
+"""Where a workload would run that is evaluated, as the scheduler says it now."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from events.subjects import WHAT_IF
+from events.what_if import WhatIf, WhatIfAsked
+from events.workload.fields.creation import Creation
+from events.workload.kinds.kind import Kind
+from events.workload.spec import Distributed, Inference, beside_with_defaults
+from services.api.answers.evaluation import Outlook, WouldRun
+from services.api.context import Call
+from services.runtime.nats.requests import UnansweredError
+
+ASKED_SECONDS: Final = 1.0
+"""A plan takes some milliseconds; where the scheduler is busy longer, an evaluation does not wait for it."""
+MOST_BYTES: Final = 900_000
+"""Of a question: what the server takes as one message."""
+
+_ANSWER: Final = msgspec.json.Decoder(WhatIf)
+
+
+async def outlook(call: Call, kind: Kind, asked: Creation) -> Outlook:
+    """Args: asked, which would be accepted."""
+    spec, beside = asked.order()
+    beside = beside_with_defaults(beside)
+    question = msgspec.json.encode(
+        WhatIfAsked(
+            kind=kind.name,
+            name=asked.name,
+            project_id=asked.project_id,
+            cluster_id=asked.cluster_id,
+            spec=kind.with_defaults(spec),
+            distributed=beside if isinstance(beside, Distributed) else None,
+            inference=beside if isinstance(beside, Inference) else None,
+            at=datetime.now(UTC),
+        )
+    )
+    if len(question) > MOST_BYTES:
+        return _unknown("it is too large to be asked about; submit it, and look at its phase")
+    try:
+        found = _ANSWER.decode(await call.api.requests.ask(WHAT_IF, question, seconds=ASKED_SECONDS))
+    except (UnansweredError, msgspec.DecodeError):
+        return _unknown(f"the scheduler did not answer within {ASKED_SECONDS:g} s; ask again, or submit it")
+    return Outlook(
+        outcome=found.outcome,
+        placed=[
+            WouldRun(
+                pod_set=one.pod_set, node=one.node, node_pool=one.node_pool, pods=one.pods, gpus=one.gpu_milli / 1000
+            )
+            for one in found.placed
+        ],
+        more_nodes=found.more,
+        waiting_pods=found.waiting_pods,
+        reason=found.reason or None,
+        message=found.message or None,
+    )
+
+
+def _unknown(why: str) -> Outlook:
+    return Outlook(outcome="unknown", placed=[], more_nodes=0, waiting_pods=0, reason=None, message=why)

@@ -1,0 +1,96 @@
+"""What the next plan would do with a workload that nobody has submitted: the planner on a copy of what there is, with
+this one added behind everything that waits. Pure; nothing of the fold changes by it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, TypedDict
+
+from events.phases import WaitingReason
+from events.what_if import MOST_TOLD, WhatIf, WouldRun
+from services.scheduler.plan import MAX_PODS_PER_PLAN, plan
+from services.scheduler.snapshot import Binding, Pending, Plan, PodClass, Queue, Snapshot, Waiting
+
+NEVER: Final = frozenset(
+    {
+        WaitingReason.NO_SUCH_NODE_POOL,
+        WaitingReason.NO_MATCHING_NODE,
+        WaitingReason.QUOTA_TOO_SMALL,
+        WaitingReason.LIMIT_TOO_SMALL,
+    }
+)
+"""Reasons that end by nothing that runs: somebody must change nodes, quotas or the workload."""
+
+
+def what_if(snapshot: Snapshot, added: tuple[tuple[PodClass, Pending], ...]) -> WhatIf:
+    """Args: snapshot, with the nodes' columns, project and bounds that these pods need; added, as the fold has waiting
+    pods.
+    """
+    queues = {queue.pod_class: queue for queue in snapshot.queues}
+    for pod_class, entry in added:
+        queues[pod_class] = _with(queues.get(pod_class), pod_class, entry)
+    planned = plan(_of(snapshot, tuple(queues.values())), max_pods=MAX_PODS_PER_PLAN)
+    (key,) = {entry.key for _, entry in added}
+    placed = [binding for binding in planned.bindings if binding.key == key]
+    waiting_pods = sum(len(entry.pods) for _, entry in added) - len(placed)
+    if not waiting_pods:
+        return WhatIf(outcome="runs", **_told(placed))
+    why = _why(planned, added, queues)
+    if why is None:
+        message = "the scheduler is busy with what waits already, and did not get to it; ask again"
+        return WhatIf(outcome="unknown", waiting_pods=waiting_pods, message=message, **_told(placed))
+    outcome = "never" if why.reason in NEVER else "waits"
+    return WhatIf(
+        outcome=outcome, waiting_pods=waiting_pods, reason=why.reason.value, message=why.message, **_told(placed)
+    )
+
+
+def _of(snapshot: Snapshot, queues: tuple[Queue, ...]) -> Snapshot:
+    """What is told of what waits is not asked for: only places are."""
+    return Snapshot(
+        now=snapshot.now,
+        nodes=snapshot.nodes,
+        clusters=snapshot.clusters,
+        projects=snapshot.projects,
+        held_milli=snapshot.held_milli,
+        queues=queues,
+        not_schedulable=(),
+        releases=snapshot.releases,
+    )
+
+
+def _with(queue: Queue | None, pod_class: PodClass, entry: Pending) -> Queue:
+    """The queue of its class with this entry last: the order goes by the time, and it is the newest."""
+    if queue is None:
+        return Queue(pod_class=pod_class, entries=(entry,), unreported=(), blocked=None, report_again=False)
+    entries = tuple(sorted((*queue.entries, entry), key=lambda each: each.order))
+    return Queue(pod_class=pod_class, entries=entries, unreported=(), blocked=queue.blocked, report_again=False)
+
+
+def _why(planned: Plan, added: tuple[tuple[PodClass, Pending], ...], queues: dict[PodClass, Queue]) -> Waiting | None:
+    for pod_class, _ in added:
+        if (found := planned.blocked.get(pod_class) or queues[pod_class].blocked) is not None:
+            return found
+    return None
+
+
+class _Told(TypedDict):
+    placed: tuple[WouldRun, ...]
+    more: int
+
+
+def _told(placed: list[Binding]) -> _Told:
+    found = [*_by_node(placed)]
+    return {"placed": tuple(found[:MOST_TOLD]), "more": max(len(found) - MOST_TOLD, 0)}
+
+
+def _by_node(placed: list[Binding]) -> Iterator[WouldRun]:
+    pods: Counter[tuple[str, str, str]] = Counter()
+    gpus: Counter[tuple[str, str, str]] = Counter()
+    for each in placed:
+        at = each.placement
+        where = (at.pod.pod_set, at.node_name, at.pool)
+        pods[where] += 1
+        gpus[where] += sum(share.milli for share in at.devices)
+    for where, count in sorted(pods.items()):
+        yield WouldRun(pod_set=where[0], node=where[1], node_pool=where[2], pods=count, gpu_milli=gpus[where])

@@ -1,0 +1,96 @@
+"""What the next plan would do with a workload that nobody has submitted (issue 13 section 5)."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from events.what_if import WhatIf, WhatIfAsked
+from events.workload.fields.distribution import Distribution
+from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, with_defaults
+from services.scheduler.service import imagined
+from tests.scheduler.cases import GPU_NODE
+from tests.scheduler.world import World
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.cluster()
+    world.project(quota=16_000)
+    world.node("a", **GPU_NODE)
+    world.node("b", **GPU_NODE)
+    return world
+
+
+def asked(world: World, *, workers: int = 0, **spec: Any) -> WhatIf:
+    compute = {field: spec.pop(field) for field in list(spec) if field in ComputeSpec.__struct_fields__}
+    whole = with_defaults(TrainingSpec(image="i", compute=ComputeSpec(**compute), **spec))
+    distribution = Distribution(distributed_framework="PyTorch", num_workers=workers)
+    question = WhatIfAsked(
+        kind="Distributed" if workers else "Training",
+        name="new",
+        project_id=world.project_id,
+        cluster_id=world.cluster_id,
+        spec=whole,
+        distributed=Distributed(distribution=distribution, master=None) if workers else None,
+        at=world.now,
+    )
+    return imagined(world.fold, msgspec.json.decode(msgspec.json.encode(question), type=WhatIfAsked), world.now)
+
+
+def placed(found: WhatIf) -> list[tuple[str, int, int]]:
+    return [(one.node, one.pods, one.gpu_milli) for one in found.placed]
+
+
+def test_it_says_where_pods_would_run_and_changes_nothing(world: World) -> None:
+    world.settle()
+    before = len(world.commits)
+    found = asked(world, gpu_devices_request=8, completions=2, parallelism=2)
+    assert (found.outcome, found.waiting_pods) == ("runs", 0)
+    assert placed(found) == [("a", 1, 8000), ("b", 1, 8000)]
+    assert asked(world, gpu_devices_request=8) == asked(world, gpu_devices_request=8)
+    assert len(world.commits) == before
+    key = world.submit("real", gpu_devices_request=8)
+    world.settle()
+    assert world.places(key)[0][0] in {"a", "b"}
+
+
+def test_what_waits_already_goes_first_and_what_has_no_room_waits_with_a_reason(world: World) -> None:
+    for number in range(2):
+        world.submit(f"w{number}", gpu_devices_request=8)
+    # Not planned yet: both go before it.
+    found = asked(world, gpu_devices_request=8)
+    assert (found.outcome, found.reason, placed(found)) == ("waits", "insufficient_gpu", [])
+    world.settle()
+    # Of its class one waits already, and why is known.
+    world.submit("waits", gpu_devices_request=8)
+    world.settle()
+    again = asked(world, gpu_devices_request=8)
+    assert (again.outcome, again.reason, again.waiting_pods) == ("waits", "insufficient_gpu", 1)
+    assert again.message == found.message
+    assert asked(world, gpu_devices_request=8, priority_class="very-high").outcome == "waits"
+
+
+def test_a_part_of_a_training_runs_and_a_gang_runs_whole_or_not_at_all(world: World) -> None:
+    world.submit("one", gpu_devices_request=8)
+    world.settle()
+    found = asked(world, gpu_devices_request=8, completions=2, parallelism=2)
+    assert (found.outcome, len(found.placed), found.waiting_pods) == ("waits", 1, 1)
+    gang = asked(world, workers=2, gpu_devices_request=8)
+    assert (gang.outcome, gang.placed, gang.waiting_pods) == ("waits", (), 2)
+    assert asked(world, workers=2, gpu_devices_request=4).outcome == "runs"
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"node_pools": ("none",)}, "no_such_node_pool"),
+        ({"gpu_devices_request": 9}, "no_matching_node"),
+        ({"node_type": "never"}, "no_matching_node"),
+    ],
+)
+def test_what_can_never_be_placed_says_so(world: World, spec: dict[str, Any], reason: str) -> None:
+    found = asked(world, **spec)
+    assert (found.outcome, found.reason) == ("never", reason)
+    assert found.message
