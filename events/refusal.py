@@ -27,6 +27,8 @@ REFUSALS: Final[dict[str, str]] = {
     "not_owner": "The cluster has ownership protection. Only the owner of the workload or an administrator may do "
     "this. Nobody else ever gives a workload to another owner.",
     "heir_not_permitted": "Who is to own the workload has no role in its project that lets them submit workloads.",
+    "holds_credentials": "Pods of the workload get values of credentials of who submitted it. Nobody else is let into "
+    "them, or changes where their volumes are, administrators neither.",
     "pod_not_running": "The pod is not running, and only into a running pod a way can be opened.",
     "too_many_sessions": "As many sessions lead into pods of the workload as may.",
     "act_overtaken": "What should be undone was changed again by somebody since.",

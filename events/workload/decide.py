@@ -313,7 +313,10 @@ def _uses_credentials(state: Workload) -> bool:
     """Whether values of its owner's credentials come into its pods, as variables or to clone a repository with."""
     return any(
         any(one.user_credential is not None for one in each.template.environment)
-        or any(isinstance(one, ClonedFolder) and one.login is not None and one.login.credential for one in each.template.volumes)
+        or any(
+            isinstance(one, ClonedFolder) and one.login is not None and one.login.credential
+            for one in each.template.volumes
+        )
         for each in state.pod_sets
     )
 
@@ -398,15 +401,24 @@ def _rescale(command: ScaleInference, state: Workload) -> WorkloadDecision:
     return (WorkloadScaled(replicas=command.replicas, was=command.was, reason=command.reason, message=message),)
 
 
-def _open(command: OpenSession, state: Workload, context: Context) -> WorkloadDecision:
-    if any(one.session_id == command.session_id for one in state.sessions):
-        return ()
+def shut_to(state: Workload, context: Context) -> Refusal | None:
+    """Why this actor is not let into pods; it is asked while they are in them, too."""
+    if refusal := _not_owner(state, context):
+        return refusal
     if _uses_credentials(state) and not context.actor.id == state.owner == state.created_by:
         return Refusal(
             code="holds_credentials",
             message=f"pods of {state.name!r} hold values of its owner's credentials: nobody else is let into them, "
             "administrators neither; its logs can be read",
         )
+    return None
+
+
+def _open(command: OpenSession, state: Workload, context: Context) -> WorkloadDecision:
+    if any(one.session_id == command.session_id for one in state.sessions):
+        return ()
+    if refusal := shut_to(state, context):
+        return refusal
     pod = state.pods.live.get((command.pod_set, command.index))
     if pod is None or pod.phase is not PodPhase.RUNNING:
         how = "is not there" if pod is None else f"is {pod.phase}"

@@ -22,6 +22,7 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
     "not_found": 404,
     "not_owner": 403,
     "heir_not_permitted": 409,
+    "holds_credentials": 403,
     "pod_not_running": 409,
     "too_many_sessions": 429,
     "act_overtaken": 409,

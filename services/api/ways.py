@@ -6,9 +6,11 @@ through is kept: frames are passed on between the client and the cluster's agent
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import uuid4
 
@@ -35,10 +37,14 @@ from events.channels import (
 )
 from events.cluster_protocol import SessionEnd, SessionFrame, SessionOpen, SessionTaken, pod_key
 from events.codec import UNDECODABLE
+from events.commit import Actor
+from events.decision import Context
 from events.ids import key_of_id
 from events.phases import PodPhase
+from events.refusal import Refusal
 from events.subjects import agent_exec_subject
 from events.workload.commands import CloseSession, OpenSession
+from events.workload.decide import shut_to
 from events.workload.pod import Pod, PodId, pod_id
 from events.workload.sessions import (
     MOST_COMMAND_CHARACTERS,
@@ -59,7 +65,7 @@ from services.api.kinds import load_workload
 from services.api.logs import wanted_pod
 from services.api.operations import Operation, Query
 from services.api.paths import WORKLOAD
-from services.api.places import removal_of
+from services.api.places import find_cluster, removal_of
 from services.api.rules import SECRETS
 from services.runtime.nats.inboxes import exec_inbox
 from services.runtime.nats.pace import NO_RESPONDERS, Pace
@@ -73,9 +79,12 @@ WAITING_BYTES: Final = 4 * 1024 * 1024
 CLOSE_SECONDS: Final = 5.0
 """For the last words to a client."""
 ROOM_SECONDS: Final = 30.0
+LOOK_SECONDS: Final = 15.0
+"""How often it is looked whose the workload is, which takes a look at the log."""
 CONTAINER: Final = "main"
 MOST_SIZE: Final = 10_000
 MOST_PORT: Final = 65_535
+MOST_EXIT_CODE: Final = 255
 _STOPPING: Final = 1012
 """Code with which the server closes its WebSockets as it stops."""
 
@@ -101,11 +110,12 @@ _STATUSES: Final = {
     "too_many_sessions": 429,
 }
 """Of an agent's refusals; of any other, 503."""
+_CODE: Final = re.compile(r"[a-z_]{1,40}\Z")
 _WORD: Final = msgspec.msgpack.Decoder(SessionFrame | SessionTaken | SessionEnd)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
-class _End(msgspec.Struct, frozen=True):
+class End(msgspec.Struct, frozen=True):
     """How a session ended, as its last frame and the log tell it."""
 
     reason: str
@@ -116,7 +126,7 @@ class _End(msgspec.Struct, frozen=True):
 class _AgentError(Exception):
     """The agent cannot be heard; the end says why."""
 
-    def __init__(self, end: _End) -> None:
+    def __init__(self, end: End) -> None:
         super().__init__(end.message)
         self.end = end
 
@@ -249,11 +259,11 @@ async def _open(call: Call, kind: SessionKind, *, command: tuple[str, ...] = (),
     return relay.carry
 
 
-def _why(error: BaseException) -> _End:
+def _why(error: BaseException) -> End:
     """Why a session that was opened in the log was not in the cluster."""
     if isinstance(error, ApiError):
-        return _End(error.details or "failed", str(error)[:MOST_REASON_CHARACTERS])
-    return _End("agent_away" if isinstance(error, TimeoutError) else "failed", "it could not be opened")
+        return End(error.details or "failed", str(error)[:MOST_REASON_CHARACTERS])
+    return End("agent_away" if isinstance(error, TimeoutError) else "failed", "it could not be opened")
 
 
 def _chosen(call: Call, state: Workload) -> PodId:
@@ -335,18 +345,19 @@ class _Relay:
             raise unavailable(f"the connection to the cluster's agent failed ({error})", details="agent_away") from None
         if isinstance(word, SessionEnd):
             self._agent_ended = True
-            status, message = _STATUSES.get(word.reason, 503), word.message[:MOST_REASON_CHARACTERS]
-            raise ApiError(status, message or "the cluster's agent refused", details=word.reason or "failed")
+            end = said_end(word)
+            message = end.message or "the cluster's agent refused"
+            raise ApiError(_STATUSES.get(end.reason, 503), message, details=end.reason)
         await self._say(SessionTaken(inbox=self._inbox))
 
     async def carry(self, receive: Receive, send: Send) -> None:
-        end = _End("failed", "the api failed")
+        end = End("failed", "the api failed")
         try:
             end = await self._run(receive, send)
         finally:
             await asyncio.shield(self._over(end, send))
 
-    async def _over(self, end: _End, send: Send) -> None:
+    async def _over(self, end: End, send: Send) -> None:
         await self.finish(end)
         status = {"reason": end.reason, "message": end.message, "exitCode": end.exit_code}
         with contextlib.suppress(OSError, RuntimeError, TimeoutError):
@@ -354,7 +365,7 @@ class _Relay:
                 await send({"type": "websocket.send", "bytes": bytes((STATUS,)) + msgspec.json.encode(status)})
                 await send({"type": "websocket.close", "code": 1000, "reason": end.reason})
 
-    async def _run(self, receive: Receive, send: Send) -> _End:
+    async def _run(self, receive: Receive, send: Send) -> End:
         request_id = self._call.request_id.encode("ascii")
         opening = self._opening
         headers = [
@@ -372,13 +383,13 @@ class _Relay:
             # What the agent said counts more than that the client left upon it.
             return next(task for task in (tasks[1], *tasks) if task in done).result()
         except (NatsError, _AgentError) as error:
-            return error.end if isinstance(error, _AgentError) else _End("agent_away", "the connection to it failed")
+            return error.end if isinstance(error, _AgentError) else End("agent_away", "the connection to it failed")
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def finish(self, end: _End) -> None:
+    async def finish(self, end: End) -> None:
         """Let the agent and the log know that it is over, and give back what it held."""
         if self._subscription is not None:
             with contextlib.suppress(NatsError):
@@ -404,23 +415,23 @@ class _Relay:
 
     # -- the two directions ------------------------------------------------------------------------------------------
 
-    async def _into(self, receive: Receive) -> _End:
+    async def _into(self, receive: Receive) -> End:
         """What the client sends goes to the agent, until the client leaves."""
         possible = FORWARD if self._opening.kind == "port-forward" else EXEC_TO_POD
         while True:
             message = await receive()
             if message["type"] != "websocket.receive":
                 stops = message.get("code") == _STOPPING
-                return _End("api_stopped", "the api stopped") if stops else _End("left", "the client left")
+                return End("api_stopped", "the api stopped") if stops else End("left", "the client left")
             data = message.get("bytes")
             if not data or len(data) > FRAME_BYTES or data[0] not in possible:
-                return _End("invalid", f"a frame is 1 to {FRAME_BYTES} bytes, of which the first says what it is")
+                return End("invalid", f"a frame is 1 to {FRAME_BYTES} bytes, of which the first says what it is")
             await self._pace.room()
             self._bytes_in += _size(data)
             self._moved()
             await self._say(SessionFrame(number=self._pace.number(), data=data, inbox=self._inbox))
 
-    async def _out_of(self, send: Send) -> _End:
+    async def _out_of(self, send: Send) -> End:
         """What the agent sends goes to the client, until it is over. Raises _AgentError."""
         while True:
             word = await self._next(SILENT_SECONDS)
@@ -429,7 +440,7 @@ class _Relay:
                     self._pace.taken()
                 case SessionEnd():
                     self._agent_ended = True
-                    return _End(word.reason or "ended", word.message[:MOST_REASON_CHARACTERS], word.exit_code)
+                    return said_end(word)
                 case SessionFrame():
                     if word.data:
                         self._bytes_out += _size(word.data)
@@ -438,9 +449,9 @@ class _Relay:
                             async with asyncio.timeout(self._limits.stalled_seconds):
                                 await send({"type": "websocket.send", "bytes": word.data})
                         except TimeoutError:
-                            return _End("stalled", "what was sent was not read for too long")
+                            return End("stalled", "what was sent was not read for too long")
                         except OSError:
-                            return _End("left", "the client left")
+                            return End("left", "the client left")
                     await self._say(SessionTaken(inbox=self._inbox))
 
     async def _next(self, seconds: float) -> SessionFrame | SessionTaken | SessionEnd:
@@ -449,12 +460,12 @@ class _Relay:
         try:
             message = await self._subscription.next_msg(timeout=seconds)
         except (NatsTimeoutError, TimeoutError):
-            raise _AgentError(_End("agent_away", "the cluster's agent does not answer")) from None
+            raise _AgentError(End("agent_away", "the cluster's agent does not answer")) from None
         word = _understood(message)
         if isinstance(word, SessionTaken):
             return word
         if word.number != self._expected:
-            raise _AgentError(_End("lost", "a part of what came was lost on the way"))
+            raise _AgentError(End("lost", "a part of what came was lost on the way"))
         self._expected += 1
         return word
 
@@ -466,26 +477,56 @@ class _Relay:
     def _moved(self) -> None:
         self._moved_at = time.monotonic()
 
-    async def _watch(self) -> _End:
+    async def _watch(self) -> End:
         """Until its time is over, nothing goes through any more, or its client may not have it any more."""
         call, over_at = self._call, time.monotonic() + self._limits.longest_seconds
+        look_at = time.monotonic() + LOOK_SECONDS
         while True:
             await asyncio.sleep(min(CHECK_SECONDS, self._limits.idle_seconds, self._limits.longest_seconds))
             now = time.monotonic()
             if now >= over_at:
-                return _End("time", f"a session lasts for {self._limits.longest_seconds / 3600:g} h at most")
+                return End("time", f"a session lasts for {self._limits.longest_seconds / 3600:g} h at most")
             if now - self._moved_at >= self._limits.idle_seconds:
-                return _End("idle", f"nothing went through it for {self._limits.idle_seconds / 60:g} min")
+                return End("idle", f"nothing went through it for {self._limits.idle_seconds / 60:g} min")
             refusal = await token_refusal(call)
             refusal = refusal or authorize(call.api.roles.grants(call.actor), Permission.EXEC, self._project_id)
+            if refusal is None and now >= look_at:
+                look_at = now + LOOK_SECONDS
+                refusal = await self._shut()
             if refusal is not None:
-                return _End(refusal.code, refusal.message[:MOST_REASON_CHARACTERS])
+                return End(refusal.code, refusal.message[:MOST_REASON_CHARACTERS])
 
-    async def _gone(self) -> _End:
+    async def _shut(self) -> Refusal | None:
+        """Why its client would not be let in any more, as where the workload was given to another owner."""
+        call = self._call
+        try:
+            state = (await load_workload(call, self._opening.workload_id)).state
+            cluster = await find_cluster(call, self._cluster_id)
+        except ApiError:
+            return None  # nobody knows now; it is asked again
+        context = Context(
+            now=datetime.now(UTC),
+            actor=Actor(id=call.actor),
+            command_id="",
+            version=0,
+            protected=cluster is None or cluster.ownership_protection,
+            override=call.api.roles.grants(call.actor).allows(Permission.OVERRIDE_OWNERSHIP, self._project_id),
+        )
+        return shut_to(state, context)
+
+    async def _gone(self) -> End:
         """Until the client's connection is no more, also where nobody reads from it now."""
         gone: asyncio.Event = self._call.request.scope["state"].get(GONE) or asyncio.Event()
         await gone.wait()
-        return _End("left", "the client's connection is gone")
+        return End("left", "the client's connection is gone")
+
+
+def said_end(word: SessionEnd) -> End:
+    """What an agent says of an end, as far as it is one: it is kept for ever, and closes the WebSocket."""
+    reason = word.reason or "ended"
+    reason = reason if _CODE.match(reason) else "failed"
+    exit_code = word.exit_code if word.exit_code is not None and 0 <= word.exit_code <= MOST_EXIT_CODE else None
+    return End(reason, word.message[:MOST_REASON_CHARACTERS], exit_code)
 
 
 async def _nothing() -> None:
@@ -502,11 +543,11 @@ def _size(frame: bytes) -> int:
 def _understood(message: Msg) -> SessionFrame | SessionTaken | SessionEnd:
     """Raises _AgentError."""
     if (message.headers or {}).get("Status") == NO_RESPONDERS:
-        raise _AgentError(_End("agent_away", "the cluster's agent is away, or serves no sessions"))
+        raise _AgentError(End("agent_away", "the cluster's agent is away, or serves no sessions"))
     try:
         word = _WORD.decode(message.data)
     except UNDECODABLE:
-        raise _AgentError(_End("failed", "the cluster's agent sent what is not understood")) from None
+        raise _AgentError(End("failed", "the cluster's agent sent what is not understood")) from None
     if isinstance(word, SessionFrame) and len(word.data) > FRAME_BYTES:
-        raise _AgentError(_End("failed", "the cluster's agent sent a frame that is too large"))
+        raise _AgentError(End("failed", "the cluster's agent sent a frame that is too large"))
     return word

@@ -454,8 +454,10 @@ class SchedulingState(LogFold):
             )
             for number, (pod_class, pods) in enumerate(_classes(key, state, ready))
         )
-        view = self._project_view(state.project_id)
-        projects = snapshot.projects if view is None else {**snapshot.projects, state.project_id: view}
+        # A snapshot has those whose place could be taken only where something waits.
+        running = self._frozen_running()
+        ids = {state.project_id, *snapshot.projects, *running}
+        projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
         asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
         return (
             replace(
@@ -464,6 +466,7 @@ class SchedulingState(LogFold):
                 projects=projects,
                 held_milli=self._held_of(projects),
                 not_schedulable=(),
+                running=running,
             ),
             added,
         )

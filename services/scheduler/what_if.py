@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, TypedDict
 
+from events.ids import workload_key
 from events.phases import WaitingReason
 from events.what_if import MOST_TOLD, WhatIf, WouldRun
 from services.scheduler.plan import MAX_PODS_PER_PLAN, plan
@@ -72,12 +73,20 @@ def _with_evictions(waiting: Waiting, planned: Plan, added: tuple[tuple[PodClass
     """Also who would be told to end for it."""
     ids = {entry.workload_id for _, entry in added}
     told: Counter[str] = Counter()
+    (project_id,) = {pod_class.project_id for pod_class, _ in added}
+    elsewhere = 0
     for each in planned.evictions:
-        if each.beneficiary in ids:
+        if each.beneficiary not in ids:
+            continue
+        if each.key == workload_key(project_id, each.name):
             told[each.name] += len(each.pods)
-    if not told:
+        else:
+            elsewhere += len(each.pods)  # whoever asks may not see those
+    if not told and not elsewhere:
         return waiting
-    named = ", ".join(f"{name} ({counted(count, 'pod')})" for name, count in sorted(told.items())[:MOST_TOLD])
+    parts = [f"{name} ({counted(count, 'pod')})" for name, count in sorted(told.items())[:MOST_TOLD]]
+    parts += [f"{counted(elsewhere, 'pod')} of other projects"] if elsewhere else []
+    named = ", ".join(parts)
     more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
     message = f"others would be told to end for it, and it would start once they have: {named}{more}"
     return Waiting(reason=waiting.reason, message=message)

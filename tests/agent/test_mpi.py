@@ -166,3 +166,20 @@ async def test_a_worker_that_says_what_it_runs_runs_that(data: Path) -> None:
     await apply(local, "worker", arguments=(PYTHON, "-c", "print('mine')"))
     assert (await local.until("succeeded", "failed", key=f"{KEY}-worker-0")).kind == "succeeded"
     await local.close()
+
+
+async def test_a_link_that_a_pod_lays_there_leads_the_agent_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods write in that folder, too, and the agent writes as the same user."""
+    pod = run_pod(1, pod_key=MASTER, mpi=Mpi(role="launcher", workers=1, slots=1))
+    meetings = Meetings(tmp_path)
+    meetings.prepare(pod)
+    victim = tmp_path / "key"
+    victim.write_text("secret")
+    victim.chmod(0o640)
+    monkeypatch.setattr("os.urandom", bytes)
+    (meetings.folder(pod) / ".hostfile-00000000").symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        meetings.prepare(pod)
+    assert (victim.read_text(), victim.stat().st_mode & 0o777) == ("secret", 0o640)

@@ -10,6 +10,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from events.channels import SUBPROTOCOL
+from events.cluster_protocol import SessionEnd
+from services.api.ways import said_end
 from tests.support.api import Served
 
 V1 = "/api/v1"
@@ -92,3 +94,20 @@ def test_nobody_gets_in_without_a_token_a_role_or_a_pod_that_runs(served: Served
     with served.client("alice") as alice:
         events = alice.get(f"{V1}/workloads/{workload}/history").json()["records"]
     assert all(not one["type"].startswith("Session") for one in events)
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        (SessionEnd(reason="ended", exit_code=3), ("ended", 3)),
+        (SessionEnd(reason="", exit_code=0), ("ended", 0)),
+        (SessionEnd(reason="x" * 900_000), ("failed", None)),
+        (SessionEnd(reason="<b>", exit_code=2**63), ("failed", None)),
+        (SessionEnd(reason="ended", exit_code=-1), ("ended", None)),
+    ],
+)
+def test_of_what_an_agent_says_of_an_end_no_more_is_kept_than_an_end_has(
+    told: SessionEnd, kept: tuple[str, int | None]
+) -> None:
+    end = said_end(told)
+    assert (end.reason, end.exit_code) == kept

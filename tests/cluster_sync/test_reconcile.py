@@ -141,6 +141,17 @@ def test_no_grace_at_all_is_told_as_that() -> None:
     assert word.grace_seconds == 0
 
 
+def test_nobody_waits_longer_than_an_hour_for_a_pod_to_go() -> None:
+    """A hundred years were possible once."""
+    story = Story().created(termination_grace_period_seconds=10**9).bound()
+    story.when(SuspendWorkload(workload_id=ID))
+    stopping = desired(story.state)
+    assert stopping is not None
+    ((_, word),) = reconcile([SUBJECT], {SUBJECT: stopping}, {})
+    assert isinstance(word, StopPod)
+    assert word.grace_seconds == 3_600
+
+
 @pytest.mark.parametrize(
     ("asked", "limits"),
     [

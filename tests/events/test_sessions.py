@@ -11,8 +11,10 @@ from events.authorize import Grants, Permission
 from events.cluster_protocol import ObservedCluster
 from events.commit import About, Actor
 from events.refusal import Refusal
-from events.workload.commands import CloseSession, DeleteWorkload, OpenSession, TransferWorkload
+from events.workload.commands import ChangeWorkload, CloseSession, DeleteWorkload, OpenSession, TransferWorkload
+from events.workload.decide import shut_to
 from events.workload.fields.process import EnvironmentVariable, UserCredentialKey
+from events.workload.fields.storage import GitSecretRef, GitVolume, PvcVolume, StorageSpec
 from events.workload.sessions import MOST_COMMAND_CHARACTERS, MOST_OPEN, MOST_PORTS, SessionClosed, SessionOpened
 from services.cluster_sync.observe import lost_session
 from services.ownership.decide import Admission, Facts, decide
@@ -67,6 +69,34 @@ def test_r10_into_pods_that_hold_credentials_only_who_brought_them_is_let(actor:
         story.when(TransferWorkload(workload_id=ID, subject="bob", actor="bob"), context(override=True))
         assert story.refused(OPEN, who).code == "holds_credentials", "they are those of who submitted it"
     assert names(story.when(OPEN)) == ["SessionOpened"] if actor is ALICE else True
+
+
+@pytest.mark.parametrize("uses", ["variable", "repository"])
+@pytest.mark.parametrize("override", [False, True], ids=["unprotected", "administrator"])
+def test_r10_nobody_else_lays_a_volume_over_the_programs_of_such_pods(uses: str, override: bool) -> None:
+    """A run that begins later would start what lies there, and its logs would tell the values."""
+    claim = PvcVolume(path="/data", existing_pvc=True, claim_name="c")
+    login = GitSecretRef(name="code", user_credential=True, authentication_method="password")
+    git = GitVolume(repository="https://git.example.com/code", path="/src", secret_ref=login)
+    held = EnvironmentVariable(name="TOKEN", user_credential=UserCredentialKey(name="wandb", key="password"))
+    before = StorageSpec(pvc=(claim,), git=(git,) if uses == "repository" else ())
+    story = Story().created(storage=before, environment_variables=(held,) if uses == "variable" else ())
+    over = ChangeWorkload(workload_id=ID, storage=replace(before, pvc=(replace(claim, path="/usr/bin"),)))
+    assert story.refused(over, context(actor=BOB, override=override)).code == "holds_credentials"
+    assert names(story.when(over)) == ["WorkloadChanged"]
+
+
+def test_who_gave_a_workload_away_is_not_let_in_any_more() -> None:
+    """It is asked while they are in, too."""
+    story = running()
+    protected = context(protected=True)
+    assert shut_to(story.state, protected) is None
+    story.when(TransferWorkload(workload_id=ID, subject="bob", actor="bob"), protected)
+    refusal = shut_to(story.state, protected)
+    assert refusal is not None
+    assert refusal.code == "not_owner"
+    assert shut_to(story.state, context(protected=True, override=True)) is None
+    assert shut_to(story.state, context()) is None
 
 
 def test_nobody_is_let_into_a_pod_that_only_starts_and_no_more_than_so_many_into_one_workload() -> None:

@@ -94,3 +94,19 @@ def test_what_can_never_be_placed_says_so(world: World, spec: dict[str, Any], re
     found = asked(world, **spec)
     assert (found.outcome, found.reason) == ("never", reason)
     assert found.message
+
+
+def test_workloads_of_other_projects_are_counted_and_not_named(world: World) -> None:
+    """Whoever asks may not see them, and those who have to go may not see whoever gets their place."""
+    other = world.project("other")
+    for number in range(2):
+        world.submit(f"theirs{number}", project_id=other, gpu_devices_request=8)
+    world.settle()
+    found = asked(world, gpu_devices_request=8)
+    assert found.outcome == "waits"
+    assert "1 pod of other projects" in found.message
+    assert "theirs" not in found.message
+    world.submit("secret", gpu_devices_request=8)
+    (eviction,) = world.cycle().evictions
+    assert "a workload of project default" in eviction.message
+    assert "secret" not in eviction.message

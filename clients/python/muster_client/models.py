@@ -1890,7 +1890,7 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
     """
     termination_grace_period_seconds: int | None = None
-    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
     sweep: SweepSpec | None = None
@@ -2042,7 +2042,7 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
     """
     termination_grace_period_seconds: int | None = None
-    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
     labels: list[Label] | None = None
@@ -2186,7 +2186,7 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
     """
     termination_grace_period_seconds: int | None = None
-    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
     labels: list[Label] | None = None
@@ -2257,7 +2257,7 @@ class InferenceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     terminate_after_preemption: bool | None = None
     """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     termination_grace_period_seconds: int | None = None
-    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2455,7 +2455,7 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
     """
     termination_grace_period_seconds: int | None = None
-    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
     sweep: SweepSpec | None = None
@@ -2716,7 +2716,7 @@ class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_de
     once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
     """
     termination_grace_period_seconds: int | None = None
-    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
     sweep: SweepSpec | None = None
@@ -2874,7 +2874,7 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
     """
     termination_grace_period_seconds: int | None = None
-    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
     labels: list[Label] | None = None
@@ -3060,7 +3060,7 @@ class WorkspaceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
     """
     termination_grace_period_seconds: int | None = None
-    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
     labels: list[Label] | None = None
@@ -3200,7 +3200,7 @@ class InferenceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     terminate_after_preemption: bool | None = None
     """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     termination_grace_period_seconds: int | None = None
-    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -3587,7 +3587,7 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     once, and backoffLimit is 0. Always is not possible: what has succeeded is not run again.
     """
     termination_grace_period_seconds: int | None = None
-    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
     sweep: SweepSpec | None = None

@@ -33,7 +33,7 @@ class Lifetime(Section, frozen=True, kw_only=True):
     termination_grace_period_seconds: Annotated[
         NaturalInt64, About(rows="S049 C2", unit="seconds", flag="--termination-grace-period")
     ] = DEFAULT_GRACE_SECONDS
-    """Time that a pod has to end by itself; 0 kills it at once. Default: 30 seconds."""
+    """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: Annotated[
         Int64, About(rows="S072 R27 C3", unit="seconds", flag="--auto-deletion-time-after-completion", later=True)
     ] = DEFAULT_AUTO_DELETION_SECONDS

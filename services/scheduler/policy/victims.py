@@ -135,7 +135,9 @@ class Right(NamedTuple):
         return quota.within(self.planning, self.pod_class.project_id, pool, milli)
 
     def why(self, victim: Victim, reason: EvictionReason, by: str) -> str:
-        """For the victim's people. `by`: name of the workload that gets its place."""
+        """For the victim's people. `by`: name of the workload that gets its place; of another project they may not see
+        it.
+        """
         projects = self.planning.snapshot.projects
         mine, of = projects.get(self.pod_class.project_id), projects.get(victim.workload.project_id)
         if reason == "preempted" or mine is None or of is None:
@@ -143,7 +145,8 @@ class Right(NamedTuple):
         quotas = _quotas(of, victim.workload.project_id, victim.pool)
         beyond = f"is beyond its quota of {gpus(quotas[0].milli)}" if quotas else "has no quota of its own"
         return (
-            f"{by} of project {mine.name}, which is within its quota, needs its place, and project {of.name} {beyond}"
+            f"a workload of project {mine.name}, which is within its quota, needs its place, and project {of.name} "
+            f"{beyond}"
         )
 
 

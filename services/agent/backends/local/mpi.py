@@ -108,8 +108,11 @@ def _is_worker(mpi: Mpi | None) -> bool:
 
 
 def _write(path: Path, content: str, mode: int) -> None:
-    """Whole or not at all: a launcher may read it just now."""
+    """Whole or not at all: a launcher may read it just now. By its descriptor: pods of the workload may put a link in
+    the place of any name in this folder.
+    """
     new = path.with_name(f".{path.name}-{os.urandom(4).hex()}")
-    new.write_text(content)
-    new.chmod(mode)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "w") as file:
+        file.write(content)
+        os.fchmod(file.fileno(), mode)
     new.replace(path)
