@@ -37,6 +37,7 @@ from events.workload.commands import (
     ChangeWorkload,
     CreateWorkload,
     DeleteWorkload,
+    OpenSession,
     ResumeWorkload,
     SuspendWorkload,
     TransferWorkload,
@@ -261,7 +262,7 @@ class Commands:
             return await self._act_obstacle(command, admitted)
         if isinstance(command, CreateCredential):
             command = command.asset
-        if isinstance(command, CreateAsset | ChangeAsset | ChangeCredential | SetPolicy | ChangeWorkload):
+        if isinstance(command, CreateAsset | ChangeAsset | ChangeCredential | SetPolicy | ChangeWorkload | OpenSession):
             return await self._written_obstacle(command, admitted)
         return await self._creation_obstacle(command, admitted) if isinstance(command, CreateWorkload) else None
 
@@ -281,11 +282,11 @@ class Commands:
 
     async def _written_obstacle(
         self,
-        command: CreateAsset | ChangeAsset | ChangeCredential | SetPolicy | ChangeWorkload | UndoAct,
+        command: CreateAsset | ChangeAsset | ChangeCredential | SetPolicy | ChangeWorkload | UndoAct | OpenSession,
         admitted: AdmittedCommand,
     ) -> Refusal | None:
         """Why this may not be written, which holds as much as somebody gives."""
-        if isinstance(command, ChangeWorkload | UndoAct):
+        if isinstance(command, ChangeWorkload | UndoAct | OpenSession):
             project = await self._project_of(command.workload_id)
             project_id = "" if project is None else project.project_id
         else:
@@ -297,7 +298,8 @@ class Commands:
             cluster_id = command.cluster_id if isinstance(command, CreateAsset) else None
             if refusal := await self._place_missing(command.project_id, cluster_id):
                 return refusal
-        asked = Creation(project_id, admitted.actor.id, len(msgspec.json.encode(command)), count=0)
+        size = len(msgspec.json.encode(command)) + (ACT_BYTES if isinstance(command, OpenSession) else 0)
+        asked = Creation(project_id, admitted.actor.id, size, count=0)
         return await self._counts.admit(admitted.command_id, asked, self._clock())
 
     async def _place_missing(self, project_id: str | None, cluster_id: str | None) -> Refusal | None:

@@ -33,6 +33,8 @@ _WRITTEN: Final = frozenset({"WorkloadChanged", "AssetCreated", "AssetChanged", 
 fill the log for everybody."""
 _ACTS: Final = frozenset({"WorkloadSuspended", "WorkloadResumed", "WorkloadTransferred"})
 """What holds next to nothing, and can be done back and forth, to a hundred workloads with one request."""
+_SESSION: Final = "SessionOpened"
+"""Holds a command of somebody's, and its end follows; it can be opened again and again."""
 ACT_BYTES: Final = 2048
 """Of one of those, and of what follows from it: the scheduler's words, the ends of pods."""
 
@@ -95,6 +97,8 @@ class CreationCounts(msgspec.Struct, kw_only=True):
                     self._enter(commit)
             if event.type == _CREATED or event.type in _WRITTEN:
                 self._written(commit, memoryview(event.data).nbytes)
+            elif event.type == _SESSION:
+                self._written(commit, memoryview(event.data).nbytes + ACT_BYTES)
             elif event.type in _ACTS:
                 _add(self.user_bytes, share_of(commit.record.actor.id), _minute(commit.record.occurred_at), ACT_BYTES)
             elif event.type in _ENDS:
@@ -233,8 +237,9 @@ def _bytes(creations: Sequence[Creation]) -> int:
 def _too_many_bytes(whose: str, used: int, limit: int, asked: Creation, wait: int) -> Refusal:
     return Refusal(
         code="too_many_bytes",
-        message=f"the {whose} has created, changed, suspended and resumed workloads, assets and policies of {used:,} "
-        f"bytes within {WINDOW_MINUTES} minutes and may have {limit:,}; this one has {asked.bytes:,}; try again in "
+        message=f"the {whose} has created, changed, suspended and resumed workloads, assets and policies, and opened "
+        f"sessions, of {used:,} bytes within {WINDOW_MINUTES} minutes and may have {limit:,}; this one has "
+        f"{asked.bytes:,}; try again in "
         f"{wait} s, ask an operator to raise MUSTER_{whose.upper()}_MAX_BYTES_PER_HOUR, or put large values into a "
         "file or a ConfigMap",
         retry_seconds=wait,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from development.commands import carry_out, training
-from events.aggregate import TENANT, WORKLOAD, Aggregate, Chain, Draft
+from events.aggregate import TENANT, WORKLOAD, Aggregate, Chain, Draft, draft
 from events.asset import ChangeAsset, CreateAsset, CreateCredential
 from events.cluster import AddCluster
 from events.commands import UserCommand
@@ -17,11 +17,15 @@ from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnkn
 from events.ids import TENANT_KEY, key_of_id
 from events.policy import SetPolicy
 from events.project import CreateProject, GrantProjectRole, RevokeProjectRole
+from events.refusal import Refusal
 from events.tenant import GrantTenantRole, RevokeTenantRole
 from events.workload.commands import (
     Changeable,
     ChangeWorkload,
     DeleteWorkload,
+    OpenSession,
+    PlacePods,
+    ReportPods,
     ResumeWorkload,
     SuspendWorkload,
     TransferWorkload,
@@ -29,9 +33,10 @@ from events.workload.commands import (
 )
 from events.workload.fields.metadata import Annotation
 from events.workload.fields.process import EnvironmentVariable
+from events.workload.pod import PodRef
 from events.workload.state import UndoableAct
 from services.commands.counts import Counts
-from services.commands.handle import MAX_TRIES, Commands
+from services.commands.handle import MAX_TRIES, Commands, utc_now
 from services.commands.keys import MemoryKeys
 from services.commands.limits import ACT_BYTES, CreationLimits
 from services.commands.turns import Turns
@@ -40,6 +45,7 @@ from services.runtime.log.jetstream import STREAM_FULL_CODE, TOO_LARGE_CODE
 from services.runtime.log.memory import MemoryEventStore
 from services.runtime.log.store import Conflict, Outcome, Rejected, Unknown
 from services.runtime.nats.requests import UnansweredError
+from tests.events.given import SERVICE, context, fact, placement
 
 pytestmark = pytest.mark.anyio
 
@@ -240,6 +246,41 @@ async def test_acts_back_and_forth_fill_the_hour_of_who_does_them(scene: Scene) 
     of_bob = acts[done](workload_id=state.workload_id)
     assert isinstance(await scene.when(of_bob, "bobs", actor=Actor(id="bob")), Accepted), "it is ada's share alone"
     assert isinstance(await scene.when(DeleteWorkload(workload_id=made.id or ""), "del"), Accepted), "it makes room"
+
+
+async def test_sessions_fill_the_hour_with_their_commands_which_are_kept(scene: Scene) -> None:
+    """A researcher filled the log of everybody with them: each has as many words as fit a URL."""
+    made = await scene.create("t-0", "0")
+    assert isinstance(made, Accepted)
+    key, pod, now = key_of_id(made.id or "") or "", PodRef(pod_set="main", index=0, attempt=1, try_=0), utc_now()
+    for command in (
+        PlacePods(workload_id=made.id or "", placements=(placement(pod),)),
+        ReportPods(workload_id=made.id or "", facts=(fact("running", pod),)),
+    ):
+        chain = await scene.store.load(WORKLOAD, key)
+        events = WORKLOAD.decide(command, chain.state, context(now=now, actor=SERVICE))
+        assert not isinstance(events, Refusal)
+        command_id = type(command).__name__
+        await scene.store.append(draft(WORKLOAD, key, chain, events, command_id=command_id, actor=SERVICE, now=now))
+    blob = Annotation(name="blob", value="x" * (LIMITS.user_bytes_per_hour - 60_000))
+    assert isinstance(await scene.when(ChangeWorkload(workload_id=made.id or "", annotations=(blob,)), "1"), Accepted)
+    words, workload_id = ("x" * 4_000,), made.id or ""
+    ways = [
+        OpenSession(
+            workload_id=workload_id,
+            session_id=f"s{n}",
+            kind="exec",
+            pod_set="main",
+            index=0,
+            seconds=9,
+            command=words,
+        )
+        for n in range(12)
+    ]
+    replies = [await scene.when(way, way.session_id) for way in ways]
+    done = sum(isinstance(reply, Accepted) for reply in replies)
+    assert 7 <= done <= 10
+    assert {code(reply) for reply in replies[done:]} == {"too_many_bytes"}
 
 
 async def until_accepted(scene: Scene, name: str, command_id: str) -> CommandReply:
