@@ -427,7 +427,8 @@ class SchedulingState(LogFold):
             row, chain = self._columns.rows.get(node_key), self.nodes.get(node_key)
             reservation = None if chain is None else chain.state.reservations.get(id_)
             if row is not None and reservation is not None and id_ not in self._stale:
-                yield Leaving(row, reservation)
+                (project_id, pool, firm), _ = self._counted.get(id_, (("", "", False), 0))
+                yield Leaving(row, reservation, project_id, pool, not firm)
 
     def imagine(self, state: Workload, now: datetime) -> tuple[Snapshot, tuple[tuple[PodClass, Pending], ...]]:
         """What the planner would look at now if there were also this workload, and its waiting pods."""

@@ -199,9 +199,10 @@ def test_every_history_stays_within_capacity_and_comes_to_rest(history: list[tup
     for step in history:
         carry_out(world, keys, step, projects)
         check_quota(world, keys, quota)
-    check_evictions(world, world.cycle(), projects)
+    planned = world.cycle()
+    check_evictions(world, planned, projects)
     again = world.cycle()
-    assert not again.evictions, "what was told to end is enough"
+    assert planned.bindings or not again.evictions, "what was told to end is enough"
     world.settle(cycles=60)
     assert world.plan().empty
     check_quota(world, keys, quota)
@@ -300,7 +301,10 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
                 planned = world.cycle()
                 check_evictions(world, planned, projects)
                 evicted_for |= {(each.workload_id, each.beneficiary) for each in planned.evictions}
-                assert not world.cycle().evictions, "what was told to end is enough"
+                again = world.cycle()
+                # What was bound just now, behind a higher priority that found no room, may be told to end by the next.
+                assert planned.bindings or not again.evictions, "what was told to end is enough"
+                evicted_for |= {(each.workload_id, each.beneficiary) for each in again.evictions}
             case "end":
                 of_pod(world, keys, what, "stopped", {"Stopping"})
             case _:

@@ -16,8 +16,13 @@ from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning
 from services.scheduler.policy.phases import explain, place, quota
 from services.scheduler.policy.victims import Choice, Cost, Needed, Right, Victim, Victims, choose
-from services.scheduler.snapshot import Eviction, Pending
+from services.scheduler.room import Room
+from services.scheduler.snapshot import Eviction, OrderKey, Pending
 
+MOST_WEIGHED: Final = 30_000
+"""Pods of others, and nodes of theirs, that one plan looks at for one project, some 0.3 s."""
+MOST_WEIGHED_IN_ALL: Final = 3 * MOST_WEIGHED
+"""For all projects. What is not looked at for that, the next plan begins with."""
 MOST_EVICTED: Final = 2_000
 """Pods that one plan tells to end: what else is to be taken back, the next one does."""
 _MAY_HELP: Final = explain.FULL | {WaitingReason.LIMIT_USED}
@@ -29,9 +34,13 @@ def run(planning: Planning) -> None:
         return
     lowest = _lowest(planning)
     victims: dict[str, Victims] = {}
-    for i in sorted(planning.short, key=lambda i: snapshot.queues[i].entries[planning.short_at[i].entry].order):
+    for i in sorted(planning.short, key=lambda i: _first_put_off(planning, i)):
         pod_class = snapshot.queues[i].pod_class
         if _is_hopeless(planning, i, lowest):
+            continue
+        weighed = planning.weighed
+        if weighed[pod_class.project_id] >= MOST_WEIGHED or weighed.total() >= MOST_WEIGHED_IN_ALL:
+            planning.put_off.add(i)
             continue
         if pod_class.cluster_id not in victims:
             planning.soon()
@@ -40,6 +49,11 @@ def run(planning: Planning) -> None:
         if sum(len(each.pods) for each in planning.evictions) >= MOST_EVICTED:
             planning.cut_short = True
             return
+
+
+def _first_put_off(planning: Planning, i: int) -> tuple[int, OrderKey]:
+    queue = planning.snapshot.queues[i]
+    return -queue.put_off, queue.entries[planning.short_at[i].entry].order
 
 
 def _lowest(planning: Planning) -> dict[tuple[str, str], int]:
@@ -64,9 +78,8 @@ def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int])
         return False
     right = Right(planning, pod_class, entry.rank)
     return not any(
-        right.reclaims(pool, int(milli))
+        len(candidates.gpu_milli) and right.reclaims(pool, int(candidates.gpu_milli.min()))
         for pool, candidates in place.pools_of(planning, pod_class)
-        for milli in candidates.gpu_milli[:1]
     )
 
 
@@ -80,12 +93,13 @@ def _take_back(planning: Planning, i: int, victims: Victims) -> None:
     left = len(queue.entries) - at.entry
     for number in range(at.entry, len(queue.entries)):
         entry = queue.entries[number]
-        if entry.rank != first.rank:
+        if entry.rank > first.rank:
             break
         for search in searches:
-            search.entry = entry
+            search.turn_to(entry)
         count = len(entry.pods) - (at.done if number == at.entry else 0)
-        needed = [each.needed for each in pod_class.gang] or [count]
+        most = count if pod_class.gang else min(count, max(place.MOST_HELD - planning.held_pods, 0))
+        needed = [each.needed for each in pod_class.gang] or [most]
         mark, gone = planning.checkpoint(), set(victims.gone)
         got = [search.get(most) for search, most in zip(searches, needed, strict=True)]
         if pod_class.gang and got != needed:
@@ -95,7 +109,9 @@ def _take_back(planning: Planning, i: int, victims: Victims) -> None:
         if any(got):
             planning.held.setdefault(entry.key, explain.held())
             planning.held_queues.setdefault(i, entry.key)
-        if got != needed:
+        if most < count:
+            planning.cut_short = planning.cut_short or bool(planning.evictions)
+        if got != needed or most < count:
             return
         left -= 1
         if planning.held_pods >= place.MOST_HELD:
@@ -118,6 +134,10 @@ class Search:
         for the nodes that changed.
         """
         self._seen = 0
+
+    def turn_to(self, entry: Pending) -> None:
+        """The next in the queue, of no higher priority: it may take no more than the one before."""
+        self.entry, self._right = entry, self._right._replace(rank=entry.rank)
 
     def get(self, most: int) -> int:
         """Keep places for so many pods; for how many."""
@@ -145,7 +165,7 @@ class Search:
         if self._heaps is None:
             self._seen = len(later.changed)
             self._heaps = [[] for _ in self._pools]
-            changed = self._victims.rows
+            changed = self._hopeful(later)
         else:
             changed = set(later.changed[self._seen :])
             self._seen = len(later.changed)
@@ -153,6 +173,13 @@ class Search:
             for index in _indexes(candidates, changed):
                 if (choice := self._choice(pool, candidates, index)) is not None:
                     heapq.heappush(heap, (choice.cost, index))
+
+    def _hopeful(self, later: Room) -> set[int]:
+        """Rows of nodes that may have room once all have ended whom it may have a right to."""
+        request = self._right.pod_class.request
+        shares = [int(candidates.gpu_milli.min()) for _, candidates in self._pools if len(candidates.gpu_milli)]
+        share = min(shares, default=0) // request.gpu_devices if request.gpu_devices else 0
+        return self._victims.hopeful(self._right, later, request, share)
 
     def _best(self, number: int, pool: str, candidates: Candidates) -> tuple[int, Choice] | None:
         heap = (self._heaps or [])[number]
@@ -169,14 +196,17 @@ class Search:
 
     def _choice(self, pool: str, candidates: Candidates, index: int) -> Choice | None:
         pod_class, milli = self._right.pod_class, int(candidates.gpu_milli[index])
-        left = quota.left(self._planning, pod_class, pool)
-        if left is not None and left.bound.firm and left.milli < milli:
-            return None
-        own = 0 if left is None else max(milli - left.milli, 0)
+        own = 0
+        for bound in quota.bounds(self._planning, pod_class, pool):
+            lacking = milli - quota.left_under(self._planning, bound, later=True)
+            if bound.firm and lacking > 0:
+                return None  # only non-preemptible pods count, and none of those goes
+            own = max(own, lacking)
         devices = pod_class.request.gpu_devices
         needed = Needed(pod_class.request, milli // devices if devices else 0, own)
         reclaim = self._right.reclaims(pool, milli)
         row = int(candidates.rows[index])
+        self._planning.weighed[pod_class.project_id] += 1 + len(self._victims.on(row))
         return choose(self._victims, self._right, self._planning.soon(), row, needed, reclaim=reclaim)
 
     def _end(self, unit: Sequence[Victim], reason: EvictionReason) -> None:
