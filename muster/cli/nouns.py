@@ -57,9 +57,11 @@ NOUNS: Final[dict[str, Noun]] = {
     ),
     "exec": Noun(module="ways", add="add_exec", summary="Run a command in a pod of a workload."),
     "bash": Noun(module="ways", add="add_bash", summary="Open a shell in a pod of a workload."),
-    "attach": Noun(module="ways", add="add_attach", summary="Show what runs in a pod of a workload, and type into it."),
+    "attach": Noun(module="ways", add="add_attach", summary="Show what the process of a pod writes from now on."),
     "port-forward": Noun(
-        module="ways", add="add_port_forward", summary="Reach ports of a pod of a workload from this machine."
+        module="ways",
+        add="add_port_forward",
+        summary="Listen on ports of this machine, and pass on what connects there to ports of a pod.",
     ),
     "environment": Noun(
         module="assets", add="add_environment", summary="Environments: what workloads run, and as whom, to be chosen."

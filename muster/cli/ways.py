@@ -3,7 +3,6 @@
 What is typed and written goes through as bytes. The terminal is set back however a session ends.
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -101,9 +100,10 @@ def _add_exec(app: typer.Typer, line: str) -> None:
         tty: TtyOption = False,
         **given: list[str],
     ) -> int:
-        """Run a command in a pod of a workload, beside its own process: in its folder, as its user, with its devices.
+        """Run a command in a pod of a workload.
 
-        The exit code is that of the command. It ends, with all that it started, once you leave.
+        It runs beside the own process of the pod: in its folder, as its user, with its devices. The exit code is that
+        of the command. It ends, with all that it started, once you leave.
         """
         words = given["words"]
         if not words:
@@ -131,7 +131,7 @@ def _add_bash(app: typer.Typer, line: str) -> None:
         pod: PodOption = None,
         container: ContainerOption = None,
     ) -> int:
-        """Open a shell in a pod of a workload; with a terminal, where there is one here.
+        """Open a shell in a pod of a workload. It has a terminal where there is one here.
 
         Where the pod has no bash, `exec -it WORKLOAD -- sh` may do.
         """
@@ -161,7 +161,7 @@ def _add_attach(app: typer.Typer, line: str) -> None:
         stdin: StdinOption = False,
         tty: TtyOption = False,
     ) -> int:
-        """Show what the process of a pod writes from now on, and with -i let it read what you type.
+        """Show what the process of a pod writes from now on. With -i it reads what you type.
 
         It can read only where it was submitted with --stdin, on clusters of kind kubernetes. The exit code is that of
         the process, where it ends.
@@ -189,7 +189,9 @@ def _add_port_forward(app: typer.Typer, line: str) -> None:
         pod: PodOption = None,
         address: AddressOption = "127.0.0.1",
     ) -> int:
-        """Listen on ports of this machine, and pass on what connects there to ports of a pod, until Ctrl-C."""
+        """Listen on ports of this machine, and pass on what connects there to ports of a pod. Ctrl-C ends it."""
+        import asyncio
+
         from muster.cli.way import forward
 
         pairs = [_pair(text) for text in ports]
@@ -210,6 +212,8 @@ def _typed(  # noqa: PLR0917 (one place that all of them share)
     tty: bool,  # noqa: FBT001
 ) -> int:
     """To the end of a session in which something is typed or read."""
+    import asyncio
+
     from muster.cli.way import carry, has_terminal, window
 
     if tty and not stdin:

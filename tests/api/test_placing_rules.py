@@ -223,7 +223,7 @@ def test_an_item_that_says_exclude_is_left_out_and_needs_only_its_name() -> None
 
 
 def test_what_nothing_acts_on_yet_is_listed_where_it_is_given() -> None:
-    """S050, S044."""
+    """S044."""
     given = [{"effect": "NoExecute", "seconds": 5}, {}]
     checked = check_training(
         request(
@@ -232,5 +232,5 @@ def test_what_nothing_acts_on_yet_is_listed_where_it_is_given() -> None:
         )
     )
     assert not isinstance(checked, FaultyCreation), checked
-    assert not_yet_in_force(checked.spec) == ("spec.tolerations[1].seconds", "spec.terminateAfterPreemption")
+    assert not_yet_in_force(checked.spec) == ("spec.tolerations[1].seconds",)
     assert not_yet_in_force(TrainingSpec(image="i")) == ()

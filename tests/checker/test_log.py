@@ -82,6 +82,8 @@ def _telling_the_subject(story: Story) -> Story:
 
 
 AUTOSCALER = "autoscaler"
+EVICTED = ("PodsEvicted", {"pods": [pod()], "attempt": 2, "reason": "preempted", "message": "m", "beneficiary": "b"})
+OPENED = ("SessionOpened", {"session_id": "s", "kind": "exec", "pod": pod(), "ends_at": "2999-01-01T00:00:00Z"})
 REPLICA = pod(0) | {"pod_set": "replica"}
 
 
@@ -312,6 +314,36 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
             .node()
             .created(distributed={"distribution": {"numWorkers": 2, "minReplicas": None}, "master": None})
             .bound(pod(0) | {"pod_set": "worker"})
+        ),
+    ),
+    "evicted though it is non-preemptible": (
+        "evicted",
+        lambda: Story().node().created({"preemptibility": "non-preemptible"}).bound().says(EVICTED, by="scheduler"),
+    ),
+    "evicted without a node": (
+        "evicted",
+        lambda: Story().node().created().says(("WorkloadQueued", {}), EVICTED, by="scheduler"),
+    ),
+    "evicted without another attempt": (
+        "token",
+        lambda: Story().node().created().bound().says((EVICTED[0], EVICTED[1] | {"attempt": 1}), by="scheduler"),
+    ),
+    "evicted, to end then, and not ended": (
+        "failed",
+        lambda: Story().node().created({"terminateAfterPreemption": True}).bound().says(EVICTED, by="scheduler"),
+    ),
+    "let into a pod that does not run": ("session", lambda: Story().node().created().bound().says(OPENED, by="ann")),
+    "a session that was closed twice": (
+        "session",
+        lambda: (
+            Story()
+            .node()
+            .created()
+            .bound()
+            .ran()
+            .says(OPENED, by="ann")
+            .says(("SessionClosed", {"session_id": "s"}))
+            .says(("SessionClosed", {"session_id": "s"}))
         ),
     ),
     "a launcher before its workers": ("launcher", lambda: _launcher().ran(LAUNCHER)),

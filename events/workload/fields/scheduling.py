@@ -70,7 +70,7 @@ class Toleration(Item, frozen=True, kw_only=True, omit_defaults=True):
         None
     )
     """Effect of the taint. Any: every one. Mandatory."""
-    seconds: Annotated[Annotated[int, Limits(least=1)] | None, About(rows="S044 R17")] = None
+    seconds: Annotated[Annotated[int, Limits(least=1)] | None, About(rows="S044 R17", in_force=False)] = None
     """How long a pod stays on a node that gets the taint, in seconds. Only with effect NoExecute. Muster itself evicts
     no pod for it yet; a Kubernetes cluster does.
     """
@@ -103,7 +103,5 @@ class Scheduling(Section, frozen=True, kw_only=True):
         Literal["preemptible", "non-preemptible"] | None, About(rows="S046 R19", flag="--preemptibility")
     ] = None
     """Whether the scheduler may preempt it. Default: preemptible if the priority is below high."""
-    terminate_after_preemption: Annotated[
-        bool, About(rows="S050", flag="--terminate-after-preemption", in_force=False)
-    ] = False
+    terminate_after_preemption: Annotated[bool, About(rows="S050", flag="--terminate-after-preemption")] = False
     """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""

@@ -117,9 +117,7 @@ def pod_manifest(
         "metadata": {
             "name": names.pod_name(run),
             "namespace": namespace,
-            **_marks(
-                run, cluster_id, service, reservations, restricted, code_maps=code_maps, secret=bool(needs.secret)
-            ),
+            **_marks(run, cluster_id, service, reservations, restricted, code_maps=code_maps, needs=needs),
             "finalizers": [names.FINALIZER],
         },
         "spec": {
@@ -247,7 +245,7 @@ def _marks(
     restricted: str,
     *,
     code_maps: int,
-    secret: bool,
+    needs: Needs,
 ) -> Manifest:
     """Labels and annotations: the user's where Kubernetes takes them, ours over them."""
     labels = {key: value for key, value in run.labels.items() if _free_key(key) and _label_value(value)}
@@ -280,7 +278,7 @@ def _marks(
     if run.code:
         annotations |= {names.CODE: run.code, names.CODE_MAPS: str(code_maps)}
     annotations |= mpi_annotations(run, service)
-    if secret:
+    if needs.secret:
         annotations[names.CREDENTIALS] = "true"
     return {"labels": labels, "annotations": annotations}
 
