@@ -114,7 +114,7 @@ def carry_out(world: World, keys: list[str], step: tuple[str, Any], projects: Se
     match word:
         case "submit":
             spec, project = what
-            keys.append(world.submit(f"w{len(keys)}", project_id=projects[project % len(projects)], **spec))
+            keys.append(world.submit(f"w{len(keys)}", project_id=projects[int(project) % len(projects)], **spec))
         case "node":
             number, facts = what
             world.node(f"n{number}", **facts)
@@ -292,7 +292,8 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
     projects = [world.project("first", quota=4_000), world.project("second", quota=2_000), world.project("third")]
     keys: list[str] = []
     evicted_for: set[tuple[str, str]] = set()
-    for word, what in [*history, ("cycle", 0)]:
+    steps: list[tuple[str, Any]] = [*history, ("cycle", 0)]
+    for word, what in steps:
         world.now += timedelta(seconds=1)
         match word:
             case "submit":
@@ -307,8 +308,10 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
                 evicted_for |= {(each.workload_id, each.beneficiary) for each in again.evictions}
             case "end":
                 of_pod(world, keys, what, "stopped", {"Stopping"})
-            case _:
+            case "running" | "succeeded":
                 of_pod(world, keys, what, word, {"Bound", "Starting", "Running"})
+            case _:
+                raise AssertionError(word)
     assert not {(victim, winner) for victim, winner in evicted_for if (winner, victim) in evicted_for}
     for _ in range(200):
         of_pod(world, keys, 0, "stopped", {"Stopping"})
