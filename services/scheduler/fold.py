@@ -205,6 +205,10 @@ class SchedulingState(LogFold):
         for key in self._dirty_workloads:
             self._settle_workload(key, now)
         self._dirty_workloads.clear()
+        if self._promised:
+            # A log that is read again from its beginning tells also of those whose places were given long ago.
+            ending = self._leaving.keys() | self._stale.keys()
+            self._promised = {id_: of for id_, of in self._promised.items() if id_ in ending}
 
     def _clock_was_set_back(self) -> None:
         """What was to happen at a time may be late by as much as the clock was ahead: look at all of it again."""

@@ -11,6 +11,8 @@ from events.workload.commands import CreateWorkload, PodFact, ReportPods, Suspen
 from events.workload.fields.distribution import Distribution
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
+from services.runtime.log.folding import take
+from services.scheduler.fold import SchedulingState
 from services.scheduler.policy.phases import place, take_back
 from services.scheduler.snapshot import Plan
 from tests.scheduler.world import GIB, World
@@ -326,6 +328,25 @@ def test_what_one_plan_does_not_look_at_the_next_one_does(monkeypatch: pytest.Mo
     assert first.put_off
     world.settle()
     assert world.workload(one).reason == "waiting_for_pods_to_end"
+
+
+def test_a_log_that_is_read_again_promises_no_places_that_were_given() -> None:
+    """Whom others ended for goes before everybody; not for ever."""
+    world = cluster(1)
+    world.project()
+    low = running(world, "low", **LOW)
+    world.submit("high", gpu_devices_request=1, **HIGH)
+    world.cycle()
+    assert len(read_again(world).snapshot(world.now).promised) == 1
+    ends(world, low)
+    world.settle()
+    assert not read_again(world).snapshot(world.now).promised
+
+
+def read_again(world: World) -> SchedulingState:
+    fold = SchedulingState()
+    assert take(fold, world.commits) is None
+    return fold
 
 
 def test_one_plan_tells_no_more_to_end_than_it_keeps_places_for(monkeypatch: pytest.MonkeyPatch) -> None:
