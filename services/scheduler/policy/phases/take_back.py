@@ -19,8 +19,8 @@ from services.scheduler.policy.victims import Choice, Cost, Needed, Right, Victi
 from services.scheduler.room import Room
 from services.scheduler.snapshot import Eviction, OrderKey, Pending
 
-MOST_WEIGHED: Final = 30_000
-"""Pods of others, and nodes of theirs, that one plan looks at for one project, some 0.3 s."""
+MOST_WEIGHED: Final = 100_000
+"""Pods of others, and nodes of theirs, that one plan looks at for one project, some 0.4 s."""
 MOST_WEIGHED_IN_ALL: Final = 3 * MOST_WEIGHED
 """For all projects. What is not looked at for that, the next plan begins with."""
 MOST_EVICTED: Final = 2_000
