@@ -107,7 +107,9 @@ def _beyond_own_rights(command: UserCommand, grants: Grants, project_id: str | N
     """Nobody gives a program rights that they do not have themselves; today's roles never let them."""
     if not isinstance(command, CreateServiceAccount):
         return None
-    lacking = {right for right in ROLE_PERMISSIONS[command.role] if not grants.allows(right, project_id)}
+    # An account has no more of a role than accounts may have.
+    given = ROLE_PERMISSIONS[command.role] & ACCOUNT_PERMISSIONS
+    lacking = {right for right in given if not grants.allows(right, project_id)}
     if not lacking:
         return None
     return Refusal(

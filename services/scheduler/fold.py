@@ -204,6 +204,10 @@ class SchedulingState(LogFold):
         for key in self._dirty_workloads:
             self._settle_workload(key, now)
         self._dirty_workloads.clear()
+        if self._promised:
+            # A log that is read again from its beginning tells also of those whose places were given long ago.
+            ending = self._leaving.keys() | self._stale.keys()
+            self._promised = {id_: of for id_, of in self._promised.items() if id_ in ending}
 
     def _clock_was_set_back(self) -> None:
         """What was to happen at a time may be late by as much as the clock was ahead: look at all of it again."""
@@ -426,7 +430,8 @@ class SchedulingState(LogFold):
             row, chain = self._columns.rows.get(node_key), self.nodes.get(node_key)
             reservation = None if chain is None else chain.state.reservations.get(id_)
             if row is not None and reservation is not None and id_ not in self._stale:
-                yield Leaving(row, reservation)
+                (project_id, pool, firm), _ = self._counted.get(id_, (("", "", False), 0))
+                yield Leaving(row, reservation, project_id, pool, not firm)
 
     def imagine(self, state: Workload, now: datetime) -> tuple[Snapshot, tuple[tuple[PodClass, Pending], ...]]:
         """What the planner would look at now if there were also this workload, and its waiting pods."""

@@ -109,7 +109,9 @@ class Planning:
         self._worth = partial(worth_of, mix=snapshot.mix, filters=policy.filters)
         self.room = Room(snapshot.nodes, self._worth)
         self.quota_used: dict[BoundKey, int] = {}
-        """GPU thousandths that non-preemptible pods hold, with those placed so far; by project id."""
+        """GPU thousandths that pods hold under each bound, with those placed so far."""
+        self.quota_leaving: dict[BoundKey, int] = {}
+        """What of that those hold that were told to end before."""
         self.later: Room | None = None
         """The room that there will be once all pods have ended that were told to; None where there are none."""
         self.placed = Placed()
@@ -121,7 +123,9 @@ class Planning:
         self.probed: Counter[str] = Counter()
         """By project id: what was tried in vain, in pods."""
         self.put_off: set[int] = set()
-        """By index of the queue: those that were not tried for that."""
+        """By index of the queue: those that were not tried for that, or not to the end."""
+        self.weighed: Counter[str] = Counter()
+        """By project id: what was looked at of others' pods, to take their place."""
         self.in_gang = False
         """Whether a gang is just being placed, which nothing cuts short."""
         self.tried_in_vain = 0
@@ -197,7 +201,7 @@ class Planning:
             blocked={
                 self.snapshot.queues[i].pod_class: waiting
                 for i, waiting in self.blocked.items()
-                if i not in self.held_queues
+                if i not in self.held_queues and i not in self.put_off
             },
             put_off=frozenset(self.snapshot.queues[i].pod_class for i in self.put_off),
             more=self.cut_short or len(self.updates) > max_updates,

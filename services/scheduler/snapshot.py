@@ -260,6 +260,10 @@ class Leaving(NamedTuple):
 
     row: int
     reservation: Reservation
+    project_id: str
+    pool: str
+    """Where it is counted; both empty where it holds no GPU."""
+    preemptible: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,7 +178,7 @@ def test_a_name_prefix_leaves_the_words_alone(api: ShapeServer, muster: Any) -> 
 def test_a_file_is_the_request_and_flags_win_over_it(
     api: ShapeServer, muster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = {"name": "from-file", "clusterId": "c-9", "spec": {"image": "a", "compute": {"gpuDevicesRequest": 1}}}
+    request = {"name": "from-file", "clusterId": "c-1", "spec": {"image": "a", "compute": {"gpuDevicesRequest": 1}}}
     file = tmp_path / "t.yaml"
     file.write_text(yaml.safe_dump(request))
     assert muster("training", "submit", "-f", str(file)).code == 0

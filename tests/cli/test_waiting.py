@@ -88,7 +88,7 @@ def test_a_wait_sees_what_comes_and_several_are_all_waited_for(api: ShapeServer,
     ("arguments", "told"),
     [
         (["hello", "--for", "runing"], "did you mean 'running'"),
-        (["hello", "--for", "degraded"], "no workload enters Degraded yet"),
+        (["hello", "--for", "updating"], "no workload enters Updating yet"),
         (["hello", "--for", "ready"], "conditions: started, ended, deleted"),
         (["hello", "--for", "jsonpath={.phase}"], "compares nothing"),
         (["hello", "--for", "jsonpath={phase}=Running"], "at character 2"),

@@ -137,4 +137,5 @@ def test_what_hinders_a_pod_from_starting_is_why_its_workload_does_not_run() -> 
     assert why(7, "starting", "\x00") == ("Initializing", "pod main-7: \N{REPLACEMENT CHARACTER} (and of 2 more)")
     assert why(7, "interrupted") == ("Initializing", "pod main-9: image not found (and of 1 more)")
     assert why(9, "interrupted") == ("Initializing", "pod main-80: disk is full")
-    assert why(70, "running") == ("Running", "")
+    phase, told = why(70, "running")
+    assert (phase, told.endswith("others run")) == ("Degraded", True), told

@@ -174,7 +174,7 @@ CHANGES: Final = (
     ("UPDATE {s}.project_use SET workloads = workloads + 1 WHERE workloads > 0", ("project_use", "workloads", "")),
     ("INSERT INTO {s}.workloads_past SELECT * FROM {s}.workloads_past LIMIT 1", ("workloads_past", "", " rows")),
     ("INSERT INTO {s}.moments VALUES (-1, now())", ("moments", "", "a row")),
-    ("ALTER TABLE {s}.pods DROP COLUMN exit_code", ("pods", "exit_code", "no column")),
+    ("ALTER TABLE {s}.pods DROP COLUMN exit_code CASCADE", ("pods", "exit_code", "no column")),
     ("ALTER TABLE {s}.due ALTER COLUMN generation TYPE integer", ("due", "generation", "integer")),
     ("DROP TABLE {s}.reservations", ("reservations", "", "no table")),
 )

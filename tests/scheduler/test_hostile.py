@@ -13,7 +13,7 @@ from events.workload.fields.scheduling import (
     PodAffinity,
     Toleration,
 )
-from services.scheduler.policy.phases import place, take_back
+from services.scheduler.policy.phases import place
 from tests.scheduler.test_gangs import submit as submit_gang
 from tests.scheduler.world import World
 
@@ -103,31 +103,6 @@ def test_what_was_put_off_goes_first_in_the_next_plans(world: World, monkeypatch
         world.cycle()
         world.node("a", labels={"zone": "z"}, cpu_milli=1_000 + number)
     assert all(world.workload(key).reason for key in keys)
-
-
-def test_many_that_would_take_the_place_of_others_keep_no_plan_busy(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A millisecond for each node and class of pods: a hundred of them held up everybody for half a minute."""
-    monkeypatch.setattr(take_back, "MOST_LOOKED", 5)
-    for number in range(4):
-        world.node(f"n{number}", gpu_count=1)
-    mine, theirs = world.project_id, world.project("theirs", quota=1_000)
-    lows = [world.submit(f"low{number}", gpu_devices_request=1, priority_class="low") for number in range(4)]
-    world.settle()
-    for number, key in enumerate(lows):
-        world.fact(key, "running", index=0)
-        greedy = world.submit(f"b{number}", gpu_devices_request=1, cpu_core_request=1 + number, priority_class="medium")
-        assert world.workload(greedy).spec.preemptibility == "preemptible"
-    reclaims = world.submit("within", project_id=theirs, gpu_devices_request=1)
-    planned = world.cycle()
-    assert {each.beneficiary for each in planned.evictions} >= {world.workload(reclaims).workload_id}
-    assert planned.put_off
-    assert {each.project_id for each in planned.put_off} == {mine}
-    told = list(planned.evictions)
-    for _ in range(4):
-        told += world.cycle().evictions
-    assert len(told) == 4, "those that were put off had their turn"
 
 
 def tolerates(key: str) -> Toleration:

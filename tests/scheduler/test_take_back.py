@@ -7,11 +7,15 @@ import pytest
 
 from events.ids import workload_key
 from events.phases import Phase
-from events.workload.commands import CreateWorkload, SuspendWorkload
+from events.workload.commands import CreateWorkload, PodFact, ReportPods, SuspendWorkload
 from events.workload.fields.distribution import Distribution
+from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
+from services.runtime.log.folding import take
+from services.scheduler.fold import SchedulingState
+from services.scheduler.policy.phases import place, take_back
 from services.scheduler.snapshot import Plan
-from tests.scheduler.world import World
+from tests.scheduler.world import GIB, World
 
 LOW: dict[str, Any] = {"priority_class": "low"}
 HIGH: dict[str, Any] = {"priority_class": "medium-high"}
@@ -219,6 +223,146 @@ def test_a_place_is_not_kept_for_ever_where_a_pod_does_not_end() -> None:
     world.now += timedelta(hours=2)
     world.settle()
     assert set(world.places(small)) == {0}
+
+
+def test_nobody_more_is_told_to_end_while_those_who_were_still_count_against_the_limit() -> None:
+    world = cluster(4)
+    world.project("bounded", limit=2_000)
+    both = [running(world, name, **LOW) for name in ("a", "b")]
+    high = world.submit("high", gpu_devices_request=1, **HIGH)
+    assert evicted(world.cycle()) == [("b", "preempted", 1)]
+    assert evicted(world.cycle()) == []
+    assert world.workload(high).reason == "waiting_for_pods_to_end"
+    ends(world, both[1])
+    world.settle()
+    assert set(world.places(high)) == {0}
+    assert set(world.places(both[0])) == {0}
+
+
+def test_a_project_is_not_taken_below_its_quota_while_its_pods_end() -> None:
+    world = cluster(4)
+    greedy, entitled = world.project("greedy", quota=2_000), world.project("entitled", quota=4_000)
+    wide = running(world, "wide", project_id=greedy, parallelism=4, completions=4)
+    mine = world.submit("mine", project_id=entitled, gpu_devices_request=1, parallelism=4, completions=4, **LOW)
+    assert evicted(world.cycle()) == [("wide", "reclaimed", 1)] * 2
+    assert evicted(world.cycle()) == []
+    ends(world, wide)
+    world.settle()
+    assert len(world.places(wide)) == 2
+    assert len(world.places(mine)) == 2
+
+
+def test_nobody_ends_for_what_the_quota_for_non_preemptible_pods_does_not_allow() -> None:
+    """Also where the limit, which others' end would make room in, has less left."""
+    world = cluster(8)
+    world.project("both", quota=4_000, limit=6_000)
+    running(world, "firm", gpus=3, preemptibility="non-preemptible", **LOW)
+    running(world, "soft", gpus=3, **LOW)
+    world.submit("more", gpu_devices_request=2, preemptibility="non-preemptible", **HIGH)
+    assert evicted(world.cycle()) == []
+
+
+def test_a_gang_of_which_a_pod_is_not_seen_is_left_alone() -> None:
+    """Told to end would be the others alone, for nothing."""
+    world = cluster(3)
+    world.project()
+    key = gang(world, "three", workers=3, **LOW)
+    world.settle()
+    (name, index), pod = next(iter(world.workload(key).pods.live.items()))
+    ref = PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_)
+    fact = PodFact(pod=ref, kind="unreachable", at=world.now)
+    world.do("workload", key, ReportPods(workload_id=world.workload(key).workload_id, facts=(fact,)))
+    world.submit("high", gpu_devices_request=1, **HIGH)
+    assert evicted(world.cycle()) == []
+    world.settle()
+
+
+def test_of_what_ends_for_good_all_pods_are_told_at_once() -> None:
+    world = cluster(2)
+    world.project()
+    running(world, "low", terminate_after_preemption=True, parallelism=2, completions=2, **LOW)
+    world.submit("high", gpu_devices_request=1, parallelism=2, completions=2, **HIGH)
+    assert evicted(world.cycle()) == [("low", "preempted", 2)]
+    assert evicted(world.cycle()) == []
+
+
+def test_a_share_by_memory_is_weighed_by_each_node_and_not_by_the_first() -> None:
+    world = World()
+    world.cluster()
+    world.node("small", gpu_count=1, gpu_memory_bytes=16 * GIB)
+    world.node("large", gpu_count=1, gpu_memory_bytes=80 * GIB)
+    greedy, entitled = world.project("greedy"), world.project("entitled", quota=1_000)
+    for name in ("a", "b"):
+        running(world, name, project_id=greedy)
+    world.submit("half", project_id=entitled, gpu_request_type="memory", gpu_memory_request="40Gi")
+    assert len(evicted(world.cycle())) == 1
+
+
+def test_one_plan_takes_back_for_each_priority_of_a_class() -> None:
+    world = cluster(2)
+    world.project()
+    for name in ("a", "b"):
+        running(world, name, **LOW)
+    world.submit("first", gpu_devices_request=1, **HIGH)
+    world.submit("second", gpu_devices_request=1, priority_class="medium")
+    assert [(each.name, each.beneficiary) for each in world.cycle().evictions] == [
+        ("b", world.workload(workload_key(world.project_id, "first")).workload_id),
+        ("a", world.workload(workload_key(world.project_id, "second")).workload_id),
+    ]
+    assert evicted(world.cycle()) == []
+
+
+def test_what_one_plan_does_not_look_at_the_next_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many classes that take nothing do not hold up a plan; who comes after them gets a turn."""
+    monkeypatch.setattr(take_back, "MOST_WEIGHED", 5)
+    world = cluster(2, 1)
+    mine, other = world.project("mine", quota=10_000), world.project("other", quota=2_000)
+    running(world, "within", project_id=other, gpus=2)
+    running(world, "low", project_id=mine, gpus=1, **LOW)
+    for number in range(6):
+        wide: dict[str, Any] = {"gpu_devices_request": 2, "cpu_core_request": 1 + number, "priority_class": "high"}
+        world.submit(f"wide{number}", project_id=mine, **wide)
+    one = world.submit("one", project_id=mine, gpu_devices_request=1, **HIGH)
+    first = world.cycle()
+    assert evicted(first) == []
+    assert first.put_off
+    world.settle()
+    assert world.workload(one).reason == "waiting_for_pods_to_end"
+
+
+def test_a_log_that_is_read_again_promises_no_places_that_were_given() -> None:
+    """Whom others ended for goes before everybody; not for ever."""
+    world = cluster(1)
+    world.project()
+    low = running(world, "low", **LOW)
+    world.submit("high", gpu_devices_request=1, **HIGH)
+    world.cycle()
+    assert len(read_again(world).snapshot(world.now).promised) == 1
+    ends(world, low)
+    world.settle()
+    assert not read_again(world).snapshot(world.now).promised
+
+
+def read_again(world: World) -> SchedulingState:
+    fold = SchedulingState()
+    assert take(fold, world.commits) is None
+    return fold
+
+
+def test_one_plan_tells_no_more_to_end_than_it_keeps_places_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "MOST_HELD", 2)
+    world = cluster(4)
+    world.project()
+    low = running(world, "low", parallelism=4, completions=4, **LOW)
+    high = world.submit("high", gpu_devices_request=1, parallelism=4, completions=4, **HIGH)
+    assert evicted(world.cycle()) == [("low", "preempted", 1)] * 2
+    assert evicted(world.cycle()) == []
+    ends(world, low)
+    assert evicted(world.cycle()) == [("low", "preempted", 1)] * 2
+    assert len(world.places(high)) == 2
+    ends(world, low)
+    world.settle()
+    assert len(world.places(high)) == 4
 
 
 def test_what_asks_to_end_after_it_was_preempted_has_failed() -> None:

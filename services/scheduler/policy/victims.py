@@ -6,18 +6,22 @@ reclaims is within its quota then, and who preempts has the higher priority.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
+from events.phases import PodPhase
 from events.workload.pod import PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import EvictionReason, Workload, evictable, placed_of
+from services.scheduler.columns import clipped
 from services.scheduler.planning import Planning
 from services.scheduler.policy.phases import quota
 from services.scheduler.policy.words import gpus
 from services.scheduler.room import Room
-from services.scheduler.snapshot import Bound, PodClass, ProjectView
+from services.scheduler.snapshot import Bound, Integers, PodClass, ProjectView
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -46,6 +50,8 @@ class Victims:
         self._on: dict[int, list[Victim]] = {}
         self._of: dict[str, list[Victim]] = {}
         self._spare: dict[tuple[str, str], int] = {}
+        self._freed: dict[tuple[str, int], _Freed] = {}
+        """By project id and priority of whoever takes it."""
         rows = {key: row for row, key in enumerate(planning.snapshot.nodes.keys)}
         for workloads in planning.snapshot.running.values():
             for workload in workloads:
@@ -55,6 +61,10 @@ class Victims:
             on.sort(key=_loss)
 
     def _add(self, planning: Planning, workload: Workload, rows: dict[str, int]) -> None:
+        if any(pod_set.minimum for pod_set in workload.pod_sets) and any(
+            pod.phase is PodPhase.UNKNOWN for pod in workload.pods.live.values()
+        ):
+            return  # it cannot go whole: what nobody sees is told nothing
         requests = {pod_set.name: pod_set.template.request for pod_set in workload.pod_sets}
         for (name, index), pod in workload.pods.live.items():
             if not evictable(pod) or pod.node_key not in rows or name not in requests:
@@ -76,21 +86,77 @@ class Victims:
                 spare = placed_of(workload, pod_set) - pod_set.minimum
                 self._spare[workload.workload_id, pod_set.name] = max(spare, 0)
 
-    @property
-    def rows(self) -> set[int]:
-        return set(self._on)
+    def hopeful(self, right: "Right", room: Room, request: PodRequest, share_milli: int) -> set[int]:
+        """Rows where such a pod may have room once all have ended that `right` may be over. Sooner said than `choose`
+        does, and never of too few: most nodes of a full cluster help nobody.
+        """
+        key = right.pod_class.project_id, right.rank
+        if (freed := self._freed.get(key)) is None:
+            freed = self._freed[key] = self._freed_by(right, room.devices.shape[1])
+        rows = freed.rows
+        devices = room.devices[rows]
+        fitting = ((devices >= 0) & (devices + freed.devices >= share_milli)).sum(axis=1) - room.withheld[rows]
+        helps = (room.pods[rows] + freed.pods >= 1) & (fitting >= request.gpu_devices)
+        if request.cpu_milli:
+            helps &= room.cpu[rows] + freed.cpu >= request.cpu_milli
+        if request.memory_bytes:
+            helps &= room.memory[rows] + freed.memory >= request.memory_bytes
+        return set(rows[helps].tolist())
+
+    def _freed_by(self, right: "Right", width: int) -> "_Freed":
+        reclaims = any(bound.firm for bound in right.bounds)
+        own = right.pod_class.project_id
+        found = {
+            row: over
+            for row, on in self._on.items()
+            if (
+                over := [
+                    victim
+                    for victim in on
+                    if (victim.workload.priority_rank < right.rank if victim.workload.project_id == own else reclaims)
+                ]
+            )
+        }
+        devices = np.zeros((len(found), width), dtype=np.int64)
+        for at, over in enumerate(found.values()):
+            for device, milli in (share for victim in over for share in victim.shares.items() if share[0] < width):
+                devices[at, device] += milli
+        return _Freed(
+            rows=np.array(list(found), dtype=np.int64),
+            cpu=_sums(sum(each.request.cpu_milli for each in over) for over in found.values()),
+            memory=_sums(sum(each.request.memory_bytes for each in over) for over in found.values()),
+            pods=_sums(len(over) for over in found.values()),
+            devices=devices,
+        )
 
     def on(self, row: int) -> list[Victim]:
         """Those on a node, the ones that lose the least first."""
         return [victim for victim in self._on.get(row, ()) if victim not in self.gone]
 
     def unit(self, victim: Victim) -> list[Victim]:
-        """All that go with it: a gang goes whole, unless it has pods beyond its minimum."""
+        """All that go with it: a gang goes whole, unless it has pods beyond its minimum; so does what ends for good."""
         of = self._of[victim.workload.workload_id]
+        if victim.workload.spec.terminate_after_preemption:
+            return [one for one in of if one not in self.gone]
         spare = self._spare.get((victim.workload.workload_id, victim.ref.pod_set))
         if spare is None or spare > sum(one.ref.pod_set == victim.ref.pod_set and one in self.gone for one in of):
             return [victim]
         return [one for one in of if one not in self.gone]
+
+
+class _Freed(NamedTuple):
+    """What would come free at most, per node."""
+
+    rows: Integers
+    cpu: Integers
+    memory: Integers
+    pods: Integers
+    devices: Integers
+    """Two-dimensional, in thousandths."""
+
+
+def _sums(of: Iterable[int]) -> Integers:
+    return np.array([clipped(each) for each in of], dtype=np.int64)
 
 
 def _loss(victim: Victim) -> tuple[int, float, str, PodRef]:
@@ -104,6 +170,12 @@ class Right(NamedTuple):
     pod_class: PodClass
     rank: int
     """The priority of the workload."""
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """On its project and department."""
+        project = self.planning.snapshot.projects.get(self.pod_class.project_id)
+        return () if project is None else project.bounds
 
     def over(self, victim: Victim, freed: Counter[str]) -> EvictionReason | None:
         """By which rule it may take the place of this pod; None: it may not.

@@ -211,7 +211,7 @@ def hold(planning: Planning, i: int, entry: Pending, most: int, pools: list[tupl
 
 def hold_one(planning: Planning, pod_class: PodClass, pools: list[tuple[str, Candidates]]) -> bool:
     for pool, candidates in pools:
-        left = quota.left(planning, pod_class, pool)
+        left = quota.left(planning, pod_class, pool, later=True)
         index = candidates.best(most_gpu_milli=None if left is None else left.milli)
         if index is not None:
             keep(planning, pod_class, pool, candidates, index)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from services.scheduler.planning import Phase, Planning
-from services.scheduler.snapshot import Bound, PodClass
+from services.scheduler.snapshot import Bound, BoundKey, PodClass
 
 
 class Left(NamedTuple):
@@ -18,6 +18,12 @@ class Left(NamedTuple):
 
 def run(planning: Planning) -> None:
     planning.quota_used |= planning.snapshot.held_milli
+    leaving = planning.quota_leaving
+    leaving |= dict.fromkeys(planning.quota_used, 0)
+    for each in planning.snapshot.leaving:
+        milli = sum(share.milli for share in each.reservation.devices)
+        if each.project_id:
+            _count(leaving, planning, each.project_id, each.pool, milli, preemptible=each.preemptible)
 
 
 def bounds(planning: Planning, pod_class: PodClass, pool: str) -> Iterator[Bound]:
@@ -30,11 +36,17 @@ def bounds(planning: Planning, pod_class: PodClass, pool: str) -> Iterator[Bound
             yield bound
 
 
-def left(planning: Planning, pod_class: PodClass, pool: str) -> Left | None:
-    """What is still allowed to such a pod in a pool; None where nothing bounds it."""
+def left_under(planning: Planning, bound: Bound, *, later: bool) -> int:
+    """What a bound still allows; `later`: once all have ended that were told to."""
+    milli = bound.milli - planning.quota_used.get(bound.key, 0)
+    return milli + planning.quota_leaving.get(bound.key, 0) if later else milli
+
+
+def left(planning: Planning, pod_class: PodClass, pool: str, *, later: bool = False) -> Left | None:
+    """What is still allowed to such a pod in a pool; None where nothing bounds it. `later`: as of left_under."""
     found: Left | None = None
     for bound in bounds(planning, pod_class, pool):
-        milli = bound.milli - planning.quota_used.get(bound.key, 0)
+        milli = left_under(planning, bound, later=later)
         if found is None or milli < found.milli:
             found = Left(milli, bound)
     return found
@@ -42,10 +54,14 @@ def left(planning: Planning, pod_class: PodClass, pool: str) -> Left | None:
 
 def use(planning: Planning, project_id: str, pool: str, gpu_milli: int, *, preemptible: bool) -> None:
     """A pod was placed that holds so much; less than nothing where one was evicted."""
-    if not gpu_milli:
-        return
+    if gpu_milli:
+        _count(planning.quota_used, planning, project_id, pool, gpu_milli, preemptible=preemptible)
+
+
+def _count(
+    used: dict[BoundKey, int], planning: Planning, project_id: str, pool: str, gpu_milli: int, *, preemptible: bool
+) -> None:
     project = planning.snapshot.projects.get(project_id)
-    used = planning.quota_used
     for holder in (project_id, project.department_id if project else ""):
         for place in ("", pool):
             for firm in (False,) if preemptible else (False, True):
@@ -69,8 +85,8 @@ def left_within(planning: Planning, project_id: str, pool: str) -> int:
 
 
 def used(planning: Planning, quota: Bound) -> int:
-    """What all pods under this quota hold, preemptible or not."""
-    return planning.quota_used.get(quota.all_key, 0)
+    """What all pods under this quota hold, preemptible or not, but for those that were told to end."""
+    return _staying(planning, quota.all_key)
 
 
 def beyond(planning: Planning, project_id: str, holder: str) -> int:
@@ -78,7 +94,11 @@ def beyond(planning: Planning, project_id: str, holder: str) -> int:
     project = planning.snapshot.projects.get(project_id)
     bounds = () if project is None else project.bounds
     own = next((bound.milli for bound in bounds if bound.firm and bound.id == holder and not bound.pool), 0)
-    return max(planning.quota_used.get((holder, "", False), 0) - own, 0)
+    return max(_staying(planning, (holder, "", False)) - own, 0)
+
+
+def _staying(planning: Planning, key: BoundKey) -> int:
+    return planning.quota_used.get(key, 0) - planning.quota_leaving.get(key, 0)
 
 
 PHASE: Final = Phase(name="quota", run=run)

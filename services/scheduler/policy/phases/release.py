@@ -13,8 +13,9 @@ def run(planning: Planning) -> None:
         if release.row >= 0:
             held = release.reservation
             planning.room.give_back(release.row, held.cpu_milli, held.memory_bytes, held.devices, held.extended)
-    for row, held in planning.snapshot.leaving:
-        planning.soon().give_back(row, held.cpu_milli, held.memory_bytes, held.devices, held.extended)
+    for each in planning.snapshot.leaving:
+        held = each.reservation
+        planning.soon().give_back(each.row, held.cpu_milli, held.memory_bytes, held.devices, held.extended)
 
 
 PHASE: Final = Phase(name="release", run=run)

@@ -5,7 +5,6 @@ is needed: of a gang, for all of it. Which node it is, `victims` decides: where 
 """
 
 import heapq
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,14 +16,15 @@ from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning
 from services.scheduler.policy.phases import explain, place, quota
 from services.scheduler.policy.victims import Choice, Cost, Needed, Right, Victim, Victims, choose
-from services.scheduler.snapshot import Eviction, Pending
+from services.scheduler.room import Room
+from services.scheduler.snapshot import Eviction, OrderKey, Pending
 
+MOST_WEIGHED: Final = 100_000
+"""Pods of others, and nodes of theirs, that one plan looks at for one project, some 0.4 s."""
+MOST_WEIGHED_IN_ALL: Final = 3 * MOST_WEIGHED
+"""For all projects. What is not looked at for that, the next plan begins with."""
 MOST_EVICTED: Final = 2_000
 """Pods that one plan tells to end: what else is to be taken back, the next one does."""
-MOST_LOOKED: Final = 500
-"""Nodes that one plan looks at for one project, about: 0.4 s where all on them have to go, which everybody waits for. A
-class of pods that was begun is looked at to its end; the others are put off to the next plan, and go first there.
-"""
 _MAY_HELP: Final = explain.FULL | {WaitingReason.LIMIT_USED}
 
 
@@ -34,26 +34,26 @@ def run(planning: Planning) -> None:
         return
     lowest = _lowest(planning)
     victims: dict[str, Victims] = {}
-    looked: Counter[str] = Counter()
-    in_order = sorted(planning.short, key=lambda i: snapshot.queues[i].entries[planning.short_at[i].entry].order)
-    hopeful = [i for i in in_order if not _is_hopeless(planning, i, lowest)]
-    longest: dict[str, int] = {}
-    for i in hopeful:
-        project_id = snapshot.queues[i].pod_class.project_id
-        longest[project_id] = max(longest.get(project_id, 0), snapshot.queues[i].put_off)
-    for i in hopeful:
-        queue, pod_class = snapshot.queues[i], snapshot.queues[i].pod_class
-        if looked[pod_class.project_id] >= MOST_LOOKED or queue.put_off < longest[pod_class.project_id]:
+    for i in sorted(planning.short, key=lambda i: _first_put_off(planning, i)):
+        pod_class = snapshot.queues[i].pod_class
+        if _is_hopeless(planning, i, lowest):
+            continue
+        weighed = planning.weighed
+        if weighed[pod_class.project_id] >= MOST_WEIGHED or weighed.total() >= MOST_WEIGHED_IN_ALL:
             planning.put_off.add(i)
-            del planning.short[i]
             continue
         if pod_class.cluster_id not in victims:
             planning.soon()
             victims[pod_class.cluster_id] = Victims(planning, pod_class.cluster_id)
-        looked[pod_class.project_id] += _take_back(planning, i, victims[pod_class.cluster_id])
+        _take_back(planning, i, victims[pod_class.cluster_id])
         if sum(len(each.pods) for each in planning.evictions) >= MOST_EVICTED:
             planning.cut_short = True
             return
+
+
+def _first_put_off(planning: Planning, i: int) -> tuple[int, OrderKey]:
+    queue = planning.snapshot.queues[i]
+    return -queue.put_off, queue.entries[planning.short_at[i].entry].order
 
 
 def _lowest(planning: Planning) -> dict[tuple[str, str], int]:
@@ -78,16 +78,13 @@ def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int])
         return False
     right = Right(planning, pod_class, entry.rank)
     return not any(
-        right.reclaims(pool, int(milli))
+        len(candidates.gpu_milli) and right.reclaims(pool, int(candidates.gpu_milli.min()))
         for pool, candidates in place.pools_of(planning, pod_class)
-        for milli in candidates.gpu_milli[:1]
     )
 
 
-def _take_back(planning: Planning, i: int, victims: Victims) -> int:
-    """For the entries of a queue, one after the other, as far as there is anything to be taken; how many nodes were
-    looked at for it.
-    """
+def _take_back(planning: Planning, i: int, victims: Victims) -> None:
+    """For the entries of a queue, one after the other, as far as there is anything to be taken."""
     queue, at = planning.snapshot.queues[i], planning.short_at[i]
     pod_class = queue.pod_class
     parts = [pod_class.part(each) for each in pod_class.gang] or [pod_class]
@@ -96,30 +93,32 @@ def _take_back(planning: Planning, i: int, victims: Victims) -> int:
     left = len(queue.entries) - at.entry
     for number in range(at.entry, len(queue.entries)):
         entry = queue.entries[number]
-        if entry.rank != first.rank:
+        if entry.rank > first.rank:
             break
         for search in searches:
-            search.entry = entry
+            search.turn_to(entry)
         count = len(entry.pods) - (at.done if number == at.entry else 0)
-        needed = [each.needed for each in pod_class.gang] or [count]
+        most = count if pod_class.gang else min(count, max(place.MOST_HELD - planning.held_pods, 0))
+        needed = [each.needed for each in pod_class.gang] or [most]
         mark, gone = planning.checkpoint(), set(victims.gone)
         got = [search.get(most) for search, most in zip(searches, needed, strict=True)]
         if pod_class.gang and got != needed:
             planning.rollback(mark)
             victims.gone = gone
-            break
+            return
         if any(got):
             planning.held.setdefault(entry.key, explain.held())
             planning.held_queues.setdefault(i, entry.key)
-        if got != needed:
-            break
+        if most < count:
+            planning.cut_short = planning.cut_short or bool(planning.evictions)
+        if got != needed or most < count:
+            return
         left -= 1
         if planning.held_pods >= place.MOST_HELD:
             planning.cut_short = planning.cut_short or left > 0
             break
     if not left:
         del planning.short[i]
-    return sum(search.looked for search in searches)
 
 
 class Search:
@@ -135,8 +134,10 @@ class Search:
         for the nodes that changed.
         """
         self._seen = 0
-        self.looked = 0
-        """At how many nodes, each as often as that was."""
+
+    def turn_to(self, entry: Pending) -> None:
+        """The next in the queue, of no higher priority: it may take no more than the one before."""
+        self.entry, self._right = entry, self._right._replace(rank=entry.rank)
 
     def get(self, most: int) -> int:
         """Keep places for so many pods; for how many."""
@@ -164,7 +165,7 @@ class Search:
         if self._heaps is None:
             self._seen = len(later.changed)
             self._heaps = [[] for _ in self._pools]
-            changed = self._victims.rows
+            changed = self._hopeful(later)
         else:
             changed = set(later.changed[self._seen :])
             self._seen = len(later.changed)
@@ -172,6 +173,13 @@ class Search:
             for index in _indexes(candidates, changed):
                 if (choice := self._choice(pool, candidates, index)) is not None:
                     heapq.heappush(heap, (choice.cost, index))
+
+    def _hopeful(self, later: Room) -> set[int]:
+        """Rows of nodes that may have room once all have ended whom it may have a right to."""
+        request = self._right.pod_class.request
+        shares = [int(candidates.gpu_milli.min()) for _, candidates in self._pools if len(candidates.gpu_milli)]
+        share = min(shares, default=0) // request.gpu_devices if request.gpu_devices else 0
+        return self._victims.hopeful(self._right, later, request, share)
 
     def _best(self, number: int, pool: str, candidates: Candidates) -> tuple[int, Choice] | None:
         heap = (self._heaps or [])[number]
@@ -187,16 +195,18 @@ class Search:
         return None
 
     def _choice(self, pool: str, candidates: Candidates, index: int) -> Choice | None:
-        self.looked += 1
         pod_class, milli = self._right.pod_class, int(candidates.gpu_milli[index])
-        left = quota.left(self._planning, pod_class, pool)
-        if left is not None and left.bound.firm and left.milli < milli:
-            return None
-        own = 0 if left is None else max(milli - left.milli, 0)
+        own = 0
+        for bound in quota.bounds(self._planning, pod_class, pool):
+            lacking = milli - quota.left_under(self._planning, bound, later=True)
+            if bound.firm and lacking > 0:
+                return None  # only non-preemptible pods count, and none of those goes
+            own = max(own, lacking)
         devices = pod_class.request.gpu_devices
         needed = Needed(pod_class.request, milli // devices if devices else 0, own)
         reclaim = self._right.reclaims(pool, milli)
         row = int(candidates.rows[index])
+        self._planning.weighed[pod_class.project_id] += 1 + len(self._victims.on(row))
         return choose(self._victims, self._right, self._planning.soon(), row, needed, reclaim=reclaim)
 
     def _end(self, unit: Sequence[Victim], reason: EvictionReason) -> None:
