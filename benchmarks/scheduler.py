@@ -46,6 +46,7 @@ def snapshot(table: NodeTable, pods: int) -> Snapshot:
         entries[request].append(
             Pending(
                 order=((float(number),), key, 0),
+                rank=0,
                 key=key,
                 workload_id=key,
                 name=key,
