@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, override
 
+import msgspec
+
 from events.aggregate import CLUSTER, DEPARTMENT, LOG, NODE, PROJECT, WORKLOAD, Chain
 from events.cluster import DEFAULT_POOL, Cluster
 from events.commit import Commit
@@ -104,9 +106,7 @@ class SchedulingState(LogFold):
         self._leaving: dict[str, tuple[str, datetime]] = {}
         """By id of a reservation whose pod was told to end: node key, and until when that is counted on."""
         self._promised: dict[str, str] = {}
-        """By id of a reservation: for which workload its pod was told to end. A restart forgets it: whoever is next in
-        the queue may get that place then.
-        """
+        """By id of a reservation: for which workload its pod was told to end."""
         self._running: dict[str, dict[str, Workload]] = {}
         """By project id and workload key: preemptible workloads that hold nodes."""
         self._running_frozen: dict[str, tuple[Workload, ...]] = {}
@@ -169,13 +169,19 @@ class SchedulingState(LogFold):
             beside: what was kept beside the chains; nothing has come where it is empty.
         """
         super().restore(seq, chains)
-        self.mix = Mix.restored(beside)
+        try:
+            mix, self._promised = msgspec.msgpack.decode(beside, type=tuple[bytes, dict[str, str]])
+        except msgspec.MsgspecError:
+            mix, self._promised = b"", {}
+        self.mix = Mix.restored(mix)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes.update(self.nodes)
 
     def beside(self) -> bytes:
-        """What is to be kept with the chains, as it does not follow from them: pods that came and are gone."""
-        return self.mix.stored()
+        """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, and for
+        whom others were told to end.
+        """
+        return msgspec.msgpack.encode((self.mix.stored(), self._promised))
 
     @property
     def incarnation(self) -> int:

@@ -390,3 +390,18 @@ def test_a_limit_that_is_used_up_by_a_lower_priority_makes_room_for_a_higher_one
     world.settle()
     assert set(world.places(high)) == {0}
     assert not world.check().violations
+
+
+@pytest.mark.parametrize("beside", ["kept", "lost"])
+def test_a_restart_from_a_snapshot_knows_for_whom_others_were_told_to_end(beside: str) -> None:
+    """What nobody can read promises nothing."""
+    world = cluster(1)
+    world.project()
+    running(world, "low", **LOW)
+    high = world.submit("high", gpu_devices_request=1, **HIGH)
+    world.cycle()
+    chains = {name: dict(chains) for name, chains in world.fold.chains.items()}
+    restored = SchedulingState()
+    restored.restore(world.fold.seq, chains, beside=world.fold.beside() if beside == "kept" else b"?")
+    promised = {world.workload(high).workload_id} if beside == "kept" else set[str]()
+    assert restored.snapshot(world.now).promised == promised
