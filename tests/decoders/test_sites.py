@@ -101,7 +101,7 @@ SITES: Final = {
     "services.proxy.sessions Sessions": "proxies alone, who seal it; a forged one is no session",
     "services.subscriptions.admit read_sign_in": "servers, what a client sends in it; not answered, with a warning",
     "services.subscriptions.connections": SERVER,
-    "services.scheduler.fold SchedulingState.restore": "the scheduler itself; else nothing has come (test_take_back.py)",
+    "services.scheduler.fold SchedulingState.restore": "the scheduler itself; else nothing came (test_take_back.py)",
     "services.scheduler.mix Mix.restored": "the scheduler itself; what has come is counted anew (test_mix.py)",
     "services.subscriptions.feed": SERVER,
     "services.subscriptions.positions": "this service alone; passed by",
