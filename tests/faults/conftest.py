@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.sample import begin, keep_some
 
-ONE_IN: Final = 3
+ONE_IN: Final = 4
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
