@@ -38,11 +38,13 @@ def lists(log: LogChecker) -> Iterator[tuple[str, Answer]]:
 
 def items(log: LogChecker, whole: LogChecker) -> Iterator[tuple[str, Answer | None]]:
     """Every item that there ever is, `whole` has the log to its end; None: it was not there."""
-    for id_ in whole.workloads:
+    for id_, made in whole.workloads.items():
         workload = log.workloads.get(id_)
         path = f"/workloads/{id_}"
         yield path, workload and _row(log, workload) | {"actualPhase": workload.phase}
-        yield f"/workloads/trainings/{id_}", workload and _training(workload)
+        # One of another kind stands elsewhere.
+        is_training = not made.inference and not made.distributed
+        yield f"/workloads/trainings/{id_}", workload and _training(workload) if is_training else None
         told = [{"sequence": seq, "index": at, "type": type_} for seq, at, type_ in workload.told] if workload else []
         yield f"{path}/history?limit=500", {"records": told, "next": None} if workload else None
         yield f"{path}/pods", {"pods": list(_runs(workload))} if workload else None
