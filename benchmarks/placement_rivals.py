@@ -5,6 +5,7 @@ score is that growth in GPUs, put through a sigmoid and told in whole per cent, 
 numbers make it worse. Where several nodes have the best score, the first of a fixed order gets the pod.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -47,7 +48,7 @@ class _Kind:
         """How many changes were taken in; -1: not even the first state."""
 
 
-class _Rival:
+class _Rival(ABC):
     """What FGD and best fit have in common: the state of the cluster and the search for the best node."""
 
     def __init__(self, run: Run) -> None:
@@ -82,9 +83,9 @@ class _Rival:
     def accepts(self, pod: Pod) -> Array:
         return np.isin(self.models, pod.models) if pod.models else np.ones(len(self.models), dtype=bool)
 
+    @abstractmethod
     def score(self, pod: Pod, rows: Array) -> tuple[Array, Array]:
         """(score, device of a share) of nodes with room; the greatest score is the best."""
-        raise NotImplementedError
 
     def _take(self, pod: Pod, node: int, device: int) -> None:
         self.cpu[node] -= pod.cpu_milli
