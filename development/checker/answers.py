@@ -122,7 +122,7 @@ def _training(workload: Workload) -> Answer:
         "name": workload.name,
         "projectId": workload.project_id,
         "clusterId": workload.cluster_id,
-        "createdBy": workload.owner,
+        "createdBy": workload.created_by,
         "createdAt": workload.created_at,
         "desiredPhase": workload.desired,
         "actualPhase": workload.phase,

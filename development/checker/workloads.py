@@ -100,7 +100,9 @@ class Workload:
     name: str
     project_id: str
     cluster_id: str
+    created_by: str
     owner: str
+    """At first who made it; a transfer gives it to another."""
     spec: Fields
     created_at: datetime
     made_seq: int
@@ -212,6 +214,7 @@ def created(record: Record, data: Fields, before: Workload | None) -> tuple[Work
         name=data["name"],
         project_id=data["project_id"],
         cluster_id=data["cluster_id"],
+        created_by=data["owner"],
         owner=data["owner"],
         spec=data["spec"],
         distributed=data.get("distributed") or {},
