@@ -30,6 +30,8 @@ FEW: Final = 8
 MOST_KEPT: Final = 10_000
 """States of nodes, for one request: some 4 MB."""
 
+type _Key = tuple[int, ...]
+"""Of a node: first what is packed first."""
 type _Kept = dict[tuple[int, ...], int]
 type Packed = list[tuple[Score, int, int]]
 """Scores that share one integer: each with its largest value, and how far it is shifted to the left."""
@@ -43,9 +45,13 @@ class Candidates:
         "_kept",
         "_kept_ties",
         "_keys",
+        "_largest_milli",
+        "_lead",
+        "_lead_key",
         "_packed",
         "_request",
         "_room",
+        "_second",
         "_seen",
         "_share_milli",
         "_ties",
@@ -76,6 +82,14 @@ class Candidates:
         """Keys by the state of a node; None where they do not follow from that."""
         self._kept_ties: list[_Kept | None] = [{} if _by_room(each) else None for each in scores[1:]]
         self._seen = len(room.changed)
+        self._largest_milli = int(self.gpu_milli.max(initial=0))
+        self._lead = -1
+        """Index of the node that was the best of all; -1 where that is not known. Most often it still is with one pod
+        more, because a node that fills up gets better: most pods cost no look at the others.
+        """
+        self._lead_key: _Key = (NO_ROOM,)
+        self._second: _Key = (NO_ROOM,)
+        """No other node comes before it."""
 
     def best(self, *, most_gpu_milli: int | None = None, within: Booleans | None = None) -> int | None:
         """Index among `rows` of the best node that takes at most so much of GPUs; None where none has room.
@@ -86,23 +100,39 @@ class Candidates:
         self._update()
         if not len(self.rows):
             return None
+        if self._lead_key < self._second and self._may_take(self._lead, most_gpu_milli, within):
+            return self._lead
         keys = self._keys
         if most_gpu_milli is not None:
             keys = np.where(self.gpu_milli > most_gpu_milli, NO_ROOM, keys)
         if within is not None:
             keys = np.where(within, keys, NO_ROOM)
-        best = int(keys.argmin())
-        least = keys[best]
-        if least == NO_ROOM:
+        best, key = self._first(keys)
+        if key[0] == NO_ROOM:
             return None
-        if self._ties:
-            alike = np.flatnonzero(keys == least)
-            for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
-                if len(alike) == 1:
-                    break
-                alike = self._least(column, scores, known, alike)
-            best = int(alike[0])
+        if within is None and (most_gpu_milli is None or most_gpu_milli >= self._largest_milli):
+            self._lead, self._lead_key = best, key
+            keys[best] = NO_ROOM
+            _, self._second = self._first(keys)
+            keys[best] = key[0]
         return best
+
+    def _first(self, keys: Integers) -> tuple[int, _Key]:
+        """Of the nodes with these keys the one that comes first, and all that says so."""
+        best = int(keys.argmin())
+        found = [int(keys[best])]
+        if self._ties and found[0] != NO_ROOM:
+            alike = np.flatnonzero(keys == found[0])
+            for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
+                alike = self._least(column, scores, known, alike)
+                found.append(int(column[alike[0]]))
+            best = int(alike[0])
+        return best, tuple(found)
+
+    def _may_take(self, index: int, most_gpu_milli: int | None, within: Booleans | None) -> bool:
+        return (most_gpu_milli is None or self.gpu_milli[index] <= most_gpu_milli) and (
+            within is None or bool(within[index])
+        )
 
     def _least(self, column: Integers, scores: Packed, known: _Kept | None, alike: Integers) -> Integers:
         """Of these rows, those with the least of the scores."""
@@ -159,12 +189,37 @@ class Candidates:
         self._seen = len(changed)
         if not len(self.rows):
             return
+        lead = self._lead
+        if lead >= 0 and len(touched) == 1 and touched[0] == self.rows[lead] and self._kept is not None:
+            self._move_lead(self._kept, touched[0])
+            return
         at = np.minimum(self.rows.searchsorted(touched), len(self.rows) - 1)
         at = at[self.rows[at] == touched]
         if len(at):
             self._keys[at] = self._found(self._kept, self._keyed, at)
             for column in self._ties:
                 column[at] = _UNKNOWN
+            if lead >= 0:
+                if lead in at:
+                    self._lead = -1
+                    self._lead_key = self._second = (NO_ROOM,)
+                else:
+                    self._second = min(self._second, (int(self._keys[at].min()),))
+
+    def _move_lead(self, kept: _Kept, row: int) -> None:
+        """Look again at the node that was the best: only its room changed."""
+        lead = self._lead
+        state = (int(self._share_milli[lead]), *self._room.state(row, self._request))
+        if (key := kept.get(state)) is None:
+            key = int(self._found(kept, self._keyed, np.array([lead]))[0])
+        self._keys[lead] = key
+        found = [key]
+        for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
+            if known is None or (tie := known.get(state)) is None:
+                tie = int(self._found(known, partial(_together, scores), np.array([lead]))[0])
+            column[lead] = tie
+            found.append(tie)
+        self._lead_key = tuple(found)
 
     def _found(self, kept: _Kept | None, keyed: Callable[[View], Integers], at: Integers) -> Integers:
         """Keys of these of the rows: of a few nodes by what was found out about nodes alike, else anew."""
