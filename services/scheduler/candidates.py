@@ -107,39 +107,44 @@ class Candidates:
             keys = np.where(self.gpu_milli > most_gpu_milli, NO_ROOM, keys)
         if within is not None:
             keys = np.where(within, keys, NO_ROOM)
-        best, key = self._first(keys)
+        best, key, second = self._first(keys)
         if key[0] == NO_ROOM:
             return None
         if within is None and (most_gpu_milli is None or most_gpu_milli >= self._largest_milli):
-            self._lead, self._lead_key = best, key
-            keys[best] = NO_ROOM
-            _, self._second = self._first(keys)
-            keys[best] = key[0]
+            self._lead, self._lead_key, self._second = best, key, second
         return best
 
-    def _first(self, keys: Integers) -> tuple[int, _Key]:
-        """Of the nodes with these keys the one that comes first, and all that says so."""
+    def _first(self, keys: Integers) -> tuple[int, _Key, _Key]:
+        """Of the nodes with these keys the one that comes first, as much of its key as says so, and what no other one
+        comes before.
+        """
         best = int(keys.argmin())
-        found = [int(keys[best])]
-        if self._ties and found[0] != NO_ROOM:
-            alike = np.flatnonzero(keys == found[0])
-            for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
-                alike = self._least(column, scores, known, alike)
-                found.append(int(column[alike[0]]))
-            best = int(alike[0])
-        return best, tuple(found)
+        least = int(keys[best])
+        key: _Key = (least,)
+        if least == NO_ROOM:
+            return best, key, key
+        alike = np.flatnonzero(keys == least)
+        if len(alike) == 1:
+            keys[best] = NO_ROOM
+            second = int(keys.min())
+            keys[best] = least
+            return best, key, (second,)
+        for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
+            unknown = alike[column[alike] == _UNKNOWN]
+            if len(unknown):
+                column[unknown] = self._found(known, partial(_together, scores), unknown)
+            ties = column[alike]
+            least = int(ties.min())
+            first = alike[ties == least]
+            if len(first) == 1:
+                return int(first[0]), (*key, least), (*key, int(np.partition(ties, 1)[1]))
+            alike, key = first, (*key, least)
+        return int(alike[0]), key, key
 
     def _may_take(self, index: int, most_gpu_milli: int | None, within: Booleans | None) -> bool:
         return (most_gpu_milli is None or self.gpu_milli[index] <= most_gpu_milli) and (
             within is None or bool(within[index])
         )
-
-    def _least(self, column: Integers, scores: Packed, known: _Kept | None, alike: Integers) -> Integers:
-        """Of these rows, those with the least of the scores."""
-        unknown = alike[column[alike] == _UNKNOWN]
-        if len(unknown):
-            column[unknown] = self._found(known, partial(_together, scores), unknown)
-        return alike[column[alike] == column[alike].min()]
 
     def least_gpu_milli(self) -> int | None:
         """The least of GPUs that a node which has room would give in all; None where none has room."""
@@ -185,33 +190,33 @@ class Candidates:
         changed = self._room.changed
         if self._seen == len(changed):
             return
-        touched = sorted(set(changed[self._seen :]))
+        touched = set(changed[self._seen :])
         self._seen = len(changed)
         if not len(self.rows):
             return
-        lead = self._lead
-        if lead >= 0 and len(touched) == 1 and touched[0] == self.rows[lead] and self._kept is not None:
-            self._move_lead(self._kept, touched[0])
-            return
+        if self._lead >= 0 and (row := int(self.rows[self._lead])) in touched:
+            touched.remove(row)
+            self._move_lead(row)
+        if touched:
+            self._move(sorted(touched))
+
+    def _move(self, touched: list[int]) -> None:
+        """Look again at these nodes, of which none is the one that was the best."""
         at = np.minimum(self.rows.searchsorted(touched), len(self.rows) - 1)
         at = at[self.rows[at] == touched]
         if len(at):
-            self._keys[at] = self._found(self._kept, self._keyed, at)
+            keys = self._keys[at] = self._found(self._kept, self._keyed, at)
             for column in self._ties:
                 column[at] = _UNKNOWN
-            if lead >= 0:
-                if lead in at:
-                    self._lead = -1
-                    self._lead_key = self._second = (NO_ROOM,)
-                else:
-                    self._second = min(self._second, (int(self._keys[at].min()),))
+            if self._lead >= 0:
+                self._second = min(self._second, (int(keys.min()),))
 
-    def _move_lead(self, kept: _Kept, row: int) -> None:
-        """Look again at the node that was the best: only its room changed."""
+    def _move_lead(self, row: int) -> None:
+        """Look again at the node that was the best."""
         lead = self._lead
         state = (int(self._share_milli[lead]), *self._room.state(row, self._request))
-        if (key := kept.get(state)) is None:
-            key = int(self._found(kept, self._keyed, np.array([lead]))[0])
+        if self._kept is None or (key := self._kept.get(state)) is None:
+            key = int(self._found(self._kept, self._keyed, np.array([lead]))[0])
         self._keys[lead] = key
         found = [key]
         for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
