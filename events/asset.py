@@ -15,9 +15,19 @@ from events.decision import Context, Decision
 from events.ids import incarnation_id, name_key
 from events.refusal import Refusal
 
-DataSourceKind = Literal["pvc", "git", "nfs", "host-path", "config-map", "secret"]
+DataSourceKind = Literal["pvc", "git", "nfs", "s3", "host-path", "config-map", "secret"]
 AssetKind = Literal[
-    "environment", "compute", "template", "pvc", "git", "nfs", "host-path", "config-map", "secret", "credentials"
+    "environment",
+    "compute",
+    "template",
+    "pvc",
+    "git",
+    "nfs",
+    "s3",
+    "host-path",
+    "config-map",
+    "secret",
+    "credentials",
 ]
 AssetScope = Literal["tenant", "cluster", "department", "project"]
 SCOPES: Final[tuple[AssetScope, ...]] = get_args(AssetScope)
@@ -29,6 +39,7 @@ CALLED: Final[dict[AssetKind, str]] = {
     "pvc": "PVC data source",
     "git": "Git data source",
     "nfs": "NFS data source",
+    "s3": "S3 data source",
     "host-path": "host path data source",
     "config-map": "ConfigMap data source",
     "secret": "Secret data source",

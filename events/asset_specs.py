@@ -20,6 +20,7 @@ from events.workload.fields.storage import (
     HostPathVolume,
     NfsVolume,
     PvcVolume,
+    S3Volume,
     SecretVolume,
 )
 from events.workload.kinds import KINDS
@@ -122,6 +123,7 @@ SOURCES: Final[dict[DataSourceKind, tuple[str, type[Section]]]] = {
     "pvc": ("pvc", _source("PvcSource", PvcVolume)),
     "git": ("git", _source("GitSource", GitVolume)),
     "nfs": ("nfs", _source("NfsSource", NfsVolume)),
+    "s3": ("s3", _source("S3Source", S3Volume)),
     "host-path": ("hostPath", _source("HostPathSource", HostPathVolume)),
     "config-map": ("configMapVolume", _source("ConfigMapSource", ConfigMapVolume)),
     "secret": ("secretVolume", _source("SecretSource", SecretVolume)),

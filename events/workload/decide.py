@@ -89,7 +89,7 @@ from events.workload.state import (
     schedulable,
     take,
 )
-from events.workload.volumes import ClonedFolder
+from events.workload.volumes import FetchedFolder
 
 MAX_WARNINGS_OF_RUN: Final = 10
 """Different reasons; a history with more of them tells nobody more."""
@@ -310,11 +310,11 @@ def _others_volumes(state: Workload, context: Context) -> Refusal | None:
 
 
 def _uses_credentials(state: Workload) -> bool:
-    """Whether values of its owner's credentials come into its pods, as variables or to clone a repository with."""
+    """Whether values of its owner's credentials come into its pods, as variables or to fetch a volume with."""
     return any(
         any(one.user_credential is not None for one in each.template.environment)
         or any(
-            isinstance(one, ClonedFolder) and one.login is not None and one.login.credential
+            isinstance(one, FetchedFolder) and one.login is not None and one.login.credential
             for one in each.template.volumes
         )
         for each in state.pod_sets

@@ -99,6 +99,7 @@ SOURCES: Final = (
     _source("pvc", "PVC", "imagenet"),
     _source("git", "Git", "code"),
     _source("nfs", "NFS", "archive"),
+    _source("s3", "S3", "sets"),
     _source("host-path", "host path", "scratch"),
     _source("config-map", "ConfigMap", "settings"),
     _source("secret", "Secret", "certificates"),
@@ -111,7 +112,7 @@ def _what(row: Row) -> str:
     names = ("gpuDevicesRequest", "gpuPortionRequest", "gpuMemoryRequest", "cpuCoreRequest", "cpuMemoryRequest")
     if text_of(spec, "kind"):
         return f"{text_of(spec, 'kind')}: {', '.join(texts_of(spec, 'keys'))}"
-    place = ("claimName", "repository", "server", "path", "configMap", "secret", "mountPath")
+    place = ("claimName", "repository", "server", "bucket", "path", "configMap", "secret", "mountPath")
     of_source = [text_of(spec, name) for name in place if text_of(spec, name)]
     told = [
         text_of(spec, "image"),

@@ -24,6 +24,7 @@ _EXAMPLES: Final[dict[DataSourceKind, dict[str, Any]]] = {
     "pvc": {"existingPvc": True, "claimName": "imagenet", "path": "/data"},
     "git": {"repository": "https://git.example.com/team/code", "branch": "main", "path": "/code"},
     "nfs": {"server": "nfs.example.com", "path": "/exports/data", "mountPath": "/data"},
+    "s3": {"bucket": "training-sets", "path": "/data", "accessKeySecret": "object-store"},
     "host-path": {"path": "/mnt/data", "mountPath": "/data"},
     "config-map": {"configMap": "settings", "mountPath": "/etc/settings"},
     "secret": {"secret": "certificates", "mountPath": "/etc/certificates"},

@@ -101,7 +101,12 @@ def _variables(spec: TrainingSpec, serving: Serving) -> Iterator[Issue]:
 def _volumes(spec: TrainingSpec) -> Iterator[Issue]:
     """S054, R28."""
     storage = spec.storage
-    others = {"hostPath": storage.host_path, "nfs": storage.nfs, "secretVolume": storage.secret_volume}
+    others = {
+        "hostPath": storage.host_path,
+        "nfs": storage.nfs,
+        "s3": storage.s3,
+        "secretVolume": storage.secret_volume,
+    }
     for name, given in others.items():
         if given:
             details = "is not possible for an inference; it takes pvc, git, configMapVolume and emptyDirVolume"

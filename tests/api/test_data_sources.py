@@ -20,6 +20,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "pvc": {"existingPvc": True, "claimName": "c", "path": "/data", "readOnly": True},
     "git": GIT,
     "nfs": {"server": "nfs", "path": "/exports", "mountPath": "/data"},
+    "s3": {"bucket": "sets", "path": "/data", "accessKeySecret": "a"},
     "host-path": {"path": "/mnt", "mountPath": "/data", "readOnly": None},
     "config-map": {"configMap": "c", "mountPath": "/data"},
     "secret": {"secret": "s", "mountPath": "/data"},
@@ -75,6 +76,8 @@ def test_one_is_made_listed_read_changed_and_deleted(admin: httpx.Client, served
         ("pvc", {}, {"path": "/data", "existingPvc": True}, {"spec.claimName"}),
         ("pvc", {}, {"path": "/d", "claimName": "c", "existingPvc": True, "ephemeral": True}, {"spec.ephemeral"}),
         ("nfs", {}, {"server": "a b", "path": "x", "mountPath": "/d"}, {"spec.server", "spec.path"}),
+        ("s3", {}, {}, {"spec.bucket", "spec.path"}),
+        ("s3", {}, {"bucket": "sets", "path": "/d", "userCredential": True}, {"spec.userCredential"}),
         ("secret", {}, {"secret": "a_b", "mountPath": "/d"}, {"spec.secret"}),
     ],
 )
@@ -85,7 +88,7 @@ def test_all_that_is_wrong_with_one_is_told_by_its_own_fields(
     assert issues(admin.post(path_of(kind), json=body)).keys() == fields
 
 
-@pytest.mark.parametrize("kind", ["s3", "data-volume"])
+@pytest.mark.parametrize("kind", ["data-volume"])
 def test_kinds_that_are_not_built_have_no_path(admin: httpx.Client, kind: str) -> None:
     assert admin.get(path_of(kind)).status_code == 404
 

@@ -152,7 +152,7 @@ def test_submit_takes_names_of_all_three(api: ShapeServer, muster: Muster) -> No
 
 
 def test_data_sources_are_named_alone_with_their_kind_or_by_id(api: ShapeServer, muster: Muster) -> None:
-    for kind in ("pvc", "git", "nfs", "host-path", "config-map", "secret"):
+    for kind in ("pvc", "git", "nfs", "s3", "host-path", "config-map", "secret"):
         NOUNS.setdefault(kind, (f"/asset/datasource/{kind}", "dataSources"))
         there_is(api, kind, *([row("code", id=ID)] if kind == "git" else []))
     other = ID.replace("a", "c")
@@ -164,7 +164,7 @@ def test_data_sources_are_named_alone_with_their_kind_or_by_id(api: ShapeServer,
     listed = muster("datasource", "list").out.splitlines()
     assert [line.split()[:2] for line in listed] == [["NAME", "KIND"], ["code", "git"]]
     assert "there is no data source 'cod'" in muster("training", "submit", "x", "-i", "i", "--datasource", "cod").err
-    assert "is no kind" in muster("training", "submit", "x", "-i", "i", "--datasource", "s3/x").err
+    assert "is no kind" in muster("training", "submit", "x", "-i", "i", "--datasource", "data-volume/x").err
     there_is(api, "pvc", row("code", id=other))
     ran = muster("training", "submit", "x", "-i", "i", "--datasource", "code")
     assert (ran.code, "several" in ran.err) == (2, True), ran.err

@@ -442,6 +442,24 @@ class NfsSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Which it is to be, and who can use it."""
 
 
+class S3SourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: S3SourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: S3Source
+    """Where the data is, and where pods find it."""
+
+
+class S3SourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: S3SourceChange."""
+
+    spec: S3Source
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
 class HostPathSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: HostPathSourceCreation."""
 
@@ -2570,6 +2588,31 @@ class NfsSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Absolute path at which the pod finds it. Mandatory."""
     read_only: bool | None = None
     """Whether the pod cannot change it. Default: it cannot."""
+
+
+class S3Source(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: S3Source."""
+
+    bucket: str | None = None
+    """Name of the bucket. Mandatory."""
+    path: str | None = None
+    """Absolute path at which the pod finds what is in it. Mandatory."""
+    url: str | None = None
+    """Address of the object store, beginning with https:// or http://. Default: AWS S3."""
+    access_key_secret: str | None = None
+    """Name of the Secret in the project's namespace that holds the access key, or of a credential. Default: none,
+    since everybody may read the bucket.
+    """
+    user_credential: bool | None = None
+    """Whether accessKeySecret is a credential of who submits, as it is when the pod starts. Default: no, it is a
+    Secret.
+    """
+    secret_key_of_access_key_id: str | None = None
+    """Key that holds the id of the access key. Default: AccessKeyId of a Secret, accessKeyId of a credential."""
+    secret_key_of_secret_key: str | None = None
+    """Key that holds the secret of the access key. Default: SecretKey of a Secret, accessKeySecret of a
+    credential.
+    """
 
 
 class HostPathSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5458,6 +5501,8 @@ class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
     pvc: list[PvcVolume] | None = None
     """Persistent volume claims; at most 1000."""
+    s3: list[S3Volume] | None = None
+    """Buckets of object stores; at most 1000. Only on clusters of kind kubernetes."""
     secret_volume: list[SecretVolume] | None = None
     """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
 
@@ -5781,6 +5826,8 @@ class StorageSpecRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Rules of nfs."""
     pvc: ItemsRules | None = None
     """Rules of pvc."""
+    s3: ItemsRules | None = None
+    """Rules of s3."""
     secret_volume: ItemsRules | None = None
     """Rules of secretVolume."""
     locked: bool | None = None
@@ -7358,6 +7405,35 @@ class PvcVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
+class S3Volume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: S3Volume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    bucket: str | None = None
+    """Name of the bucket. Mandatory."""
+    path: str | None = None
+    """Absolute path at which the pod finds what is in it. Mandatory."""
+    url: str | None = None
+    """Address of the object store, beginning with https:// or http://. Default: AWS S3."""
+    access_key_secret: str | None = None
+    """Name of the Secret in the project's namespace that holds the access key, or of a credential. Default: none,
+    since everybody may read the bucket.
+    """
+    user_credential: bool | None = None
+    """Whether accessKeySecret is a credential of who submits, as it is when the pod starts. Default: no, it is a
+    Secret.
+    """
+    secret_key_of_access_key_id: str | None = None
+    """Key that holds the id of the access key. Default: AccessKeyId of a Secret, accessKeyId of a credential."""
+    secret_key_of_secret_key: str | None = None
+    """Key that holds the secret of the access key. Default: SecretKey of a Secret, accessKeySecret of a
+    credential.
+    """
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
+
+
 class SecretVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: SecretVolume."""
 
@@ -7674,6 +7750,8 @@ class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
     pvc: list[PvcVolume] | None = None
     """Persistent volume claims; at most 1000."""
+    s3: list[S3Volume] | None = None
+    """Buckets of object stores; at most 1000. Only on clusters of kind kubernetes."""
     secret_volume: list[SecretVolume] | None = None
     """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
 

@@ -264,7 +264,7 @@ class Settings(BaseSettings):
     """Pod Security Standard of namespaces that the agent creates, unless the project's is stricter. Existing namespaces
     keep theirs. With deploy/kubernetes/policy.yaml only administrators can create privileged ones."""
     kubernetes_reservation_image: str = "muster"
-    """Image of reservation pods: the image of Muster."""
+    """Image of reservation pods, and of init containers that fetch buckets (S3): the image of Muster."""
     kubernetes_not_ready_seconds: float = Field(default=5.0, ge=0)
     """How long a node may be not ready before no new pod is placed on it."""
     kubernetes_node_lost_seconds: float = Field(default=3600.0, ge=0)

@@ -20,6 +20,8 @@ MAIN: Final = "main"
 """Name of the container that runs the workload; others were put beside it by the cluster's own admission."""
 CLONE_CONTAINER: Final = "clone-"
 """How names of init containers begin that clone a repository."""
+BUCKET_CONTAINER: Final = "bucket-"
+"""How names of init containers begin that fetch a bucket."""
 CODE_CONTAINER: Final = "code"
 """Name of the init container that unpacks a run's code."""
 
