@@ -38,6 +38,7 @@ SITES: Final = {
     "services.agent.logs LogServer._on_request": SPOILED + "the api; answered with an end that names it",
     "services.api.batches": "any caller; 400 with a sentence, or read_object has the word (tests/api/test_batches.py)",
     "services.api.body read_object": SPOILED + "any caller; 400 with a sentence (test_body.py, test_extremes.py)",
+    "services.api.body _twice": "any caller, what read_object has read (test_body.py)",
     "services.api.feed_frames mark_in": "services that may append; what names no commit has a mark, too",
     "services.api.outlook outlook": "the scheduler, or who else answers the api; told as not answered",
     "services.api.public_events _read": "the feed, what its schemas say; 500",
