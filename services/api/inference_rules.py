@@ -37,6 +37,10 @@ def check_inference(spec: TrainingSpec, serving: Serving) -> Iterator[Issue]:
     yield from _volumes(spec)
 
 
+STATED: Final = frozenset({LOAD_ANNOTATION, MILLISECONDS_ANNOTATION})
+"""Annotations that `check_stated_load` has a word on."""
+
+
 def check_stated_load(field: str, name: str, value: str) -> Iterator[Issue]:
     """What an annotation says of the load of an inference on a simulated cluster, where it is one of those."""
     try:

@@ -12,6 +12,7 @@ from events.fields.values import MAX_LIST_ITEMS
 from events.quantities import QuantityError, parse_bytes
 from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, S3Volume, StorageSpec
 from events.workload.spec import TrainingSpec
+from services.api.at_once import Lines
 from services.api.issues import Issue, fault, shown
 
 OWN_FOLDERS: Final = ("/muster", "/proc", "/sys")
@@ -19,7 +20,10 @@ OWN_FOLDERS: Final = ("/muster", "/proc", "/sys")
 MAX_LISTED: Final = 20
 """Storage classes, or attributes, in one sentence."""
 _SHM: Final = "/dev/shm"  # noqa: S108 (of a pod)
-_OBJECT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
+_NAME_PATTERN: Final = r"[a-z0-9][a-z0-9.-]{0,252}+(?<=[a-z0-9])"
+_OBJECT_NAME: Final = re.compile(rf"{_NAME_PATTERN}\Z")
+SECRET_NAMES: Final = Lines(rf"(?!{CREDENTIAL_SECRETS}){_NAME_PATTERN}")
+"""Those with which `check_secret_name` finds nothing wrong."""
 _ATTRIBUTE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)?[A-Za-z0-9]\Z")
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\Z")
 _KEY: Final = re.compile(r"[A-Za-z0-9._-]{1,253}\Z")
