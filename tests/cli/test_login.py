@@ -88,13 +88,11 @@ def test_a_token_that_is_not_accepted_is_not_kept(
     assert (ran.code, "--token-stdin" in ran.err) == (2, True), "nobody is there to be asked"
 
 
+@pytest.mark.usefixtures("there", "system")
 @pytest.mark.parametrize("backend", [fail.Keyring, null.Keyring])
-def test_without_a_keyring_it_is_kept_in_the_file_and_said(
-    there: ShapeServer, system: KeyringInMemory, muster: Any, home: Path, monkeypatch: pytest.MonkeyPatch, backend: Any
-) -> None:
+def test_without_a_keyring_it_is_kept_in_the_file_and_said(muster: Any, home: Path, backend: Any) -> None:
     keyring.set_keyring(backend())
-    typed(monkeypatch, "my-token")
-    ran = muster("login", "--token-stdin")
+    ran = muster("--token", "my-token", "login")
     assert (ran.code, "this system has no keyring" in ran.err, "you alone can read" in ran.err) == (0, True, True)
     assert 'token = "my-token"' in in_file(home)
     assert muster("token", "show").out == "my-token\n"
