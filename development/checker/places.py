@@ -113,6 +113,10 @@ class Places:
         """Whether there was such a project, and it is deleted."""
         return project_id in self.projects and self.projects[project_id].deleted
 
+    def cluster_is_there(self, cluster_id: str) -> bool:
+        """Whether there is such a cluster that was not removed."""
+        return cluster_id in self.clusters and not self.clusters[cluster_id].removed
+
     def take_project(self, record: Record, type_: str, data: Fields) -> Iterator[Wrong]:
         known = self._project_of.get(record.key)
         if type_ == "ProjectCreated":

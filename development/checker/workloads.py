@@ -552,7 +552,7 @@ class Model:
             yield "deleted", f"the deletion of {workload.name} was asked for twice"
         if data["reason"] == "auto_deletion" and (workload.delete_at is None or self.record.at < workload.delete_at):
             yield "due", f"{workload.name} is deleted by itself, and was due at {workload.delete_at}"
-        itself = data["reason"] in {"auto_deletion", "project_deleted"}
+        itself = data["reason"] in {"auto_deletion", "project_deleted", "cluster_removed"}
         if not self._stand_ins and (self.record.author == "auto_deletion") != itself:
             yield "author", f"{self.record.author} deleted {workload.name} for {data['reason']}"
         if workload.live:

@@ -239,7 +239,7 @@ class WorkloadDeleted(OfWorkload, frozen=True, kw_only=True, rename="camel"):
     """It is deleted, its pods are gone, and its name is free."""
 
     reason: str
-    """`user`, `auto_deletion` or `project_deleted`."""
+    """`user`, `auto_deletion`, `project_deleted` or `cluster_removed`."""
     last_phase: str
     """The phase that it had last."""
     at: datetime

@@ -64,6 +64,8 @@ class DeleteWorkload(_Command, frozen=True, kw_only=True):
     """Of the auto-deletion that is due; a command with a generation that has moved on does nothing."""
     project_deleted: bool = False
     """From auto_deletion: its project is no more."""
+    cluster_removed: bool = False
+    """From auto_deletion: its cluster is no more, and it had not ended."""
 
 
 class ChangeWorkload(_Command, frozen=True, kw_only=True):

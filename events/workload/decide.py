@@ -227,8 +227,14 @@ def _delete(command: DeleteWorkload, state: Workload, context: Context) -> Workl
     due = command.generation is not None
     if due and (command.generation != state.generation or state.delete_at is None or state.delete_at > context.now):
         return ()
-    left_over = command.project_deleted and context.actor.kind == "service"
-    requested = WorkloadDeletionRequested(reason="project_deleted" if left_over else "auto_deletion" if due else "user")
+    if command.cluster_removed and state.phase in FINISHED:
+        return ()  # its record stays; nothing of it is on the cluster any more
+    reason = "auto_deletion" if due else "user"
+    if context.actor.kind == "service":
+        reason = (
+            "project_deleted" if command.project_deleted else "cluster_removed" if command.cluster_removed else reason
+        )
+    requested = WorkloadDeletionRequested(reason=reason)
     if state.pods.live:
         return (requested,)
     return (requested, WorkloadDeleted(at=context.now))

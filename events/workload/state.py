@@ -248,7 +248,7 @@ class WorkloadDeletionRequested(_Event, frozen=True, kw_only=True):
     """Somebody or auto-deletion deleted it. It becomes Deleted when its pods are gone."""
 
     reason: str
-    """`user`, `auto_deletion` or `project_deleted`."""
+    """`user`, `auto_deletion`, `project_deleted` or `cluster_removed`."""
 
 
 class WorkloadDeleted(_Event, frozen=True, kw_only=True):

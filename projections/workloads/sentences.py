@@ -147,6 +147,8 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
                 return f"auto-deletion: its time has come; {_told_to_stop(happened.live)}"
             if event.reason == "project_deleted":
                 return f"deleted because its project was; {_told_to_stop(happened.live)}"
+            if event.reason == "cluster_removed":
+                return f"deleted because its cluster was removed; {_told_to_stop(happened.live)}"
             return f"deletion asked for by {_who(actor)}; {_told_to_stop(happened.live)}"
         case WorkloadDeleted():
             return "deleted: its name is free again, its record stays readable"

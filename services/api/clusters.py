@@ -61,6 +61,12 @@ REMOVED: Final = Query(
     default=False,
     help="Removed clusters instead: for each name that is free, the last one.",
 )
+FORCE: Final = Query(
+    name="force",
+    type="boolean",
+    default=False,
+    help="Also where workloads live there: they are deleted with the reason `cluster_removed`.",
+)
 CLUSTER_FILTER: Final = Query(name="clusterId", help="Only of this cluster.")
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
@@ -262,9 +268,16 @@ async def change_cluster(call: Call) -> Answer[answers.HttpResponse]:
     return call.accepted(reply, f"ownership protection of cluster {call.id} is {word}")
 
 
-@changes("DELETE", CLUSTER, tag="Clusters", summary="Remove a cluster", errors=(403, 404))
+@changes(
+    "DELETE",
+    CLUSTER,
+    tag="Clusters",
+    summary="Remove a cluster on which no workload lives",
+    query=(FORCE,),
+    errors=(403, 404),
+)
 async def remove_cluster(call: Call) -> Answer[answers.HttpResponse]:
-    reply = await call.send(RemoveCluster(cluster_id=call.id))
+    reply = await call.send(RemoveCluster(cluster_id=call.id, force=call.values["force"]))
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"cluster {call.id} is removed")
 

@@ -281,6 +281,14 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
         "project",
         lambda: (s := _project().created()).says(LEFT_OVER, ("WorkloadDeleted", {"at": s.text()}), by="auto_deletion"),
     ),
+    "deleted with its cluster, which is there": (
+        "cluster",
+        lambda: (s := _cluster().created()).says(
+            ("WorkloadDeletionRequested", {"reason": "cluster_removed"}),
+            ("WorkloadDeleted", {"at": s.text()}),
+            by="auto_deletion",
+        ),
+    ),
     "cordoned twice": ("cordon", lambda: _marked(CORDON, CORDON)),
     "uncordoned, and was not cordoned": ("cordon", lambda: _marked(("NodeUncordoned", {}))),
     "bound to a node that is cordoned": ("room", lambda: _marked(CORDON).created().bound()),

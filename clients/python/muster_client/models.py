@@ -6319,7 +6319,7 @@ class WorkloadDeletionRequestedData(Model, frozen=True, kw_only=True, rename="ca
     """Somebody or auto-deletion deleted it. It becomes Deleted when its pods are gone."""
 
     reason: str
-    """`user`, `auto_deletion` or `project_deleted`."""
+    """`user`, `auto_deletion`, `project_deleted` or `cluster_removed`."""
 
 
 class WorkloadDeletedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6936,7 +6936,7 @@ class WorkloadDeleted(Model, frozen=True, kw_only=True, rename="camel", omit_def
     project_id: str
     """UUID."""
     reason: str
-    """`user`, `auto_deletion` or `project_deleted`."""
+    """`user`, `auto_deletion`, `project_deleted` or `cluster_removed`."""
     last_phase: str
     """The phase that it had last."""
     at: str

@@ -2532,11 +2532,13 @@ def change_cluster(
 
 
 def remove_cluster(
-    cluster_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+    cluster_id: str, *, force: bool | None = None, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Remove a cluster.
+    """Remove a cluster on which no workload lives.
 
     Args:
+        force: Also where workloads live there: they are deleted with the reason `cluster_removed`. Default:
+            False.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
     """
@@ -2544,6 +2546,7 @@ def remove_cluster(
         "DELETE",
         path("/api/v1/clusters/{}", cluster_id),
         models.HttpResponse,
+        query=[("force", force)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
     )
