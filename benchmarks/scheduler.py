@@ -63,6 +63,7 @@ def snapshot(table: NodeTable, pods: int) -> Snapshot:
             unreported=(),
             blocked=None,
             report_again=False,
+            pods=len(of),
         )
         for request, of in entries.items()
         if of
