@@ -116,7 +116,7 @@ PROJECT: Final = Aggregate(
     evolve=project.evolve,
     decide=project.decide,
     about=lambda state: About(id=state.project_id or None, project_id=state.project_id or None),
-    fold_version=9,
+    fold_version=10,
 )
 DEPARTMENT: Final = Aggregate(
     name="department",
@@ -125,7 +125,7 @@ DEPARTMENT: Final = Aggregate(
     evolve=department.evolve,
     decide=department.decide,
     about=lambda state: About(id=state.department_id or None),
-    fold_version=1,
+    fold_version=2,
 )
 TENANT: Final = Aggregate(
     name="tenant",

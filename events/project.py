@@ -110,6 +110,8 @@ class ProjectCreated(_Event, frozen=True, kw_only=True):
     """Limit on all workloads, in thousandths of a GPU. None: no limit."""
     pool_quotas: tuple[PoolQuota, ...] = ()
     """Bounds in single node pools, beside those."""
+    over_quota_weight: float | None = None
+    """Weight by which it shares what is left of node pools beyond the quotas. None: 1."""
     department_id: str = DEFAULT_DEPARTMENT_ID
     """UUID of the department that it stands in."""
     department_name: str = DEFAULT_DEPARTMENT
@@ -132,6 +134,8 @@ class ProjectChanged(_Event, frozen=True, kw_only=True):
     gpu_limit_milli: int | None = None
     """As in ProjectCreated."""
     pool_quotas: tuple[PoolQuota, ...] = ()
+    """As in ProjectCreated."""
+    over_quota_weight: float | None = None
     """As in ProjectCreated."""
 
 
@@ -198,6 +202,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_types: tuple[str, ...] = ()
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
+    over_quota_weight: float | None = None
     department_id: str = DEFAULT_DEPARTMENT_ID
     department_name: str = DEFAULT_DEPARTMENT
     roles: dict[str, tuple[ProjectRole, ...]] = msgspec.field(default_factory=dict[str, tuple[ProjectRole, ...]])
@@ -233,6 +238,7 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 node_types=event.node_types,
                 gpu_limit_milli=event.gpu_limit_milli,
                 pool_quotas=event.pool_quotas,
+                over_quota_weight=event.over_quota_weight,
                 department_id=event.department_id,
                 department_name=event.department_name,
             )
@@ -246,6 +252,7 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 node_types=event.node_types,
                 gpu_limit_milli=event.gpu_limit_milli,
                 pool_quotas=event.pool_quotas,
+                over_quota_weight=event.over_quota_weight,
             )
         case ProjectMoved():
             return replace(state, department_id=event.department_id, department_name=event.department_name)
@@ -316,6 +323,7 @@ class CreateProject(_Command, frozen=True, kw_only=True):
     node_types: tuple[str, ...] = ()
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
+    over_quota_weight: float | None = None
     department_id: str = DEFAULT_DEPARTMENT_ID
     department_name: str = DEFAULT_DEPARTMENT
 
@@ -335,6 +343,7 @@ class ChangeProject(_Command, frozen=True, kw_only=True):
     node_types: tuple[str, ...] = ()
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
+    over_quota_weight: float | None = None
     department_id: str | None = None
     """Of the department to move into; None: it stays where it is."""
     department_name: str = ""
@@ -460,6 +469,7 @@ def _change(command: ChangeProject, state: Project) -> tuple[ProjectEvent, ...]:
         node_types=command.node_types,
         gpu_limit_milli=command.gpu_limit_milli,
         pool_quotas=command.pool_quotas,
+        over_quota_weight=command.over_quota_weight,
     )
     events: list[ProjectEvent] = [] if evolve(state, changed) == state else [changed]
     if command.department_id is not None and command.department_id != state.department_id:
@@ -482,6 +492,7 @@ def _create(command: CreateProject, state: Project, context: Context) -> Decisio
             node_types=command.node_types,
             gpu_limit_milli=command.gpu_limit_milli,
             pool_quotas=command.pool_quotas,
+            over_quota_weight=command.over_quota_weight,
             department_id=command.department_id,
             department_name=command.department_name,
         ),

@@ -28,6 +28,7 @@ class Project:
     privileged: bool = False
     node_types: list[str] = field(default_factory=list[str])
     gpu_limit_milli: int | None = None
+    over_quota_weight: float | None = None
     department: str = DEFAULT_DEPARTMENT
     """Its name."""
     deleted: bool = False
@@ -135,6 +136,7 @@ class Places:
             known.privileged = data.get("privileged", False)
             known.node_types = data.get("node_types", [])
             known.gpu_limit_milli = data.get("gpu_limit_milli")
+            known.over_quota_weight = data.get("over_quota_weight")
             known.department = data.get("department_name", known.department)
         elif type_ == "ProjectMoved":
             if known.department == data["department_name"] == DEFAULT_DEPARTMENT:

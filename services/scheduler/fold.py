@@ -51,6 +51,7 @@ from services.scheduler.snapshot import (
     BoundKey,
     ClusterView,
     GangPart,
+    HeldKey,
     Leaving,
     NotSchedulable,
     Pending,
@@ -61,6 +62,7 @@ from services.scheduler.snapshot import (
     Snapshot,
     Together,
     Waiting,
+    Weights,
 )
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, LOG)
@@ -95,9 +97,9 @@ class SchedulingState(LogFold):
         """By extended resource: queues whose pods want it."""
         self._indexed: dict[str, _Indexed] = {}
         self._not_schedulable: dict[str, NotSchedulable] = {}
-        self._held_in: Counter[BoundKey] = Counter()
-        """GPU shares that runs hold, by project id, node pool, and whether they are non-preemptible."""
-        self._counted: dict[str, tuple[BoundKey, int]] = {}
+        self._held_in: Counter[HeldKey] = Counter()
+        """GPU shares that runs hold."""
+        self._counted: dict[str, tuple[HeldKey, int]] = {}
         """By id of a reservation: where it is counted above, and with how much."""
         self._held: dict[str, dict[str, str]] = {}
         """By workload key: node key by reservation id."""
@@ -269,7 +271,7 @@ class SchedulingState(LogFold):
             milli = sum(share.milli for share in reservation.devices)
             chain = self.workloads.get(reservation.workload_key)
             if milli and chain is not None:
-                key = (chain.state.project_id, after.facts.pool, not chain.state.preemptible)
+                key = (chain.state.project_id, after.cluster_id, after.facts.pool, not chain.state.preemptible)
                 self._counted[id_] = key, milli
                 self._held_in[key] += milli
 
@@ -406,7 +408,8 @@ class SchedulingState(LogFold):
         self.settle(now)
         queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in self._queues.values())
         running = self._frozen_running() if queues else {}
-        ids = {queue.pod_class.project_id for queue in queues} | running.keys()
+        holders = {project_id for project_id, *_ in self._held_in} if queues else set[str]()
+        ids = {queue.pod_class.project_id for queue in queues} | running.keys() | holders
         projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
         return Snapshot(
             now=now,
@@ -414,6 +417,7 @@ class SchedulingState(LogFold):
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects=projects,
             held_milli=self._held_of(projects),
+            held_in=dict(self._held_in),
             queues=queues,
             mix=self.mix.told(),
             not_schedulable=tuple(self._not_schedulable.values()),
@@ -436,7 +440,7 @@ class SchedulingState(LogFold):
             row, chain = self._columns.rows.get(node_key), self.nodes.get(node_key)
             reservation = None if chain is None else chain.state.reservations.get(id_)
             if row is not None and reservation is not None and id_ not in self._stale:
-                (project_id, pool, firm), _ = self._counted.get(id_, (("", "", False), 0))
+                (project_id, _, pool, firm), _ = self._counted.get(id_, (("", "", "", False), 0))
                 yield Leaving(row, reservation, project_id, pool, not firm)
 
     def imagine(self, state: Workload, now: datetime) -> tuple[Snapshot, tuple[tuple[PodClass, Pending], ...]]:
@@ -467,7 +471,7 @@ class SchedulingState(LogFold):
         )
         # A snapshot has those whose place could be taken only where something waits.
         running = self._frozen_running()
-        ids = {state.project_id, *snapshot.projects, *running}
+        ids = {state.project_id, *snapshot.projects, *running, *(project_id for project_id, *_ in self._held_in)}
         projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
         asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
         return (
@@ -546,6 +550,8 @@ class SchedulingState(LogFold):
                 *_bounds("project", project_id, chain.state),
                 *(() if department is None else _bounds("department", department.department_id, department)),
             ),
+            weights=_weights(chain.state),
+            department_weights=_weights(department),
         )
 
     def _department(self, department_id: str) -> Department | None:
@@ -564,8 +570,8 @@ class SchedulingState(LogFold):
         held: dict[BoundKey, int] = dict.fromkeys(keys, 0)
         if not held:
             return held
-        departments = {project_id: self._department_of(project_id) for project_id, _, _ in self._held_in}
-        for (project_id, pool, firm), milli in self._held_in.items():
+        departments = {project_id: self._department_of(project_id) for project_id, *_ in self._held_in}
+        for (project_id, _, pool, firm), milli in self._held_in.items():
             for holder in (project_id, departments[project_id]):
                 for place in ("", pool):
                     for counted in {False, firm}:
@@ -576,6 +582,15 @@ class SchedulingState(LogFold):
     def _department_of(self, project_id: str) -> str:
         chain = self.projects.get(key_of_id(project_id) or "")
         return "" if chain is None else chain.state.department_id
+
+
+def _weights(of: Project | Department | None) -> Weights:
+    if of is None:
+        return Weights()
+    pools = {each.node_pool: each.over_quota_weight for each in of.pool_quotas if each.over_quota_weight is not None}
+    return (
+        Weights(pools=pools) if of.over_quota_weight is None else Weights(everywhere=of.over_quota_weight, pools=pools)
+    )
 
 
 def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:

@@ -11,6 +11,7 @@ from events.workload.pod import DeviceShare, Placement, PodRef
 from events.workload.spec import PodRequest
 from services.scheduler.candidates import Candidates, packed, worth_of
 from services.scheduler.policy.rules import Filter, Order, Score
+from services.scheduler.policy.shares import Shares
 from services.scheduler.room import Room
 from services.scheduler.snapshot import (
     Binding,
@@ -95,6 +96,7 @@ class Mark(NamedTuple):
     room: int
     later: int
     quota_used: dict[BoundKey, int]
+    share_used: dict[tuple[str, int], int]
     held_pods: int
     evictions: int
 
@@ -112,6 +114,8 @@ class Planning:
         """GPU thousandths that pods hold under each bound, with those placed so far."""
         self.quota_leaving: dict[BoundKey, int] = {}
         """What of that those hold that were told to end before."""
+        self.shares: Shares
+        """What each may have of the pools by right. The phase of quotas finds it, once what is over was given back."""
         self.later: Room | None = None
         """The room that there will be once all pods have ended that were told to; None where there are none."""
         self.placed = Placed()
@@ -179,6 +183,7 @@ class Planning:
             self.room.checkpoint(),
             0 if self.later is None else self.later.checkpoint(),
             dict(self.quota_used),
+            dict(self.shares.used),
             self.held_pods,
             len(self.evictions),
         )
@@ -189,6 +194,7 @@ class Planning:
         if self.later is not None:
             self.later.rollback(mark.later)
         self.quota_used, self.held_pods = dict(mark.quota_used), mark.held_pods
+        self.shares.used = dict(mark.share_used)
         del self.evictions[mark.evictions :]
 
     def plan(self, *, max_updates: int) -> Plan:

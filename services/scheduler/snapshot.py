@@ -20,6 +20,8 @@ from events.workload.state import EvictionReason, Workload
 from services.scheduler.mix import Weighed
 from services.scheduler.node_labels import NodeLabels
 
+DEFAULT_WEIGHT: Final = 1.0
+"""Of a project or department for which nobody set one."""
 EXPRESSIONS_PER_POD: Final = 20
 """Of node affinity: comparing so many with all nodes takes as long as placing one pod."""
 
@@ -27,6 +29,8 @@ type Integers = NDArray[np.int64]
 type Booleans = NDArray[np.bool_]
 type BoundKey = tuple[str, str, bool]
 """Id of a project or department, node pool (empty: all), and whether only non-preemptible pods count."""
+type HeldKey = tuple[str, str, str, bool]
+"""Project id, cluster id, node pool, and whether it is of non-preemptible pods."""
 type OrderKey = tuple[tuple[float, ...], str, int]
 """What the policy's orders say of a workload, then its key and the number of the pod set: the least goes first."""
 
@@ -135,6 +139,8 @@ class Queue:
     """Known from an earlier cycle, where nothing was freed since."""
     report_again: bool
     """Whether enough time went by to correct a reason that was reported before."""
+    pods: int
+    """Of all entries."""
     put_off: int = 0
     """How many plans in a row did not get to it."""
 
@@ -185,6 +191,18 @@ class Bound(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """By which a project or department shares what is left of node pools beyond the quotas."""
+
+    everywhere: float = DEFAULT_WEIGHT
+    pools: dict[str, float] = field(default_factory=dict[str, float])
+    """By name of the pool, where it has another one there."""
+
+    def in_pool(self, pool: str) -> float:
+        return self.pools.get(pool, self.everywhere)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     name: str
     exists: bool
@@ -193,6 +211,8 @@ class ProjectView:
     pools: tuple[str, ...]
     bounds: tuple[Bound, ...]
     """Its own, then those of its department."""
+    weights: Weights = field(default_factory=Weights)
+    department_weights: Weights = field(default_factory=Weights)
 
 
 class Cordon(NamedTuple):
@@ -274,6 +294,8 @@ class Snapshot:
     projects: dict[str, ProjectView]
     held_milli: dict[BoundKey, int]
     """What is held under each bound, by its key."""
+    held_in: dict[HeldKey, int] = field(default_factory=dict[HeldKey, int])
+    """What each project holds where."""
     queues: tuple[Queue, ...]
     not_schedulable: tuple[NotSchedulable, ...]
     releases: tuple[Release, ...]

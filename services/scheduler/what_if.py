@@ -55,10 +55,15 @@ def _of(snapshot: Snapshot, queues: tuple[Queue, ...]) -> Snapshot:
 
 def _with(queue: Queue | None, pod_class: PodClass, entry: Pending) -> Queue:
     """The queue of its class with this entry last: the order goes by the time, and it is the newest."""
-    if queue is None:
-        return Queue(pod_class=pod_class, entries=(entry,), unreported=(), blocked=None, report_again=False)
-    entries = tuple(sorted((*queue.entries, entry), key=lambda each: each.order))
-    return Queue(pod_class=pod_class, entries=entries, unreported=(), blocked=queue.blocked, report_again=False)
+    others = () if queue is None else queue.entries
+    return Queue(
+        pod_class=pod_class,
+        entries=tuple(sorted((*others, entry), key=lambda each: each.order)),
+        unreported=(),
+        blocked=None if queue is None else queue.blocked,
+        report_again=False,
+        pods=len(entry.pods) + (0 if queue is None else queue.pods),
+    )
 
 
 def _why(planned: Plan, added: tuple[tuple[PodClass, Pending], ...], queues: dict[PodClass, Queue]) -> Waiting | None:

@@ -118,7 +118,7 @@ def test_another_project_gives_up_no_place_for_a_priority_alone() -> None:
 def test_a_project_gets_its_quota_in_one_cycle_and_no_more() -> None:
     world = cluster(4, 4)
     greedy = world.project("greedy", quota=2_000)
-    entitled = world.project("entitled", quota=4_000)
+    entitled = world.project("entitled", quota=4_000, over_quota_weight=0.0)
     running(world, "wide", project_id=greedy, parallelism=8, completions=8)
     world.submit("mine", project_id=entitled, gpu_devices_request=1, parallelism=6, completions=6, **LOW)
 

@@ -109,12 +109,18 @@ class World:
         self.do("cluster", cluster_key(name), ReportCluster(cluster_id=cluster_id, connected=connected))
 
     def project(
-        self, name: str = "default", *, quota: int | None = None, limit: int | None = None, pools: tuple[str, ...] = ()
+        self,
+        name: str = "default",
+        *,
+        quota: int | None = None,
+        limit: int | None = None,
+        pools: tuple[str, ...] = (),
+        **settings: Any,
     ) -> str:
         self.do(
             "project",
             project_key(name),
-            CreateProject(name=name, gpu_quota_milli=quota, gpu_limit_milli=limit, node_pools=pools),
+            CreateProject(name=name, gpu_quota_milli=quota, gpu_limit_milli=limit, node_pools=pools, **settings),
         )
         project_id: str = self.chain("project", project_key(name)).state.project_id
         self.project_id = self.project_id or project_id

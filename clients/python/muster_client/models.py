@@ -1126,7 +1126,7 @@ class DepartmentCreation(Model, frozen=True, kw_only=True, rename="camel", omit_
     gpu_limit: float | None = None
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
     over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    """Weight by which its projects share what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
     """Bounds in single node pools, beside those."""
     name: str
@@ -1154,6 +1154,8 @@ class Department(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
     node_pool_quotas: list[NodePoolQuota]
     """Bounds in single node pools, beside those."""
+    over_quota_weight: float | None
+    """Weight by which its projects share what is left of node pools beyond the quotas. Null: 1."""
     projects: int
     """Number of its projects that the caller may read."""
     use: ProjectUse | None
@@ -1172,7 +1174,7 @@ class DepartmentSettings(Model, frozen=True, kw_only=True, rename="camel", omit_
     gpu_limit: float | None = None
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
     over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    """Weight by which its projects share what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
     """Bounds in single node pools, beside those."""
 
@@ -1204,7 +1206,7 @@ class ProjectCreation(Model, frozen=True, kw_only=True, rename="camel", omit_def
     gpu_limit: float | None = None
     """GPUs that all its workloads may hold. Null: no limit."""
     over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    """Weight by which it shares what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
     """Bounds in single node pools, beside those."""
     node_types: list[str] | None = None
@@ -1236,6 +1238,8 @@ class Project(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """GPUs that all its workloads may hold. Null: no limit."""
     node_pool_quotas: list[NodePoolQuota]
     """Bounds in single node pools, beside those."""
+    over_quota_weight: float | None
+    """Weight by which it shares what is left of node pools beyond the quotas. Null: 1."""
     node_types: list[str]
     """Node types of which new workloads must name one. Empty: they may name any, or none."""
     department_id: str
@@ -1262,7 +1266,7 @@ class ProjectSettings(Model, frozen=True, kw_only=True, rename="camel", omit_def
     gpu_limit: float | None = None
     """GPUs that all its workloads may hold. Null: no limit."""
     over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    """Weight by which it shares what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
     """Bounds in single node pools, beside those."""
     node_types: list[str] | None = None
@@ -4452,7 +4456,7 @@ class PoolQuotaFields(Model, frozen=True, kw_only=True, rename="camel", omit_def
     gpu_limit: float | None = None
     """GPUs of this pool that all workloads may hold. Null: no limit."""
     over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    """Weight by which it shares what is left of this pool beyond the quotas. Null: the one that holds everywhere."""
 
 
 class NodePoolQuota(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4464,6 +4468,8 @@ class NodePoolQuota(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """GPUs of this pool that non-preemptible workloads may hold. Null: no limit."""
     gpu_limit: float | None
     """GPUs of this pool that all workloads may hold. Null: no limit."""
+    over_quota_weight: float | None
+    """Weight by which it shares what is left of this pool beyond the quotas. Null: the one that holds everywhere."""
 
 
 class ProjectUse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -35,6 +35,8 @@ class NodePoolQuota(Form, frozen=True, kw_only=True):
     """GPUs of this pool that non-preemptible workloads may hold. Null: no limit."""
     gpu_limit: float | None
     """GPUs of this pool that all workloads may hold. Null: no limit."""
+    over_quota_weight: float | None
+    """Weight by which it shares what is left of this pool beyond the quotas. Null: the one that holds everywhere."""
 
 
 class Department(Form, frozen=True, kw_only=True):
@@ -58,6 +60,8 @@ class Department(Form, frozen=True, kw_only=True):
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
     node_pool_quotas: list[NodePoolQuota]
     """Bounds in single node pools, beside those."""
+    over_quota_weight: float | None
+    """Weight by which its projects share what is left of node pools beyond the quotas. Null: 1."""
     projects: int
     """Number of its projects that the caller may read."""
     use: ProjectUse | None
@@ -94,6 +98,8 @@ class Project(Form, frozen=True, kw_only=True):
     """GPUs that all its workloads may hold. Null: no limit."""
     node_pool_quotas: list[NodePoolQuota]
     """Bounds in single node pools, beside those."""
+    over_quota_weight: float | None
+    """Weight by which it shares what is left of node pools beyond the quotas. Null: 1."""
     node_types: list[str]
     """Node types of which new workloads must name one. Empty: they may name any, or none."""
     department_id: Uuid

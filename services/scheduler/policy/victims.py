@@ -1,8 +1,9 @@
 """Whose place a workload may take, and what that costs on a node. Pure.
 
 Two rules, both about preemptible workloads only. *Preempt*: those of a lower priority in the same project. *Reclaim*:
-those of projects beyond their quota, for a project that stays within its own. So nobody takes back what was taken: who
-reclaims is within its quota then, and who preempts has the higher priority.
+those of projects beyond their quota, for a project that stays within its own; and those of projects beyond their fair
+share of a node pool, for one that stays within its own. So nobody takes back what was taken: who reclaims is within its
+quota or share then, and who preempts has the higher priority.
 """
 
 from collections import Counter
@@ -104,7 +105,6 @@ class Victims:
         return set(rows[helps].tolist())
 
     def _freed_by(self, right: "Right", width: int) -> "_Freed":
-        reclaims = any(bound.firm for bound in right.bounds)
         own = right.pod_class.project_id
         found = {
             row: over
@@ -113,7 +113,7 @@ class Victims:
                 over := [
                     victim
                     for victim in on
-                    if (victim.workload.priority_rank < right.rank if victim.workload.project_id == own else reclaims)
+                    if victim.workload.project_id != own or victim.workload.priority_rank < right.rank
                 ]
             )
         }
@@ -163,6 +163,19 @@ def _loss(victim: Victim) -> tuple[int, float, str, PodRef]:
     return victim.workload.priority_rank, victim.ran_seconds, victim.workload.workload_id, victim.ref
 
 
+class Claims(NamedTuple):
+    """By what a pod may take the place of those of other projects: whether its project has, with it, no more than…"""
+
+    by_quota: bool
+    """its quota, and its department, too: then from other departments that are beyond theirs."""
+    by_own_quota: bool
+    """a quota of its own: then from projects of its department that are beyond theirs."""
+    by_share: bool
+    """its fair share of the pool, and its department, too: then from other departments that are beyond theirs."""
+    by_share_among_siblings: bool
+    """its fair share: then from projects of its department that are beyond theirs."""
+
+
 class Right(NamedTuple):
     """What a class of waiting pods may take."""
 
@@ -171,69 +184,103 @@ class Right(NamedTuple):
     rank: int
     """The priority of the workload."""
 
-    @property
-    def bounds(self) -> tuple[Bound, ...]:
-        """On its project and department."""
-        project = self.planning.snapshot.projects.get(self.pod_class.project_id)
-        return () if project is None else project.bounds
+    def claims(self, pool: str, milli: int) -> Claims:
+        """What its project may have of others there, for so much more."""
+        project_id, shares = self.pod_class.project_id, self.planning.shares
+        number = self._number(pool)
+        if number is None or not shares.anybody_beyond(number):
+            by_share = among_siblings = False
+        else:
+            among_siblings = shares.allows(project_id, number, milli)
+            by_share = among_siblings and shares.allows(shares.project(project_id).department_id, number, milli)
+        return Claims(
+            by_quota=quota.within(self.planning, project_id, pool, milli),
+            by_own_quota=quota.within_own(self.planning, project_id, pool, milli),
+            by_share=by_share,
+            by_share_among_siblings=among_siblings,
+        )
 
-    def over(self, victim: Victim, freed: Counter[str]) -> EvictionReason | None:
+    def over(self, victim: Victim, freed: Counter[str], claims: Claims) -> EvictionReason | None:
         """By which rule it may take the place of this pod; None: it may not.
 
         Args:
             freed: by id of a project, what of its GPUs is given up in the same step.
+            claims: of the pod that needs the place.
         """
-        own, other = self.pod_class.project_id, victim.workload.project_id
-        if own == other:
+        if self.pod_class.project_id == victim.workload.project_id:
             return "preempted" if victim.workload.priority_rank < self.rank else None
-        return "reclaimed" if self._is_over(own, other, victim.pool, freed) else None
+        return "reclaimed" if any(claims) and self._reclaims(victim, freed, claims) else None
 
-    def _is_over(self, own: str, other: str, pool: str, freed: Counter[str]) -> bool:
-        """Whether another project, or where that is in another department its department, is beyond its quota."""
-        projects = self.planning.snapshot.projects
-        of, mine = projects.get(other), projects.get(own)
-        if of is None:
+    def _reclaims(self, victim: Victim, freed: Counter[str], claims: Claims) -> bool:
+        other, pool, shares = victim.workload.project_id, victim.pool, self.planning.shares
+        of = self.planning.snapshot.projects.get(other)
+        if of is None or not self._is_over(of, other, pool, freed[other]):
             return False
-        if of.department_id and (mine is None or mine.department_id != of.department_id):
-            quotas = _quotas(of, of.department_id, pool)
-            gone = sum(milli for id_, milli in freed.items() if _department(projects, id_) == of.department_id)
-            if quotas and not any(quota.used(self.planning, each) - gone > each.milli for each in quotas):
-                return False
-        quotas = _quotas(of, other, pool)
-        return not quotas or any(quota.used(self.planning, each) - freed[other] > each.milli for each in quotas)
+        number = self._number(pool)
+        beyond = number is not None and shares.is_beyond(other, number, freed[other])
+        if self._is_sibling(of):
+            return claims.by_own_quota or (claims.by_share_among_siblings and beyond)
+        department = of.department_id
+        gone = sum(milli for id_, milli in freed.items() if shares.project(id_).department_id == department)
+        if department and not self._is_over(of, department, pool, gone):
+            return False
+        if claims.by_quota or not (claims.by_share and beyond) or number is None:
+            return claims.by_quota
+        return not department or shares.is_beyond(department, number, gone)
 
-    def reclaims(self, pool: str, milli: int) -> bool:
-        """Whether its project stays within its quota there with so much more."""
-        return quota.within(self.planning, self.pod_class.project_id, pool, milli)
+    def _is_over(self, of: ProjectView, holder: str, pool: str, gone: int) -> bool:
+        """Whether a project, or its department, is beyond a quota of its own without so much, or has none."""
+        quotas = _quotas(of, holder, pool)
+        return not quotas or any(quota.used(self.planning, each) - gone > each.milli for each in quotas)
+
+    def _is_sibling(self, of: ProjectView) -> bool:
+        mine = self.planning.snapshot.projects.get(self.pod_class.project_id)
+        return mine is not None and bool(of.department_id) and mine.department_id == of.department_id
+
+    def _number(self, pool: str) -> int | None:
+        return self.planning.snapshot.nodes.pool_numbers.get((self.pod_class.cluster_id, pool))
+
+    def gives_up(self, gone: Sequence[Victim], milli: int) -> bool:
+        """Whether its department holds so much less once these have ended."""
+        shares = self.planning.shares
+        department = shares.project(self.pod_class.project_id).department_id
+        of = (one for one in gone if shares.project(one.workload.project_id).department_id == department)
+        return sum(one.gpu_milli for one in of) >= milli
+
+    def spares(self, victim: Victim) -> bool:
+        """Whether others are to be asked before it: its project has no more than its share."""
+        number = self._number(victim.pool)
+        return number is not None and not self.planning.shares.is_beyond(victim.workload.project_id, number)
 
     def why(self, victim: Victim, reason: EvictionReason, by: str) -> str:
         """For the victim's people. `by`: name of the workload that gets its place; of another project they may not see
         it.
         """
-        projects = self.planning.snapshot.projects
+        projects, shares = self.planning.snapshot.projects, self.planning.shares
         mine, of = projects.get(self.pod_class.project_id), projects.get(victim.workload.project_id)
         if reason == "preempted" or mine is None or of is None:
             return f"{by}, of a higher priority in the same project, needs its place"
-        quotas = _quotas(of, victim.workload.project_id, victim.pool)
-        beyond = f"is beyond its quota of {gpus(quotas[0].milli)}" if quotas else "has no quota of its own"
-        return (
-            f"a workload of project {mine.name}, which is within its quota, needs its place, and project {of.name} "
-            f"{beyond}"
-        )
+        number = self._number(victim.pool)
+        milli = 0 if number is None else shares.milli_of(self.pod_class.request, number)
+        claims = self.claims(victim.pool, milli)
+        needs = f"a workload of project {mine.name}, which is within its"
+        if claims.by_quota or claims.by_own_quota or number is None:
+            quotas = _quotas(of, victim.workload.project_id, victim.pool)
+            beyond = f"is beyond its quota of {gpus(quotas[0].milli)}" if quotas else "has no quota of its own"
+            return f"{needs} quota, needs its place, and project {of.name} {beyond}"
+        share = gpus(shares.of(victim.workload.project_id, number))
+        return f"{needs} fair share, needs its place, and project {of.name} is beyond its own of {share}"
 
 
 def _quotas(project: ProjectView, holder: str, pool: str) -> list[Bound]:
     return [bound for bound in project.bounds if bound.firm and bound.id == holder and bound.pool in ("", pool)]
 
 
-def _department(projects: dict[str, ProjectView], project_id: str) -> str:
-    project = projects.get(project_id)
-    return project.department_id if project is not None else ""
-
-
 class Cost(NamedTuple):
     """What it costs to make room on a node: the least is the best."""
 
+    spared: bool
+    """Whether one of a project goes that has no more than its fair share."""
     rank: int
     """The highest priority among those that go."""
     pods: int
@@ -255,19 +302,24 @@ class Needed(NamedTuple):
     share_milli: int
     own_milli: int
     """What its project must give up of GPUs to stay within its limit."""
+    department_milli: int
+    """What its department must."""
 
 
-def choose(victims: Victims, right: Right, room: Room, row: int, needed: Needed, *, reclaim: bool) -> Choice | None:
+def choose(victims: Victims, right: Right, room: Room, row: int, needed: Needed, *, claims: Claims) -> Choice | None:
     """Who is to go from a node for one pod: no more than must, those first that lose the least; None where it does not
     help.
     """
     units: list[tuple[list[Victim], EvictionReason]] = []
     freed: Counter[str] = Counter()
     chosen: set[Victim] = set()
-    for victim in victims.on(row):
-        if victim in chosen or (not reclaim and victim.workload.project_id != right.pod_class.project_id):
+    own, reclaims = right.pod_class.project_id, any(claims)
+    on = [victim for victim in victims.on(row) if reclaims or victim.workload.project_id == own]
+    spared = {victim for victim in on if victim.workload.project_id != own and right.spares(victim)}
+    for victim in sorted(on, key=spared.__contains__) if spared else on:
+        if victim in chosen:
             continue
-        reason = right.over(victim, freed)
+        reason = right.over(victim, freed, claims)
         if reason is None:
             continue
         unit = [one for one in victims.unit(victim) if one not in chosen]
@@ -285,9 +337,13 @@ def choose(victims: Victims, right: Right, room: Room, row: int, needed: Needed,
         if _fits(room, row, needed, right, others):
             units = others
     gone = [victim for unit, _ in units for victim in unit]
-    return Choice(
-        Cost(max(one.workload.priority_rank for one in gone), len(gone), sum(one.ran_seconds for one in gone)), units
+    cost = Cost(
+        spared=not spared.isdisjoint(gone),
+        rank=max(one.workload.priority_rank for one in gone),
+        pods=len(gone),
+        seconds=sum(one.ran_seconds for one in gone),
     )
+    return Choice(cost, units)
 
 
 def _fits(
@@ -298,6 +354,8 @@ def _fits(
     """
     gone = [victim for unit, _ in units for victim in unit]
     own = sum(one.gpu_milli for one in gone if one.workload.project_id == right.pod_class.project_id)
+    if needed.department_milli and not right.gives_up(gone, needed.department_milli):
+        return False
     here = [one for one in gone if one.row == row]
     request = needed.request
     if own < needed.own_milli or int(room.pods[row]) + len(here) < 1:

@@ -85,7 +85,25 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
         return _bound_used(pod_class, shortfall, shortfall.bound, view, where)
     room = _by_free_room(view, filters, together.elsewhere(planning, pod_class, view))
     parts = [*room.parts, *_labels_lacking(every, filters)]
-    return Waiting(reason=room.reason, message=f"{nodes(len(every.rows))} of {where}: {', '.join(parts)}")
+    message = f"{nodes(len(every.rows))} of {where}: {', '.join(parts)}{_of_share(planning, pod_class, pools)}"
+    return Waiting(reason=room.reason, message=message)
+
+
+def _of_share(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> str:
+    """That its project has what it may have by right, where others want the rest; empty where it may have more."""
+    shares, numbers = planning.shares, planning.snapshot.nodes.pool_numbers
+    project_id = pod_class.project_id
+    told: list[str] = []
+    for pool in pools:
+        number = numbers.get((pod_class.cluster_id, pool))
+        if number is None or not pod_class.request.gpu_devices:
+            continue
+        share, milli = shares.of(project_id, number), shares.milli_of(pod_class.request, number)
+        if shares.allows(project_id, number, milli) or share >= shares.total(number):
+            return ""
+        used = shares.used.get((project_id, number), 0)
+        told.append(f"{gpus(used)} of pool {pool}, where its fair share is {gpus(share)}")
+    return f"; project {shares.project(project_id).name} has {listed(tuple(told))}" if told else ""
 
 
 def held() -> Waiting:

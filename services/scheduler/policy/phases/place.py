@@ -180,7 +180,7 @@ def _place(
             row, devices = int(candidates.rows[index]), candidates.devices(index)
             planning.take(row, pod_class.request, devices)
             milli = int(candidates.gpu_milli[index])
-            quota.use(planning, pod_class.project_id, pool, milli, preemptible=pod_class.preemptible)
+            quota.use(planning, pod_class, pool, milli)
             placed.classes.append(pod_class)
             placed.entries.append(entry)
             placed.pods.append(pod)
@@ -223,7 +223,7 @@ def keep(planning: Planning, pod_class: PodClass, pool: str, candidates: Candida
     """Keep the place on this node (by its index among the candidates)."""
     planning.hold(int(candidates.rows[index]), pod_class.request, candidates.devices(index))
     milli = int(candidates.gpu_milli[index])
-    quota.use(planning, pod_class.project_id, pool, milli, preemptible=pod_class.preemptible)
+    quota.use(planning, pod_class, pool, milli)
 
 
 def hold_gang(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> bool:

@@ -78,7 +78,7 @@ def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int])
         return False
     right = Right(planning, pod_class, entry.rank)
     return not any(
-        len(candidates.gpu_milli) and right.reclaims(pool, int(candidates.gpu_milli.min()))
+        len(candidates.gpu_milli) and any(right.claims(pool, int(candidates.gpu_milli.min())))
         for pool, candidates in place.pools_of(planning, pod_class)
     )
 
@@ -196,18 +196,21 @@ class Search:
 
     def _choice(self, pool: str, candidates: Candidates, index: int) -> Choice | None:
         pod_class, milli = self._right.pod_class, int(candidates.gpu_milli[index])
-        own = 0
+        own = of_department = 0
         for bound in quota.bounds(self._planning, pod_class, pool):
             lacking = milli - quota.left_under(self._planning, bound, later=True)
             if bound.firm and lacking > 0:
                 return None  # only non-preemptible pods count, and none of those goes
-            own = max(own, lacking)
+            if bound.id == pod_class.project_id:
+                own = max(own, lacking)
+            else:
+                of_department = max(of_department, lacking)
         devices = pod_class.request.gpu_devices
-        needed = Needed(pod_class.request, milli // devices if devices else 0, own)
-        reclaim = self._right.reclaims(pool, milli)
+        needed = Needed(pod_class.request, milli // devices if devices else 0, own, of_department)
         row = int(candidates.rows[index])
         self._planning.weighed[pod_class.project_id] += 1 + len(self._victims.on(row))
-        return choose(self._victims, self._right, self._planning.soon(), row, needed, reclaim=reclaim)
+        claims = self._right.claims(pool, milli)
+        return choose(self._victims, self._right, self._planning.soon(), row, needed, claims=claims)
 
     def _end(self, unit: Sequence[Victim], reason: EvictionReason) -> None:
         planning, workload = self._planning, unit[0].workload
@@ -215,7 +218,7 @@ class Search:
             devices = tuple(DeviceShare(device=device, milli=milli) for device, milli in victim.shares.items())
             held = victim.request
             planning.soon().give_back(victim.row, held.cpu_milli, held.memory_bytes, devices, held.extended)
-            quota.use(planning, workload.project_id, victim.pool, -victim.gpu_milli, preemptible=True)
+            quota.give_up(planning, workload, victim.pool, victim.gpu_milli)
         self._victims.gone.update(unit)
         planning.evictions.append(
             Eviction(
