@@ -405,7 +405,7 @@ class Queries:
     async def history(
         self, workload_id: str, asked: HistoryQuery = ALL_RECORDS, *, offset: int = 0, limit: int = 50
     ) -> Page:
-        """What happened to one workload, oldest first."""
+        """What happened to one workload, in the order that is asked for."""
         statement = history_statement(workload_id, asked, offset=offset, limit=limit + 1)
         async with self._snapshot() as (connection, seq):
             rows = (await connection.execute(statement)).mappings().all()

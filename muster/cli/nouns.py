@@ -88,6 +88,16 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_apply",
         summary="Create the workloads of files or folders, of any kinds, or change them where they may be changed.",
     ),
+    "plan": Noun(
+        module="plan",
+        add="add_plan",
+        summary="Show what would happen if the workloads of files were submitted now. Nothing is stored.",
+    ),
+    "explain": Noun(
+        module="explain",
+        add="add_explain",
+        summary="Show why a workload waits and what would let it start, why it runs where it does, or was evicted.",
+    ),
     "explain-field": Noun(
         module="explain_field",
         add="add_explain_field",

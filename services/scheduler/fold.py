@@ -421,15 +421,7 @@ class SchedulingState(LogFold):
             queues=queues,
             mix=self.mix.told(),
             not_schedulable=tuple(self._not_schedulable.values()),
-            releases=tuple(
-                Release(
-                    node_key=node_key,
-                    node_name=self.nodes[node_key].state.name,
-                    row=self._columns.rows.get(node_key, -1),
-                    reservation=self.nodes[node_key].state.reservations[id_],
-                )
-                for id_, node_key in self._stale.items()
-            ),
+            releases=tuple(self._release(id_, node_key) for id_, node_key in self._stale.items()),
             leaving=tuple(self._still_leaving()),
             running=running,
             promised=frozenset(self._promised.values()),
@@ -447,12 +439,30 @@ class SchedulingState(LogFold):
         """What the planner would look at now if there were also this workload, and its waiting pods."""
         snapshot = self.snapshot(now)
         # Behind all keys that there can be: of two that were made in one moment, the real one goes first.
-        key = f"~{state.workload_id}"
+        added = self._waiting_of(f"~{state.workload_id}", state, now)
+        # A snapshot has those whose place could be taken only where something waits.
+        running = self._frozen_running()
+        ids = {state.project_id, *snapshot.projects, *running, *(project_id for project_id, *_ in self._held_in)}
+        projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
+        asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
+        return (
+            replace(
+                snapshot,
+                nodes=self._columns.frozen(extended=asked),
+                projects=projects,
+                held_milli=self._held_of(projects),
+                not_schedulable=(),
+                running=running,
+            ),
+            added,
+        )
+
+    def _waiting_of(self, key: str, state: Workload, now: datetime) -> tuple[tuple[PodClass, Pending], ...]:
         ready: dict[str, list[PodRef]] = {}
         for pod in bindable(state, now):
             ready.setdefault(pod.pod_set, []).append(pod)
         order = tuple(each.value(state) for each in self._orders)
-        added = tuple(
+        return tuple(
             (
                 pod_class,
                 Pending(
@@ -469,21 +479,48 @@ class SchedulingState(LogFold):
             )
             for number, (pod_class, pods) in enumerate(_classes(key, state, ready))
         )
-        # A snapshot has those whose place could be taken only where something waits.
-        running = self._frozen_running()
-        ids = {state.project_id, *snapshot.projects, *running, *(project_id for project_id, *_ in self._held_in)}
-        projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
-        asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
-        return (
-            replace(
-                snapshot,
-                nodes=self._columns.frozen(extended=asked),
-                projects=projects,
-                held_milli=self._held_of(projects),
-                not_schedulable=(),
-                running=running,
-            ),
-            added,
+
+    def runs_of(self, key: str) -> Mapping[str, str]:
+        """What a workload holds: node key by id of a reservation."""
+        return self._held.get(key, {})
+
+    def under(self, bound: Bound) -> list[tuple[str, int]]:
+        """Workloads (by key) that count under a bound, each with the GPUs that it holds there, in thousandths."""
+        held = Counter[str]()
+        for id_, ((project_id, _, pool, firm), milli) in self._counted.items():
+            counts = bound.id in {project_id, self._department_of(project_id)} and bound.pool in {"", pool}
+            if counts and (firm or not bound.firm):
+                held[key_of_id(id_.partition("/")[0]) or ""] += milli
+        return list(held.items())
+
+    def without(self, snapshot: Snapshot, runs: Mapping[str, str]) -> Snapshot:
+        """The same, as if these runs had ended (node key by id of a reservation)."""
+        gone = {id_: node_key for id_, node_key in runs.items() if id_ not in self._stale}
+        held, held_in = dict(snapshot.held_milli), Counter(snapshot.held_in)
+        for id_ in gone:
+            key, milli = self._counted.get(id_, (("", "", "", False), 0))
+            project_id, _, pool, firm = key
+            held_in[key] -= milli
+            for holder in {project_id, self._department_of(project_id)} if milli else ():
+                for place in ("", pool):
+                    for counted in {False, firm}:
+                        if (bound := (holder, place, counted)) in held:
+                            held[bound] -= milli
+        return replace(
+            snapshot,
+            held_milli=held,
+            held_in=dict(+held_in),
+            releases=(*snapshot.releases, *(self._release(id_, node_key) for id_, node_key in gone.items())),
+            leaving=tuple(each for each in snapshot.leaving if each.reservation.id not in gone),
+        )
+
+    def _release(self, id_: str, node_key: str) -> Release:
+        node = self.nodes[node_key].state
+        return Release(
+            node_key=node_key,
+            node_name=node.name,
+            row=self._columns.rows.get(node_key, -1),
+            reservation=node.reservations[id_],
         )
 
     def note(self, snapshot: Snapshot, plan: Plan) -> None:

@@ -21,8 +21,9 @@ from nats.aio.msg import Msg
 from events.aggregate import WORKLOAD, BrokenChainError, Draft
 from events.node import NodeFacts
 from events.refusal import Refusal
-from events.subjects import WHAT_IF
+from events.subjects import WHAT_IF, WHY
 from events.what_if import WhatIf, WhatIfAsked
+from events.why import WhyAsked
 from events.workload.state import WorkloadCreated, WorkloadQueued
 from events.workload.state import fold as fold_workload
 from services.runtime.log.fold_snapshots import FoldSnapshots
@@ -47,6 +48,7 @@ from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.snapshot import Eviction, Plan, StatusUpdate
 from services.scheduler.what_if import what_if
+from services.scheduler.why import why
 
 SNAPSHOT_SHAPE: Final = 3
 """Raise it when what is stored of the fold changes."""
@@ -262,8 +264,14 @@ async def _in_flight(appends: Sequence[Callable[[], Awaitable[bool]]]) -> list[b
     return list(await asyncio.gather(*(one(append) for append in appends)))
 
 
+type _Answer = Callable[[SchedulingState, bytes, datetime], bytes | None]
+"""From the question; None where whoever asked waits no longer."""
+
+
 class Answering:
-    """Answers where workloads would run, one after the other, and leaves as much time between as each took."""
+    """Answers where workloads would run, and why others wait: one question of each kind after the other, and leaves as
+    much time between as each took.
+    """
 
     def __init__(self, nc: Client, clock: Callable[[], datetime] = utc_now) -> None:
         self._nc = nc
@@ -273,25 +281,37 @@ class Answering:
 
     async def start(self) -> None:
         """Each question goes to one of the schedulers; those beyond MOST_ASKED are dropped."""
-        await self._nc.subscribe(  # pyright: ignore[reportUnknownMemberType]
-            WHAT_IF, queue="scheduler", cb=self._answer, pending_msgs_limit=MOST_ASKED
-        )
+        for subject, answer in ((WHAT_IF, _answer_what_if), (WHY, _answer_why)):
+            await self._nc.subscribe(  # pyright: ignore[reportUnknownMemberType]
+                subject, queue="scheduler", cb=partial(self._answer, answer), pending_msgs_limit=MOST_ASKED
+            )
 
-    async def _answer(self, message: Msg) -> None:
-        if not is_inbox(message.reply, inbox_prefix("api")):
+    async def _answer(self, answer: _Answer, message: Msg) -> None:
+        if self.fold is None or not is_inbox(message.reply, inbox_prefix("api")):
             return
         try:
-            asked = msgspec.json.decode(message.data, type=WhatIfAsked)
-            now = self._clock()
-            if self.fold is None or abs(now - asked.at) > WHAT_IF_WAITS:
-                return  # whoever asked waits no longer
             began = asyncio.get_running_loop().time()
-            answer = imagined(self.fold, asked, now)
-            await self._nc.publish(message.reply, msgspec.json.encode(answer))
+            found = answer(self.fold, message.data, self._clock())
+            if found is None:
+                return
+            await self._nc.publish(message.reply, found)
             await asyncio.sleep(asyncio.get_running_loop().time() - began)
         except Exception:
             # Whoever asks sees that nobody answered; placing what was submitted goes on.
             log.exception("not_answered", subject=message.subject)
+
+
+def _answer_what_if(fold: SchedulingState, question: bytes, now: datetime) -> bytes | None:
+    asked = msgspec.json.decode(question, type=WhatIfAsked)
+    return None if abs(now - asked.at) > WHAT_IF_WAITS else msgspec.json.encode(imagined(fold, asked, now))
+
+
+def _answer_why(fold: SchedulingState, question: bytes, now: datetime) -> bytes | None:
+    asked = msgspec.json.decode(question, type=WhyAsked)
+    if abs(now - asked.at) > WHAT_IF_WAITS:
+        return None
+    readable = None if asked.readable is None else frozenset(asked.readable)
+    return msgspec.json.encode(why(fold, asked.workload_id, now, readable))
 
 
 def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf:

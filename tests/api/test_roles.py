@@ -115,6 +115,7 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "workload_connections": READ,
     "workload_history": READ,
     "workload_pods": READ,
+    "explain_workload": READ,
     "workload_logs": READ,
     "workload_metrics": READ,
     "list_clusters": EVERYBODY,

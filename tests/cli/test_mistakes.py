@@ -42,8 +42,6 @@ def meant(error: str) -> str:
         ("project new x", "muster project create x"),
         ("sreport -p vision", "muster usage -p vision"),
         ("stats", "muster top"),
-        ("explain compute.gpuPortionRequest", "muster explain-field compute.gpuPortionRequest"),
-        ("explain compute", "muster explain-field compute"),
         ("get pods", "muster workload list"),
         ("get pods hello", "muster workload pods hello"),
         ("wait hello --for running", "muster workload wait hello --for running"),

@@ -974,6 +974,46 @@ class WorkloadTypes(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """In no order that means anything."""
 
 
+class Explanation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Why a workload waits, runs where it does, or was evicted."""
+
+    id: str
+    """Id of the workload."""
+    name: str
+    """Its name."""
+    phase: Phase
+    """Its phase, as the tables have it."""
+    phase_reason: str | None
+    """Code of the reason for the phase, as the tables and the history have it."""
+    phase_message: str | None
+    """The same in words, as it was reported."""
+    outcome: ExplanationOutcome
+    """waits: some of its pods wait for what may become free. never: it cannot ever fit as written. starts: the
+    next plan of the scheduler gives it a place. runs: none of its pods waits. ended: it asks for no place.
+    unknown: the scheduler did not answer, or did not find out.
+    """
+    reason: str | None
+    """Dominant code of why it waits, such as insufficient_gpu."""
+    message: str | None
+    """The same in words, with the numbers of now."""
+    waiting_pods: int
+    """Pods that wait."""
+    ahead: int
+    """Workloads that wait in the same cluster, and go first."""
+    nodes: list[NodesCounted]
+    """How many nodes keep it waiting, by ground."""
+    holders: list[CapacityHolder]
+    """Who holds the capacity, the one with the most first; those that you may see, at most twenty."""
+    other_holders: OtherHolders
+    """All others that hold it."""
+    changes: list[LettingChange]
+    """What would let it start, the smallest first; at most three. Empty where the scheduler knows of no small one."""
+    places: list[PlaceExplained]
+    """Where its pods are, at most five nodes."""
+    eviction: EvictionExplained | None
+    """Null where nobody ever took its place."""
+
+
 class Connections(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """How what a workload serves is reached."""
 
@@ -1994,6 +2034,10 @@ class Outlook(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Code of why they would wait, such as insufficient_gpu."""
     message: str | None
     """The same in a sentence, with numbers; or why it is not known."""
+    evicted: list[WouldEnd]
+    """Who would be told to end for it; at most 100. It would start once they have ended."""
+    evicted_pods_elsewhere: int
+    """Pods of other projects that would be told to end for it, and of workloads beyond those."""
 
 
 class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4323,6 +4367,98 @@ class WorkloadKind(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Whether the scheduler may preempt one that names neither a priority nor this. Likewise."""
 
 
+class NodesCounted(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How many nodes one ground keeps pods from. A node that is short of several things counts at each."""
+
+    pods: str
+    """Which pods, by what each asks for."""
+    ground: str
+    """`room`: they have room. `size`: too small even when empty. Else the scheduler's rule, such as gpu or taints."""
+    nodes: int
+    """How many nodes."""
+    message: str
+    """The same in words, with numbers."""
+
+
+class CapacityHolder(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a workload holds of the capacity that another one waits for."""
+
+    workload_id: str
+    """Id of the workload."""
+    name: str
+    """Name of the workload."""
+    project_id: str
+    """UUID of its project."""
+    pods: int
+    """Its pods there."""
+    gpus: float
+    """GPUs that they hold."""
+    cpu_cores: float
+    """CPU cores that they hold."""
+    memory_bytes: int
+    """Memory that they hold."""
+
+
+class OtherHolders(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What workloads hold that you may not see, or that are beyond the twenty that hold most."""
+
+    workloads: int
+    """How many workloads."""
+    pods: int
+    """Their pods there."""
+    gpus: float
+    """GPUs that they hold."""
+
+
+class LettingChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What would let it start: the scheduler has planned with it, and it started."""
+
+    message: str
+    """The same in words."""
+    steps: list[ChangeStep]
+    """All of them together."""
+
+
+class PlaceExplained(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where pods are, and how that compares with other nodes now, as if one of them were placed anew."""
+
+    pod_set: str
+    """Pod set, such as `main`."""
+    node: str
+    """Name of the node."""
+    node_pool: str
+    """Its pool."""
+    pods: int
+    """How many of its pods are there."""
+    rank: int | None
+    """1: no other node would be better now. Null: the node would take no such pod now."""
+    chosen: NodeOption | None
+    """The node itself. Null where it would take no such pod now."""
+    others: list[NodeOption]
+    """The best of the other nodes with room, at most five."""
+    refused: list[NodesCounted]
+    """Why the rest would not take it."""
+
+
+class EvictionExplained(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The last time that its place was taken."""
+
+    at: datetime
+    """When its pods were told to end."""
+    by: str
+    """Who told them."""
+    rule: str
+    """By which rule, such as preempted or reclaimed."""
+    message: str
+    """For whom, and why, in words."""
+    pods: int
+    """How many pods."""
+    for_workload_id: str | None
+    """Id of the workload that got the place. Null where you may not see it; likewise its name."""
+    for_workload: str | None
+    """Its name."""
+
+
 class Connection(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """How one port of a workload is reached."""
 
@@ -5644,6 +5780,19 @@ class WouldRun(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """GPUs that they would hold there together."""
 
 
+class WouldEnd(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A workload of the same project whose pods would be told to end for it."""
+
+    workload_id: str
+    """Id of the workload."""
+    name: str
+    """Its name."""
+    pods: int
+    """How many of its pods."""
+    rule: str
+    """By which rule, such as preempted."""
+
+
 class ServingPort(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: ServingPort."""
 
@@ -6351,6 +6500,36 @@ class MetricValue(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """The beginning of the interval."""
     value: float
     """The average over the interval."""
+
+
+class ChangeStep(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One thing to be done, or waited for."""
+
+    act: ChangeStepAct
+    """What is to be done. change_workload: submit it again with another field."""
+    field: str | None = None
+    """Of change_workload: path of the field."""
+    value: JsonValue | None = None
+    """What the field, quota or limit (in GPUs) is to be; of add_node, what each node has free. Null: leave it out."""
+    of: str | None = None
+    """Of which project, department, node or cluster; of wait, for what."""
+    node_pool: str | None = None
+    """In which node pool."""
+    workloads: list[str] | None = None
+    """Of end_workloads: names of those that you may see."""
+    hidden_workloads: int | None = None
+    """Of end_workloads: how many others there are."""
+
+
+class NodeOption(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A node on which a pod could be."""
+
+    node: str
+    """Name of the node."""
+    node_pool: str
+    """Its pool."""
+    scores: list[NodeScore]
+    """In the order in which they count: the first that tells two nodes apart decides."""
 
 
 class NodeLabelFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7762,6 +7941,15 @@ class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
 
 
+class NodeScore(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What one score says of a node: the least is the best."""
+
+    name: str
+    """Name of the score, such as gpu_price."""
+    value: int
+    """Its value."""
+
+
 class PublicActor(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Who caused an event, as an id of Muster's own that says nothing about the person."""
 
@@ -7995,6 +8183,17 @@ if TYPE_CHECKING:
     type BudgetReopenedReason = Literal["changed", "measured_again", "new_period"]
     type BudgetState = Literal["exhausted", "open", "warned"]
     type BudgetWarnedUnit = Literal["gpuHours", "money"]
+    type ChangeStepAct = Literal[
+        "add_node",
+        "change_workload",
+        "connect_cluster",
+        "end_workloads",
+        "open_node",
+        "set_limit",
+        "set_quota",
+        "uncordon_node",
+        "wait",
+    ]
     type ClaimInfoVolumeMode = Literal["Block", "Filesystem"]
     type ClusterCreationKind = Literal["kubernetes", "local", "simulated"]
     type ClusterOwnershipProtectionSource = Literal["administrator", "cluster", "default"]
@@ -8063,6 +8262,7 @@ if TYPE_CHECKING:
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
     type DistributedSpecMpiLauncherCreationPolicy = Literal["AtStartup", "WaitForWorkersReady"]
+    type ExplanationOutcome = Literal["ended", "never", "runs", "starts", "unknown", "waits"]
     type Framework = Literal["JAX", "MPI", "PyTorch", "TensorFlow", "XGBoost"]
     type GitSecretRefAuthenticationMethod = Literal["password", "ssh-key"]
     type HappeningAbout = Literal["asset", "cluster", "department", "node", "project", "workload"]
@@ -8277,6 +8477,7 @@ else:
     BudgetReopenedReason = str
     BudgetState = str
     BudgetWarnedUnit = str
+    ChangeStepAct = str
     ClaimInfoVolumeMode = str
     ClusterCreationKind = str
     ClusterOwnershipProtectionSource = str
@@ -8289,6 +8490,7 @@ else:
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
     DistributedSpecMpiLauncherCreationPolicy = str
+    ExplanationOutcome = str
     Framework = str
     GitSecretRefAuthenticationMethod = str
     HappeningAbout = str

@@ -2383,6 +2383,11 @@ def list_workload_types(*, project_id: str | None = None) -> Request[models.Work
     return Request("GET", "/api/v1/workload-types", models.WorkloadTypes, query=[("projectId", project_id)])
 
 
+def explain_workload(workload_id: str) -> Request[models.Explanation]:
+    """Get why a workload waits and what would let it start, why it runs where it does, or why it was evicted."""
+    return Request("GET", path("/api/v1/workloads/{}/explain", workload_id), models.Explanation)
+
+
 def workload_connections(workload_id: str) -> Request[models.Connections]:
     """List how what a workload serves is reached, now."""
     return Request("GET", path("/api/v1/workloads/{}/connections", workload_id), models.Connections)

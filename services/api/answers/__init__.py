@@ -47,6 +47,7 @@ from services.api.answers.diff import (
 )
 from services.api.answers.evaluation import EvaluatedField, Evaluation
 from services.api.answers.events import EventRow, EventRows, EventTicket
+from services.api.answers.explanation import Explanation
 from services.api.answers.hours import HoursPeriod, HoursRow, HoursSum, UseHours
 from services.api.answers.log import (
     COMMAND_NAMES,
@@ -186,6 +187,7 @@ __all__ = [
     "EventRows",
     "EventTicket",
     "Events",
+    "Explanation",
     "Happening",
     "Health",
     "History",
