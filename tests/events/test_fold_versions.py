@@ -12,11 +12,11 @@ from events.aggregate import AGGREGATES
 
 KNOWN: Final = {
     "asset": (2, "a91177d7087e"),
-    "cluster": (6, "4984561f6874"),
+    "cluster": (7, "dd4af936a704"),
     "department": (1, "01f63da0a60e"),
     "hours": (1, "3e43f81ae15d"),
     "log": (1, "a5444f9f85d0"),
-    "node": (5, "ac25318640a9"),
+    "node": (6, "b8379e5754db"),
     "policy": (3, "e50a43252122"),
     "prices": (1, "8fcf2c5d2bd8"),
     "project": (9, "819307d1e923"),
