@@ -89,7 +89,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=14,
+    fold_version=15,
 )
 NODE: Final = Aggregate(
     name="node",
@@ -98,7 +98,7 @@ NODE: Final = Aggregate(
     evolve=node.evolve,
     decide=node.decide,
     about=lambda state: About(cluster_id=state.cluster_id or None),
-    fold_version=5,
+    fold_version=6,
 )
 CLUSTER: Final = Aggregate(
     name="cluster",
@@ -107,7 +107,7 @@ CLUSTER: Final = Aggregate(
     evolve=cluster.evolve,
     decide=cluster.decide,
     about=lambda state: About(id=state.cluster_id or None, cluster_id=state.cluster_id or None),
-    fold_version=6,
+    fold_version=7,
 )
 PROJECT: Final = Aggregate(
     name="project",

@@ -39,7 +39,7 @@ from events.department import (
 )
 from events.hours import NoteHours, hours_key
 from events.ids import TENANT_KEY, cluster_key, key_of_id, node_key, project_key, workload_key
-from events.node import CordonNode, UncordonNode, UserNodeCommand
+from events.node import CordonNode, DrainNode, UncordonNode, UserNodeCommand
 from events.policy import DeletePolicy, PolicyCommand, SetPolicy
 from events.prices import PRICES_KEY, PriceCommand, RemovePrice, SetPrice
 from events.project import (
@@ -301,6 +301,7 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_cluster(RemoveNodePool, target=lambda command: f"{command.name}: {command.cluster_id}"),
         _on_node(CordonNode),
         _on_node(UncordonNode),
+        _on_node(DrainNode),
         CommandType(
             type=CreateProject,
             aggregate="project",

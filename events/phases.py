@@ -231,6 +231,10 @@ PREEMPTED: Final = "preempted"
 """Reason of a workload that waits again, or has Failed: its place was taken for a higher priority."""
 RECLAIMED: Final = "reclaimed"
 """Reason of a workload that waits again: its place was taken for a project below its quota."""
+TAINTED: Final = "tainted"
+"""Reason of a workload that waits again: its node got a taint that it does not tolerate."""
+DRAINED: Final = "drained"
+"""Reason of a workload that waits again: its node is drained."""
 BACKOFF_LIMIT_EXCEEDED: Final = "backoff_limit_exceeded"
 """Reason of a workload that is Failed."""
 
@@ -252,6 +256,8 @@ PHASE_REASONS: Final = (
     NODE_UNREACHABLE,
     PREEMPTED,
     RECLAIMED,
+    TAINTED,
+    DRAINED,
     BACKOFF_LIMIT_EXCEEDED,
     SCALED_TO_ZERO,
     NODE_PORT_TAKEN,

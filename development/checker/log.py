@@ -45,6 +45,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "NodeRemoved": "cluster_sync",
     "NodeCordoned": "user",
     "NodeUncordoned": "user",
+    "NodeDrainStarted": "user",
     "ProjectDeleted": "user",
     "DepartmentCreated": "user",
     "DepartmentChanged": "user",

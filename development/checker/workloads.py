@@ -409,9 +409,11 @@ class Model:
             yield "desired", f"{workload.name} {what}, and should be {workload.desired}"
 
     def _pods_evicted(self, data: Fields) -> Iterator[Wrong]:
-        workload, self._evicted = self.workload, True
+        # What lies in the node spares no non-preemptible workload, and is none of terminateAfterPreemption.
+        of_node = data["reason"] in {"tainted", "drained"}
+        workload, self._evicted = self.workload, not of_node
         yield from self._may_run("was evicted")
-        if workload.spec.get("preemptibility") == "non-preemptible":
+        if not of_node and workload.spec.get("preemptibility") == "non-preemptible":
             yield "evicted", f"{workload.name} is non-preemptible, and was evicted"
         for pod in data["pods"]:
             run = workload.pods.get((pod["pod_set"], pod["index"]))

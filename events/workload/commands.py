@@ -169,7 +169,9 @@ class PlacePods(_Command, frozen=True, kw_only=True):
 
 
 class EvictPods(_Command, frozen=True, kw_only=True):
-    """From the scheduler: end these runs, since another workload needs their place and has more right to it."""
+    """From the scheduler: end these runs, since another workload needs their place and has more right to it, or they
+    have to leave their node.
+    """
 
     workload_id: str
     pods: tuple[PodRef, ...]
@@ -178,7 +180,7 @@ class EvictPods(_Command, frozen=True, kw_only=True):
     message: str
     """For whom and by which rule, in a sentence."""
     beneficiary: str
-    """Id of the workload that gets the place."""
+    """Id of the workload that gets the place; empty where none does."""
 
 
 PodFactKind = Literal["starting", "running", "unreachable", "succeeded", "failed", "interrupted", "refused", "stopped"]

@@ -62,6 +62,7 @@ from events.workload.sessions import (
 )
 from events.workload.spec import Distributed, Inference, beside_with_defaults
 from events.workload.state import (
+    LEAVES_NODE,
     LONGEST_RETRY_WAIT,
     ActUndone,
     Edit,
@@ -540,7 +541,8 @@ def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
 def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDecision:
     """On the scheduler's word, and only while all that it decided by still holds."""
     told: Counter[str] = Counter()
-    if not schedulable(state) or not state.preemptible:
+    leaves = command.reason in LEAVES_NODE
+    if not schedulable(state) or not (state.preemptible or leaves):
         return Refusal(code="stale_eviction", message=f"{state.name!r} is {state.phase} and gives up no place")
     for ref in command.pods:
         pod = state.pods.live.get(pod_id(ref))
@@ -561,7 +563,7 @@ def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDec
         message=command.message[:MOST_EVICTION_WORDS],
         beneficiary=command.beneficiary,
     )
-    if not state.spec.terminate_after_preemption:
+    if leaves or not state.spec.terminate_after_preemption:
         return (evicted,)
     message = f"ended because it was preempted, as terminateAfterPreemption asks: {evicted.message}"
     return (

@@ -226,22 +226,28 @@ class WorkloadScaled(_Event, frozen=True, kw_only=True):
     """The load that it was decided by, in a sentence."""
 
 
-EvictionReason = Literal["preempted", "reclaimed"]
+EvictionReason = Literal["preempted", "reclaimed", "tainted", "drained"]
+LEAVES_NODE: Final[frozenset[EvictionReason]] = frozenset({"tainted", "drained"})
+"""Reasons that lie in the node: they hold for non-preemptible workloads, too, and nobody gets the place."""
 
 
 class PodsEvicted(_Event, frozen=True, kw_only=True):
-    """The scheduler took the place of some pods for another workload. They are told to end, and then wait again."""
+    """The scheduler took the place of some pods for another workload, or their node is to be without them. They are
+    told to end, and then wait again.
+    """
 
     pods: tuple[PodRef, ...]
     """The runs that are told to end."""
     attempt: int
     """The workload's from now on: another one where no pod of it goes on."""
     reason: EvictionReason
-    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota."""
+    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `tainted`: their
+    node has a taint that they do not tolerate, or no longer; `drained`: an administrator drains their node.
+    """
     message: str
     """For whom, and by which rule, in a sentence."""
     beneficiary: str
-    """Id of the workload that gets the place."""
+    """Id of the workload that gets the place; empty if none does."""
 
 
 class WorkloadDeletionRequested(_Event, frozen=True, kw_only=True):
@@ -476,6 +482,21 @@ def placed_of(state: Workload, pod_set: PodSet) -> int:
 def evictable(pod: Pod) -> bool:
     """Whether its place can be taken: what nobody sees, or ends anyway, gives none back by being told to end."""
     return pod.phase in {PodPhase.BOUND, PodPhase.STARTING, PodPhase.RUNNING}
+
+
+def leaving_with(state: Workload, refs: Iterable[PodRef]) -> tuple[PodRef, ...]:
+    """The runs that are told to end where these have to: of a gang of which too few would be left, all. None where that
+    is not possible now, since nobody sees some of them.
+    """
+    going = tuple(sorted(set(refs)))
+    if is_whole(state, {name: -count for name, count in Counter(ref.pod_set for ref in going).items()}):
+        return going
+    staying = [(id_, pod) for id_, pod in state.pods.live.items() if pod.phase is not PodPhase.STOPPING]
+    if not all(evictable(pod) for _, pod in staying):
+        return ()
+    return tuple(
+        sorted(PodRef(pod_set=name, index=index, attempt=p.attempt, try_=p.try_) for (name, index), p in staying)
+    )
 
 
 def bindable_among(state: Workload, refs: Iterable[PodRef], now: datetime) -> set[PodRef]:

@@ -137,7 +137,7 @@ NOUNS: Final[dict[str, Noun]] = {
     "node": Noun(
         module="nodes",
         add="add_nodes",
-        summary="Nodes: their capacity and what is reserved; cordon and uncordon.",
+        summary="Nodes: their capacity and what is reserved; cordon, uncordon and drain.",
     ),
     "nodepool": Noun(module="nodes", add="add_pools", summary="Node pools: nodes of a cluster with the same label."),
     "role": Noun(module="roles", add="add_role", summary="Roles: who may do what, everywhere or in a project."),

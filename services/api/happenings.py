@@ -28,7 +28,16 @@ from events.cluster import (
 from events.commit import Commit
 from events.department import DepartmentChanged, DepartmentCreated, DepartmentDeleted
 from events.ids import key_of_id
-from events.node import NodeChanged, NodeCordoned, NodeFacts, NodeRegistered, NodeRemoved, NodeUncordoned
+from events.node import (
+    NodeChanged,
+    NodeCordoned,
+    NodeDrained,
+    NodeDrainStarted,
+    NodeFacts,
+    NodeRegistered,
+    NodeRemoved,
+    NodeUncordoned,
+)
 from events.project import ProjectChanged, ProjectCreated, ProjectDeleted, ProjectMoved
 from services.api import answers
 from services.api.answers.diff import About
@@ -87,6 +96,11 @@ def sentence(event: object) -> str | None:
             return "cordoned"
         case NodeUncordoned():
             return "uncordoned"
+        case NodeDrainStarted():
+            forced = ", with force: non-preemptible workloads, too" if event.force else ""
+            return f"drain begins: its pods are told to end{forced}"
+        case NodeDrained():
+            return "drained: nothing on it is reserved any more, and it stays cordoned"
         case _:
             return _of_cluster(event)
 

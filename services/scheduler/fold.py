@@ -42,6 +42,7 @@ from events.workload.state import (
 from services.runtime.log.log_fold import LogFold
 from services.scheduler.columns import Columns, uncount
 from services.scheduler.mix import Mix, shape_of
+from services.scheduler.must_leave import is_emptied, leavers
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Order
@@ -53,6 +54,7 @@ from services.scheduler.snapshot import (
     GangPart,
     HeldKey,
     Leaving,
+    MustLeave,
     NotSchedulable,
     Pending,
     Plan,
@@ -112,6 +114,11 @@ class SchedulingState(LogFold):
         self._running: dict[str, dict[str, Workload]] = {}
         """By project id and workload key: preemptible workloads that hold nodes."""
         self._running_frozen: dict[str, tuple[Workload, ...]] = {}
+        self._emptied: dict[str, tuple[MustLeave, ...]] = {}
+        """By key of a node with a taint that evicts, or that is drained: its pods that have to leave, the first first.
+        """
+        self._dirty_emptied: set[str] = set()
+        """Of these nodes those on which that may be others by now."""
         self._settled_nodes: dict[str, Node] = {}
         self._settled_workloads: dict[str, Workload] = {}
         """As they stand in the indexes."""
@@ -145,7 +152,7 @@ class SchedulingState(LogFold):
                 self.freed += 1  # a project or department; or the log was restored, before all else here
 
     def _promise(self, workload_id: str, event: PodsEvicted) -> None:
-        for ref in event.pods:
+        for ref in event.pods if event.beneficiary else ():
             id_ = reservation_id(workload_id, ref.pod_set, ref.index, ref.attempt, ref.try_)
             self._promised[id_] = event.beneficiary
 
@@ -212,6 +219,9 @@ class SchedulingState(LogFold):
         for key in self._dirty_workloads:
             self._settle_workload(key, now)
         self._dirty_workloads.clear()
+        for key in self._dirty_emptied & self._emptied.keys():
+            self._emptied[key] = tuple(sorted(leavers(self.nodes[key].state, self.workloads)))
+        self._dirty_emptied.clear()
         if self._promised:
             # A log that is read again from its beginning tells also of those whose places were given long ago.
             ending = self._leaving.keys() | self._stale.keys()
@@ -251,6 +261,11 @@ class SchedulingState(LogFold):
             pass  # only took more in: nothing was freed
         else:
             self.freed += 1
+        if is_emptied(after):
+            self._emptied.setdefault(key, ())
+            self._dirty_emptied.add(key)
+        else:
+            self._emptied.pop(key, None)
         if before.present:
             self._nodes_in[before.cluster_id, before.facts.pool] -= 1
         if after.present:
@@ -288,6 +303,8 @@ class SchedulingState(LogFold):
         before = self._settled_workloads.pop(key, WORKLOAD.initial)
         state = WORKLOAD.initial if chain is None else chain.state
         self._find_stale(key, before, state, now)
+        if self._emptied:
+            self._dirty_emptied.update(self._held.get(key, {}).values())
         self._count_running(key, before, state)
         over = not state.pods.live and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
@@ -311,13 +328,18 @@ class SchedulingState(LogFold):
             self._running.setdefault(after.project_id, {})[key] = after
             self._running_frozen.pop(after.project_id, None)
 
-    def _frozen_running(self) -> dict[str, tuple[Workload, ...]]:
+    def _frozen_running(self, *, without: AbstractSet[str] = frozenset()) -> dict[str, tuple[Workload, ...]]:
+        """Args: without, keys of workloads that are to stand nowhere in it."""
         for project_id, workloads in list(self._running.items()):
             if not workloads:
                 del self._running[project_id]
             elif project_id not in self._running_frozen:
                 self._running_frozen[project_id] = tuple(workloads[key] for key in sorted(workloads))
-        return dict(self._running_frozen)
+        found = dict(self._running_frozen)
+        for project_id in {self.workloads[key].state.project_id for key in without} & found.keys():
+            of = self._running[project_id]
+            found[project_id] = tuple(of[key] for key in sorted(of.keys() - without))
+        return found
 
     def _find_stale(self, key: str, before: Workload, after: Workload, now: datetime) -> None:
         """Note the reservations of runs that are over, and of those that were told to end; looks at runs that changed
@@ -407,7 +429,8 @@ class SchedulingState(LogFold):
         """What the planner is to look at now; later changes of the fold do not reach it."""
         self.settle(now)
         queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in self._queues.values())
-        running = self._frozen_running() if queues else {}
+        must_leave = self._must_leave(now)
+        running = self._frozen_running(without=must_leave.keys()) if queues else {}
         holders = {project_id for project_id, *_ in self._held_in} if queues else set[str]()
         ids = {queue.pod_class.project_id for queue in queues} | running.keys() | holders
         projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
@@ -424,8 +447,21 @@ class SchedulingState(LogFold):
             releases=tuple(self._release(id_, node_key) for id_, node_key in self._stale.items()),
             leaving=tuple(self._still_leaving()),
             running=running,
+            must_leave=tuple(
+                (self.workloads[key].state, tuple(of_workload)) for key, of_workload in sorted(must_leave.items())
+            ),
             promised=frozenset(self._promised.values()),
         )
+
+    def _must_leave(self, now: datetime) -> dict[str, list[MustLeave]]:
+        """By key of their workload: the pods that have to leave their node now."""
+        found: dict[str, list[MustLeave]] = {}
+        for of_node in self._emptied.values():
+            for each in of_node:
+                if each.at > now:
+                    break
+                found.setdefault(each.key, []).append(each)
+        return found
 
     def _still_leaving(self) -> Iterator[Leaving]:
         for id_, (node_key, _) in self._leaving.items():
@@ -546,7 +582,8 @@ class SchedulingState(LogFold):
 
     def next_due(self) -> datetime | None:
         """When there is something to look at although nothing happens."""
-        return self._due[0][0] if self._due else None
+        times = [of_node[0].at for of_node in self._emptied.values() if of_node]
+        return min((*times, self._due[0][0]) if self._due else times, default=None)
 
     def cluster(self, cluster_id: str) -> Cluster | None:
         key = key_of_id(cluster_id)

@@ -286,6 +286,17 @@ class Leaving(NamedTuple):
     preemptible: bool
 
 
+class MustLeave(NamedTuple):
+    """A run, and why and from when on it has to leave its node."""
+
+    at: datetime
+    key: str
+    """Of its workload."""
+    pod: PodRef
+    reason: EvictionReason
+    message: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     now: datetime
@@ -302,6 +313,8 @@ class Snapshot:
     leaving: tuple[Leaving, ...] = ()
     running: dict[str, tuple[Workload, ...]] = field(default_factory=dict[str, tuple[Workload, ...]])
     """By project id: preemptible workloads that hold nodes."""
+    must_leave: tuple[tuple[Workload, tuple[MustLeave, ...]], ...] = ()
+    """Workloads of which pods have to leave their node now, and those pods. None of them is among the running."""
     promised: frozenset[str] = frozenset()
     """Ids of workloads for which others were told to end, until their places are given."""
     mix: tuple[Weighed, ...] = ()
@@ -324,7 +337,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """Pods of one workload whose place another one gets."""
+    """Pods of one workload whose place another one gets, or that have to leave their node."""
 
     key: str
     workload_id: str
@@ -334,7 +347,7 @@ class Eviction:
     reason: EvictionReason
     message: str
     beneficiary: str
-    """Id of the workload that gets it."""
+    """Id of the workload that gets it; empty where none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,6 +130,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "remove_node_pool": ADMINISTRATORS_DO,
     "list_nodes": EVERYBODY,
     "cordon_node": ADMINISTRATORS_DO,
+    "drain_node": ADMINISTRATORS_DO,
+    "list_node_pods": EVERYBODY,
     "uncordon_node": ((403, 403, 403, 202), (403, 403, 403, 202)),
     "list_departments": EVERYBODY,
     "create_department": ADMINISTRATORS_DO,

@@ -296,3 +296,34 @@ def test_used_hours_are_those_that_were_measured_and_only_readers_see_them(serve
             for sums in (answer["total"], answer["rows"][0], period):
                 assert (sums["usedGpuHours"], sums["measuredGpuHours"]) == (0.5, 2), by
         assert asked_hours(vic, newest, **span)["total"]["measuredGpuHours"] == 0
+
+
+def test_what_is_reserved_on_a_node_and_what_a_drain_leaves_there(served: Served, seq: int) -> None:
+    """The last of this module: the node is drained. Who may not read a project sees the number of its pods."""
+    path = f"{V1}/nodes/{served.cluster}/n1"
+    with served.client("stranger") as stranger:
+        seen = stranger.get(f"{path}/pods", params={"min_seq": seq}).json()
+        assert (seen["reserved"], seen["pods"], seen["drain"]) == (1, [], None)
+        assert stranger.post(f"{path}/drain", json={}).status_code == 403
+    with served.client() as admin:
+        (pod,) = admin.get(f"{path}/pods", params={"min_seq": seq}).json()["pods"]
+        assert (pod["workloadName"], pod["projectName"], pod["pod"], pod["preemptible"]) == (
+            "holds", "default", "main-0", False
+        )  # fmt: skip
+        assert "until the node is drained with force" in pod["stays"]
+        begun = admin.post(f"{path}/drain", json={})
+        assert begun.status_code == 202
+        assert "already" in admin.post(f"{path}/drain", json={}).json()["message"]
+        forced = admin.post(f"{path}/drain", json={"force": True})
+        found = admin.get(f"{path}/pods", params={"min_seq": forced.headers["x-log-sequence"]}).json()
+        assert [pod["stays"] for pod in found["pods"]] == [None]
+        assert (found["drain"]["startedBy"], found["drain"]["force"], found["drain"]["endedAt"]) == (
+            "admin",
+            True,
+            None,
+        )
+        (node,) = admin.get(f"{V1}/nodes", params={"clusterId": served.cluster}).json()["nodes"]
+        assert node["drain"] == found["drain"]
+        assert node["schedulable"] is False
+        assert admin.post(f"{V1}/nodes/{served.cluster}/none/drain", json={}).status_code == 404
+        assert admin.get(f"{V1}/nodes/{served.cluster}/none/pods").status_code == 404

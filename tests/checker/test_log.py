@@ -168,12 +168,19 @@ def _policy(*events: tuple[str, Mapping[str, object]]) -> Story:
 
 LEFT_OVER = ("WorkloadDeletionRequested", {"reason": "project_deleted"})
 CORDON = ("NodeCordoned", {"actor": "root", "at": "2026-03-02T09:00:00Z"})
+DRAIN = ("NodeDrainStarted", {"actor": "root", "at": "2026-03-02T09:00:00Z"})
+DRAINED = ("NodeDrained", {"at": "2026-03-02T09:00:00Z"})
 
 
 def _marked(*events: tuple[str, Mapping[str, object]]) -> Story:
     story = Story().node()
     for event in events:
         story.commit(f"ev.node.{NODE}", event)
+    return story
+
+
+def _drained(story: Story) -> Story:
+    story.commit(f"ev.node.{NODE}", CORDON, DRAIN, DRAINED)
     return story
 
 
@@ -290,6 +297,9 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
         ),
     ),
     "cordoned twice": ("cordon", lambda: _marked(CORDON, CORDON)),
+    "drained, and not cordoned": ("drain", lambda: _marked(DRAIN)),
+    "empty, and not drained": ("drain", lambda: _marked(CORDON, DRAINED)),
+    "drained, and not empty": ("drain", lambda: _drained(Story().node().created().bound())),
     "uncordoned, and was not cordoned": ("cordon", lambda: _marked(("NodeUncordoned", {}))),
     "bound to a node that is cordoned": ("room", lambda: _marked(CORDON).created().bound()),
     "cordoned by a service": (

@@ -267,6 +267,12 @@ def test_an_operators_day_without_curl(admin: Served, muster: Any, monkeypatch: 
     assert until(lambda: "by admin" in muster("node", "describe", "lab-0").out or None, 20)
     assert "admin" in muster("node", "list", "--cluster", "lab").out
     assert muster("node", "uncordon", "lab-0", "--cluster", "lab").code == 0
+    assert muster("node", "drain", "lab-0", "--dry-run").code == 0
+    assert muster("node", "drain", "lab-0", "--dry-run", "--no-wait").code == 2
+    drained = muster("node", "drain", "lab-0", "--timeout", "20s")
+    assert (drained.code, "it is empty, and stays cordoned" in drained.err) == (0, True)
+    assert "empty since" in muster("node", "describe", "lab-0").out
+    assert "lab-0" in muster("log", "list", "--type", "NodeDrained").out
     typo = muster("node", "cordon", "lab-1")
     assert typo.code == 3
     assert "lab-0" in typo.err

@@ -1145,6 +1145,26 @@ class Nodes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """By cluster and name."""
 
 
+class NodeDraining(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeDraining."""
+
+    force: bool | None = None
+    """Whether pods of non-preemptible workloads are told to end, too. Otherwise the drain waits until they have
+    ended.
+    """
+
+
+class NodePods(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What is reserved on a node."""
+
+    drain: NodeDrain | None
+    """The last drain of the node. Null if there was none since the node was uncordoned."""
+    reserved: int
+    """How many pods hold something of the node."""
+    pods: list[NodePod]
+    """Those that you may see, at most 1,000. Pods of projects that you may not read are counted only."""
+
+
 class Departments(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A page of the departments of the projects that the caller may read."""
 
@@ -4198,7 +4218,9 @@ class WorkloadScaledRecord(Model, frozen=True, kw_only=True, rename="camel", omi
 
 
 class PodsEvictedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The scheduler took the place of some pods for another workload. They are told to end, and then wait again."""
+    """The scheduler took the place of some pods for another workload, or their node is to be without them. They
+    are told to end, and then wait again.
+    """
 
     type: Literal["PodsEvicted"]
     sequence: int
@@ -4564,6 +4586,8 @@ class Node(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True)
     """Who cordoned it in Muster. Null if nobody did."""
     cordoned_at: datetime | None
     """When it was cordoned in Muster."""
+    drain: NodeDrain | None
+    """The last drain, until the node is uncordoned."""
     capacity: NodeCapacity
     """Its capacity."""
     foreign: NodeUse
@@ -4580,6 +4604,40 @@ class Node(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True)
     """Its taints in the cluster."""
     version: int
     """Rises with every change."""
+
+
+class NodeDrain(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """That a node is drained: its pods are told to end, and run elsewhere."""
+
+    started_by: str
+    """Who drains it."""
+    started_at: datetime
+    """When that began."""
+    force: bool
+    """Whether pods of non-preemptible workloads are told to end, too."""
+    ended_at: datetime | None
+    """When the node was empty. Null while it is not."""
+
+
+class NodePod(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A pod that holds a part of a node."""
+
+    workload_id: str
+    """Its workload."""
+    workload_name: str
+    """Name of the workload."""
+    project_id: str
+    """Project of the workload."""
+    project_name: str | None
+    """Name of the project."""
+    pod: str
+    """Its pod set and number, such as `main-0`."""
+    phase: str
+    """Phase of the pod."""
+    preemptible: bool
+    """Whether the workload is preemptible."""
+    stays: str | None
+    """Why a drain does not tell it to end. Null if it does, or the pod ends already."""
 
 
 class PoolQuotaFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5732,8 +5790,8 @@ class Toleration(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     effect: TolerationEffect | None = None
     """Effect of the taint. Any: every one. Mandatory."""
     seconds: int | None = None
-    """How long a pod stays on a node that gets the taint, in seconds. Only with effect NoExecute. Muster itself
-    evicts no pod for it yet; a Kubernetes cluster does.
+    """How long a pod stays on a node that gets the taint, in seconds. Only with effect NoExecute. A node that has
+    the taint already gets no new pod for it. Default: for ever.
     """
     exclude: bool | None = None
     """Whether to drop the item of this name that a default sets."""
@@ -6414,18 +6472,23 @@ class WorkloadScaledData(Model, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The scheduler took the place of some pods for another workload. They are told to end, and then wait again."""
+    """The scheduler took the place of some pods for another workload, or their node is to be without them. They
+    are told to end, and then wait again.
+    """
 
     pods: list[PodRefData]
     """The runs that are told to end."""
     attempt: int
     """The workload's from now on: another one where no pod of it goes on."""
     reason: PodsEvictedDataReason
-    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota."""
+    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `tainted`:
+    their node has a taint that they do not tolerate, or no longer; `drained`: an administrator drains their
+    node.
+    """
     message: str
     """For whom, and by which rule, in a sentence."""
     beneficiary: str
-    """Id of the workload that gets the place."""
+    """Id of the workload that gets the place; empty if none does."""
 
 
 class SessionOpenedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8227,6 +8290,7 @@ if TYPE_CHECKING:
         "DeleteWebhook",
         "DeleteWorkload",
         "DisableWebhook",
+        "DrainNode",
         "GrantProjectRole",
         "GrantTenantRole",
         "MoveLostProject",
@@ -8296,6 +8360,7 @@ if TYPE_CHECKING:
         "backoff",
         "backoff_limit_exceeded",
         "cluster_disconnected",
+        "drained",
         "insufficient_cpu",
         "insufficient_gpu",
         "insufficient_memory",
@@ -8315,11 +8380,12 @@ if TYPE_CHECKING:
         "quota_used",
         "reclaimed",
         "scaled_to_zero",
+        "tainted",
         "waiting_for_pods_to_end",
     ]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
-    type PodsEvictedDataReason = Literal["preempted", "reclaimed"]
+    type PodsEvictedDataReason = Literal["drained", "preempted", "reclaimed", "tainted"]
     type PolicyMetaScope = Literal["department", "project", "tenant"]
     type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]

@@ -2683,6 +2683,39 @@ def uncordon_node(
     )
 
 
+def drain_node(
+    cluster_id: str,
+    name: str,
+    body: models.NodeDraining,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Drain a node: cordon it, and have its pods end and run elsewhere.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/nodes/{}/{}/drain", cluster_id, name),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def list_node_pods(cluster_id: str, name: str, *, force: bool | None = None) -> Request[models.NodePods]:
+    """List what is reserved on a node, and what a drain of it leaves there.
+
+    Args:
+        force: As of a drain with force. Default: False.
+    """
+    return Request("GET", path("/api/v1/nodes/{}/{}/pods", cluster_id, name), models.NodePods, query=[("force", force)])
+
+
 def list_departments(
     *,
     search: str | None = None,
@@ -3595,6 +3628,7 @@ def list_audit(
         "DeleteWebhook",
         "DeleteWorkload",
         "DisableWebhook",
+        "DrainNode",
         "GrantProjectRole",
         "GrantTenantRole",
         "MoveLostProject",
