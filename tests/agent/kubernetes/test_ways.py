@@ -179,7 +179,9 @@ async def test_input_ends_the_terminal_has_a_size_and_large_messages_are_cut_to_
     ]
     assert [one for one in heard if one[0] != RESIZE] == [bytes((STDIN,)) + b"typed", bytes((CLOSE, STDIN))]
     path = "/api/v1/namespaces/muster-vision/pods/train-main-0/exec"
-    assert made.asked == [f"{path}?container=main&stdout=true&stdin=true&tty=true&command=sh&command=-c&command=a%26b"]
+    assert made.asked == [
+        f"{path}?container=main&stdin=true&stdout=true&stderr=false&tty=true&command=sh&command=-c&command=a%26b"
+    ]
     assert all(len(frame) <= FRAME_BYTES for frame in frames)
     assert b"".join(frame[1:] for frame in frames if frame[0] == STDOUT) == b"o" * (3 * FRAME_BYTES)
     assert ([frame for frame in frames if frame[0] == STDERR], end.exit_code) == ([bytes((STDERR,)) + b"e"], 0)

@@ -153,9 +153,9 @@ async def open_streams(request: SessionOpen, place: Place) -> "Streams":
         if request.tty and (container is None or not container.tty):
             raise NoWayError("no_stdin", "its process has no terminal: submit it with --tty, or attach without -t")
         tty = container is not None and container.tty  # what it writes comes as one or the other, whoever looks
-    query = [("container", MAIN), ("stdout", "true")]
-    query += [("stdin", "true")] if request.stdin else []
-    query += [("tty", "true")] if tty else [("stderr", "true")]
+    # A terminal has one output, and what is not given is true for the API server.
+    chosen = {"stdin": request.stdin, "stdout": True, "stderr": not tty, "tty": tty}
+    query = [("container", MAIN), *((name, str(value).lower()) for name, value in chosen.items())]
     query += [("command", word) for word in request.command]
     try:
         socket = await place.client.socket(f"{place.path}/{request.kind}", query, protocol=CHANNELS)
