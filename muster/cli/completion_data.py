@@ -4745,6 +4745,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--password-file": ("password_file", "", "File with the password of the agent's NATS user"),
         "--nats-url": ("nats_url", "", "URL at which the agent reaches NATS: tls://HOST:4222"),
         "--image": ("image", "", "Container image of the agent"),
+        "--ways": ("ways", "-", "Also let the agent into pods: exec, bash, attach and port-forward need it"),
         "--nats-user": ("nats_user", "-", "Print the NATS user instead of the manifests"),
     },
     "cluster set": {

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, assert_never
 
 import structlog
 
@@ -58,6 +58,7 @@ from services.agent.backends.kubernetes.read.nodes import Readiness
 from services.agent.backends.kubernetes.read.observe import missing_code, missing_secret, warning_of
 from services.agent.backends.kubernetes.read.usage import pod_usage
 from services.agent.backends.kubernetes.read.view import View, token_of
+from services.agent.backends.kubernetes.ways import ClusterConnections, Place, PortForward, open_streams
 from services.agent.code import CodeArchives
 from services.runtime.process.settings import Settings
 
@@ -141,6 +142,7 @@ class KubernetesBackend:
         )
         self._looked_at: set[str] = set()
         """Namespaces with pods that have the marks of runs, and are not ours."""
+        self._connections = ClusterConnections()
         self._breaker = Breaker(client, configuration.namespace)
         self._classes_due = 0.0
         """When the storage classes are looked at again (monotonic)."""
@@ -414,10 +416,22 @@ class KubernetesBackend:
     def logs(self, request: LogsRequest) -> AsyncIterator[Sequence[LogLine]]:
         return self._logs.logs(request)
 
-    async def open_way(self, request: SessionOpen) -> Way:  # noqa: ARG002 (none is opened)
-        raise NoWayError(
-            "not_built", "ways into pods are not built yet for clusters of kind kubernetes; kubectl has them"
+    async def open_way(self, request: SessionOpen) -> Way:
+        pod = self._view.pods.get(request.pod_key)
+        if pod is None or token_of(pod) != request.token or pod.metadata.labels.workload != request.workload_id:
+            raise NoWayError("pod_not_running", "this run of the pod is not there, or not any more")
+        place = Place(
+            self._client, pod, now=lambda: self._view.pods.get(request.pod_key), other=lambda: self._lease.other
         )
+        if not place.live:
+            raise NoWayError("pod_not_running", "the container of this pod does not run yet, or not any more")
+        match request.kind:
+            case "exec" | "attach":
+                return await open_streams(request, place)
+            case "port-forward":
+                return await PortForward.start(request, place, self._connections)
+            case _:
+                assert_never(request.kind)
 
     async def usage(self) -> Sequence[UsageSample]:
         try:
