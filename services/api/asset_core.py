@@ -323,7 +323,7 @@ async def change(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
     spec = _stored(kind, asset.name, cast("dict[str, Any]", data["spec"]))
     command = ChangeAsset(asset_id=call.id, project_id=asset.project_id or None, spec=spec)
     reply = await call.send(command)
-    changed = replace(asset, spec=spec, changed_at=reply.at) if reply.changed else asset
+    changed = replace(asset, spec=spec, changed_at=reply.at, issues={}) if reply.changed else asset
     return await shown_asset(call, changed), sequence_headers(reply.seq)
 
 

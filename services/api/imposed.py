@@ -73,7 +73,7 @@ async def imposing(
 
 def marked(source: Asset, cluster_id: Any) -> str:
     """Why workloads of this cluster cannot use a data source, as its agent found; empty where they can."""
-    found = source.issues.get(cluster_id) if isinstance(cluster_id, str) else None
+    found = source.issues.get(cluster_id.lower()) if isinstance(cluster_id, str) else None
     if found is None:
         return ""
     return (

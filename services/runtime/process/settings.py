@@ -345,10 +345,6 @@ class Settings(BaseSettings):
         return frozenset(port for port in (*named, self.http_port, self.health_port, self.proxy_port) if port)
 
     @property
-    def data_source_ports(self) -> frozenset[int]:
-        return frozenset(int(port) for port in self.kubernetes_data_source_ports.split(",") if port)
-
-    @property
     def subscriber_address(self) -> str:
         """`subscriber_url`, or where services find NATS."""
         return self.subscriber_url or self.nats_servers[0]

@@ -40,7 +40,7 @@ def configuration_of(settings: Settings) -> Configuration:
         project_namespace=settings.kubernetes_project_namespace,
         pod_security=settings.kubernetes_pod_security,
         reservation_image=settings.kubernetes_reservation_image,
-        data_source_ports=settings.data_source_ports,
+        data_source_ports=frozenset(int(port) for port in settings.kubernetes_data_source_ports.split(",") if port),
         gpu_metrics_namespace=settings.kubernetes_gpu_metrics.partition("/")[0],
         gpu_metrics_selector=settings.kubernetes_gpu_metrics.partition("/")[2],
         gpu_metrics_port=settings.kubernetes_gpu_metrics_port,
