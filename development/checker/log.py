@@ -65,6 +65,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "AssetCreated": "user",
     "AssetChanged": "user",
     "AssetDeleted": "user",
+    "DataSourceMarked": "cluster_sync",
     "PolicySet": "user",
     "PolicyDeleted": "user",
     "PriceSet": "user",

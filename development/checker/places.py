@@ -84,6 +84,8 @@ class Asset:
     version: int
     spec: Fields
     deleted: bool = False
+    marked: set[str] = field(default_factory=set[str])
+    """Ids of clusters on which it cannot be used."""
 
 
 class Places:
@@ -191,6 +193,12 @@ class Places:
             if data["spec"] == known.spec:
                 yield "asset", f"{known.name} is changed into what it was"
             known.spec = data["spec"]
+            known.marked.clear()
+        elif type_ == "DataSourceMarked":
+            cluster_id, issue = data["cluster_id"], data.get("issue", "")
+            if bool(issue) == (cluster_id in known.marked):
+                yield "asset", f"{known.name} is marked as it was for {cluster_id}"
+            known.marked ^= {cluster_id}
         elif type_ == "AssetDeleted":
             known.deleted = True
         else:

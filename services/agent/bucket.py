@@ -28,19 +28,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 
-BUCKET_BYTES: Final = 10 * 1024**3
-"""Of one bucket, as of one repository (clone.py)."""
+from services.agent.backends.fetching import BUCKET_BYTES, KEY_ID, SECRET
+
 BUCKET_SECONDS: Final = 600
 """For one bucket."""
 MOST_OBJECTS: Final = 100_000
 """Of one bucket: each is a file, and one request."""
-LEAST_MEMORY: Final = "128Mi"
-"""Of a container that fetches a bucket."""
-NOT_FETCHED: Final = "s3"
-"""Reason of a run that failed because a bucket could not be fetched."""
-KEY_ID, SECRET = "MUSTER_S3_KEY_ID", "MUSTER_S3_SECRET"
-"""Variables of the access key; without them requests are not signed."""
-
 AT_ONCE: Final = 8
 """Objects that are fetched side by side."""
 ANSWER_SECONDS: Final = 30.0

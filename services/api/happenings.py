@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from events.aggregate import AGGREGATES, ASSET, CLUSTER, DEPARTMENT, NODE, PROJECT
-from events.asset import CALLED, AssetChanged, AssetCreated, AssetDeleted
+from events.asset import CALLED, AssetChanged, AssetCreated, AssetDeleted, DataSourceMarked
 from events.budgets import Budget, BudgetExhausted, BudgetRemoved, BudgetReopened, BudgetSet, BudgetWarned
 from events.cluster import (
     ClusterAdded,
@@ -76,6 +76,8 @@ def sentence(event: object) -> str | None:
             return f"created, {_a(CALLED[event.kind])} for {whom}"
         case AssetChanged():
             return "given another spec"
+        case DataSourceMarked():
+            return f"cannot be used on a cluster: {event.issue}" if event.issue else "can be used on a cluster again"
         case BudgetSet():
             budget = Budget(
                 per=event.per, gpu_milli_hours=event.gpu_milli_hours, micros=event.micros, currency=event.currency

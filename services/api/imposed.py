@@ -65,8 +65,21 @@ async def imposing(
             issues.append(fault("projectId", details))
         elif not asset.cluster_id or asset.cluster_id == cluster_id:
             chains.append(chain)
+            if wrong := marked(asset, cluster_id):
+                issues.append(fault("clusterId", f"the {policy.scope}'s policy imposes it: {wrong}"))
     used = tuple(AssetUsed(id=one.state.asset_id, name=one.state.name, version=one.version) for one in chains)
     return Imposing(policy=_with(policy, chains), used=used, issues=tuple(issues))
+
+
+def marked(source: Asset, cluster_id: Any) -> str:
+    """Why workloads of this cluster cannot use a data source, as its agent found; empty where they can."""
+    found = source.issues.get(cluster_id.lower()) if isinstance(cluster_id, str) else None
+    if found is None:
+        return ""
+    return (
+        f"data source {shown(source.name)} cannot be used on this cluster: {found.issue} (its agent found so at "
+        f"{found.at:%Y-%m-%dT%H:%M:%SZ}, and looks again every few minutes)"
+    )
 
 
 async def _load(call: Look, asset_id: str, at: int | None) -> Chain[Asset]:

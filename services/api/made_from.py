@@ -19,7 +19,7 @@ from events.workload.state import Workload
 from services.api.check import untouched
 from services.api.context import Call, Look
 from services.api.explain import set_by
-from services.api.imposed import OF_INFERENCES
+from services.api.imposed import OF_INFERENCES, marked
 from services.api.issues import Issue, fault, shown
 from services.api.merge import Json, Layer, Merged, alone, merged
 from services.api.places import may_read_department
@@ -209,6 +209,8 @@ class _Gathering:
             )
             if not problem and chain is not None:
                 problem = _hidden(chain.state, paths)
+                if wrong := marked(chain.state, self._data.get("clusterId")):
+                    problem = f"{wrong}; choose another, or leave it out"
                 self.sources.append(chain)
             if problem:
                 self.issues.append(Issue(field=f"{field}[{index}]" if field else "templateId", details=problem))

@@ -17,7 +17,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from services.agent import bucket
-from services.agent.bucket import KEY_ID, SECRET, AccessKey, signed
+from services.agent.backends.fetching import KEY_ID, SECRET
+from services.agent.bucket import AccessKey, signed
 
 MARK = "a-secret-that-stands-nowhere"
 ACCESS = {KEY_ID: "AKIDEXAMPLE", SECRET: MARK}

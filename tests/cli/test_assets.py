@@ -74,6 +74,23 @@ def test_lists_and_descriptions_say_what_it_sets(api: ShapeServer, muster: Muste
     assert "priorityClass, labels" in muster(*noun.split(), "list").out
 
 
+def test_a_data_source_says_where_it_cannot_be_used_and_why(api: ShapeServer, muster: Muster) -> None:
+    """S053."""
+    issue = {"clusterId": "c-1", "issue": "there is no claim sets", "since": "2026-01-02T03:04:05Z"}
+    marked = row("sets") | {"status": "issuesFound", "issues": [issue]}
+    there_is(api, "datasource git", row("code") | {"status": "ready", "issues": []}, marked)
+    header, code, sets = muster("datasource", "git", "list").out.splitlines()
+    assert header.split()[:3] == ["NAME", "SCOPE", "STATUS"]
+    assert code.split()[:3] == ["code", "tenant", "ready"]
+    assert sets.split()[:4] == ["sets", "tenant", "issues", "found"]
+    told = muster("datasource", "git", "describe", "sets").out
+    assert "cluster c-1: there is no claim sets (since " in told
+    assert "Issues" not in muster("datasource", "git", "describe", "code").out
+    both = row("sets") | {"status": "issuesFound", "issues": [issue, issue | {"clusterId": "c-2"}]}
+    there_is(api, "datasource git", both)
+    assert "issues found on 2 clusters" in muster("datasource", "git", "list").out
+
+
 def test_what_is_not_there_is_named_with_what_is(api: ShapeServer, muster: Muster, noun: str) -> None:
     there_is(api, noun, row())
     ran = muster(*noun.split(), "describe", "toch")

@@ -127,7 +127,7 @@ def test_an_agents_manifests_are_those_of_deploy_with_its_own_connection(
     assert container["image"] == "registry.example.com/muster:1"
     assert {"name": "MUSTER_KUBERNETES_RESERVATION_IMAGE", "value": "registry.example.com/muster:1"} in container["env"]
     egress = made["NetworkPolicy", "muster-agent"]["spec"]["egress"]
-    assert [port["port"] for rule in egress for port in rule["ports"]] == [53, 53, 443, 6443, 4333]
+    assert [port["port"] for rule in egress for port in rule["ports"]] == [53, 53, 443, 6443, 4333, 2049, 9400]
 
 
 def test_the_nats_user_has_the_password_of_the_manifests(kubernetes: ShapeServer, muster: Any, tmp_path: Path) -> None:

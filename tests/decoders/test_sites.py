@@ -19,6 +19,7 @@ CONTROL: Final = "programs that `muster up` started on loopback; the start ends"
 
 SITES: Final = {
     "events.envelope unpacked": SPOILED + "the api, through the gate; the batch is refused as invalid",
+    "events.asset_specs volume_of": "the log, from events that the codec has decoded; it is not looked at",
     "events.codec": SPOILED + "services that may append; readers stand before it and name it",
     "muster.cli": USER,
     "muster.embedded": CONTROL,
@@ -36,6 +37,7 @@ SITES: Final = {
     "services.agent.host AgentHost._take": SPOILED + "cluster_sync; passed by with a warning",
     "services.agent.recipes Recipes._on_answer": SPOILED + "cluster_sync; passed by with a warning",
     "services.agent.logs LogServer._on_request": SPOILED + "the api; answered with an end that names it",
+    "services.api.asset_core listed": "the projector, from decoded states; 500",
     "services.api.batches": "any caller; 400 with a sentence, or read_object has the word (tests/api/test_batches.py)",
     "services.api.body read_object": SPOILED + "any caller; 400 with a sentence (test_body.py, test_extremes.py)",
     "services.api.body _twice": "any caller, what read_object has read (test_body.py)",

@@ -395,6 +395,10 @@ class DataSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Which it is, and who can use it."""
     spec: dict[str, JsonValue]
     """Where the data is and where pods find it, as it was given, in the fields of its kind."""
+    status: DataSourceStatus
+    """issuesFound: the agent of a cluster found that it cannot be used there. Where no agent looks, it is ready."""
+    issues: list[DataSourceIssue]
+    """By cluster. At most 100."""
 
 
 class PvcSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2628,6 +2632,17 @@ class PvcSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
 
 class JsonValue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The value of any field: any JSON value."""
+
+
+class DataSourceIssue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Why a data source cannot be used on a cluster."""
+
+    cluster_id: str
+    """Id of the cluster, whose agent found it."""
+    issue: str
+    """In words. Workloads of this cluster cannot use the data source until its agent finds nothing against it."""
+    since: datetime
+    """When it was found."""
 
 
 class GitSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8323,6 +8338,7 @@ if TYPE_CHECKING:
     type ConnectionAuthorizationType = Literal["authenticatedUsers", "authorizedGroups", "authorizedUsers"]
     type ConnectionConnectionType = Literal["ClusterIP", "ExternalUrl", "LoadBalancer", "NodePort"]
     type CredentialSpecKind = Literal["access-key", "docker-registry", "generic-secret", "ngc-key", "password"]
+    type DataSourceStatus = Literal["issuesFound", "ready"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
     type DistributedSpecMpiLauncherCreationPolicy = Literal["AtStartup", "WaitForWorkersReady"]
@@ -8553,6 +8569,7 @@ else:
     ConnectionAuthorizationType = str
     ConnectionConnectionType = str
     CredentialSpecKind = str
+    DataSourceStatus = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
     DistributedSpecMpiLauncherCreationPolicy = str

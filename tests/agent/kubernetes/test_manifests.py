@@ -13,12 +13,12 @@ from events.quantities import parse_bytes, parse_quantity
 from events.workload.pod import DeviceShare
 from events.workload.pod_sets import Container
 from events.workload.volumes import BucketFolder
+from services.agent.backends.fetching import SECRET
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.objects import Pod
 from services.agent.backends.kubernetes.act.security import Security, security_of, with_project
 from services.agent.backends.kubernetes.read.nodes import use_of
 from services.agent.backends.kubernetes.read.observe import observed_pod
-from services.agent.bucket import SECRET
 from tests.agent.kubernetes.cases import CASES, CLUSTER, GOLDENS, coded, golden, pod, run, whole
 
 TEXTS = st.text(max_size=80)

@@ -19,6 +19,7 @@ from events.workload.rendezvous import with_addresses
 from events.workload.spec import WHOLE_GPU_MILLI
 from events.workload.volumes import BucketFolder, ClonedFolder
 from services.agent.backends.clone import ENVIRONMENT, PASSWORD, USER, clone_command
+from services.agent.backends.fetching import KEY_ID, SECRET
 from services.agent.backends.gpu_share import gpu_share
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.code_manifests import CODE_FOLDER, code_container
@@ -42,7 +43,6 @@ from services.agent.backends.kubernetes.act.secret_manifests import variables as
 from services.agent.backends.kubernetes.act.security import Security, restricted_by, with_project
 from services.agent.backends.kubernetes.act.volume_manifests import devices as devices_of
 from services.agent.backends.kubernetes.act.volume_manifests import fetched
-from services.agent.bucket import KEY_ID, SECRET
 
 Manifest = dict[str, Any]
 

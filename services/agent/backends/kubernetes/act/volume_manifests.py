@@ -16,8 +16,8 @@ from events.workload.volumes import (
     Volume,
 )
 from services.agent.backends.clone import CLONE_BYTES
+from services.agent.backends.fetching import BUCKET_BYTES
 from services.agent.backends.kubernetes import names
-from services.agent.bucket import BUCKET_BYTES
 
 type Manifest = dict[str, Any]
 

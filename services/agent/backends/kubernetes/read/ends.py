@@ -12,6 +12,7 @@ import msgspec
 from events.quantities import QuantityError, format_bytes, parse_bytes
 from events.workload.commands import PodFactKind
 from services.agent.backends.clone import NO_PROGRAM, NOT_CLONED
+from services.agent.backends.fetching import LEAST_MEMORY, NOT_FETCHED
 from services.agent.backends.interface import BAD_CODE
 from services.agent.backends.kubernetes.act.code_manifests import IS_CHANGED
 from services.agent.backends.kubernetes.act.objects import (
@@ -25,7 +26,6 @@ from services.agent.backends.kubernetes.act.objects import (
     Terminated,
 )
 from services.agent.backends.kubernetes.act.security import advice_on_refusal, violates
-from services.agent.bucket import LEAST_MEMORY, NOT_FETCHED
 
 SIGNAL_BASE: Final = 128
 """Exit codes above are 128 + the number of the signal that ended the process."""
