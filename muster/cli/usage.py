@@ -34,6 +34,7 @@ _PAGE_ROWS: Final = 500
 
 class By(StrEnum):
     PROJECT = "project"
+    DEPARTMENT = "department"
     USER = "user"
     POOL = "pool"
     PRIORITY = "priority"
@@ -92,7 +93,7 @@ def usage_columns(by: By, per: Per | None, *, priced: bool = False) -> tuple[Col
         *_AMOUNTS,
         Column("COST", "cost", show=_cost, rare=not priced),
         _UNPRICED,
-        *((_ID,) if by in {By.PROJECT, By.CLUSTER} else ()),
+        *((_ID,) if by in {By.PROJECT, By.DEPARTMENT, By.CLUSTER} else ()),
     )
 
 
@@ -103,6 +104,7 @@ def add_usage(root: typer.Typer) -> None:
         examples="""
         muster usage                                    # this month, by project
         muster usage --from last-month --by user -p vision
+        muster usage --from last-month --by department
         muster usage --from 7d --per day
         muster usage --from last-month --per day -o png > usage.png
         muster usage --from 2026-10-01 --to 2026-11-01 --by model -o csv
@@ -156,6 +158,8 @@ def add_usage(root: typer.Typer) -> None:
         The beginning is rounded down, and the end up, to full hours in UTC.
 
         -o png draws the GPU hours. It needs matplotlib: pip install 'muster[charts]'.
+
+        --by department sums projects by the department in which they stand now, also what they used before they moved.
 
         You see sums of the projects that you may read. The default project of your context does not limit them.
         """

@@ -1,7 +1,7 @@
 """From the bytes of a request body to a JSON object, or to a sentence that says what is wrong with them. Pure."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
 import msgspec
@@ -127,9 +127,9 @@ def _is_too_deep(body: bytes, value: Any) -> bool:
     # Nearly every body has fewer brackets than levels are allowed, those in texts included.
     if body.count(b"{") + body.count(b"[") <= MAX_JSON_DEPTH:
         return False
-    level = [value]
+    level: list[Any] = [value]
     for _ in range(MAX_JSON_DEPTH):
-        inside = (one.values() if isinstance(one, dict) else one for one in level)
+        inside: Iterator[Iterable[Any]] = (one.values() if isinstance(one, dict) else one for one in level)
         level = [inner for values in inside for inner in values if isinstance(inner, dict | list)]
         if not level:
             return False
