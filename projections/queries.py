@@ -519,17 +519,16 @@ class Queries:
                 raise TooManyRowsError(f"it has more than {MOST_ROWS:,} sums")
             named = _NAMED_BY.get(query.by)
             names = {} if named is None else dict((await connection.execute(select(named.c.id, named.c.name))).all())
-            p = projects.c
-            places = (
-                (await connection.execute(select(p.id, p.department_id, p.department_name))).all()
-                if query.by is By.DEPARTMENT
-                else []
-            )
+            places: list[tuple[str, str, str]] = []
+            if query.by is By.DEPARTMENT:
+                p = projects.c
+                listed = await connection.execute(select(p.id, p.department_id, p.department_name))
+                places = [(row.id, row.department_id, row.department_name) for row in listed]
         # Seconds for a large installation with many periods: in a thread, so that others are answered meanwhile.
         found = await asyncio.to_thread(amounts, query, changed, rates)
         if query.by is By.DEPARTMENT:
-            names = {row.department_id: row.department_name for row in places}
-            found = of_departments(found, {row.id: row.department_id for row in places})
+            names = {department_id: name for _, department_id, name in places}
+            found = of_departments(found, {project_id: department_id for project_id, department_id, _ in places})
         return UseHours(amounts=found, names=names, seq=seq)
 
     async def usage(

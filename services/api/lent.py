@@ -53,7 +53,9 @@ def lent(named: Sequence[str], specs: Mapping[str, Merged | None]) -> Iterator[I
     if not own:
         return
     for whole, merged in specs.items():
-        for name in _RUNS if merged is not None else ():
+        if merged is None:
+            continue
+        for name in _RUNS:
             for path, place in _places(name, merged.origin.get(name)):
                 if place.layer.source in _OF_PLACES and _is_set(merged, path):
                     details = f"decides what runs with values of your credentials ({own}): give your own, or name none"

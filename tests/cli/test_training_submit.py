@@ -235,6 +235,7 @@ def test_fields_that_place_have_run_ais_flags(api: ShapeServer, muster: Any) -> 
     assert spec["terminateAfterPreemption"] is True
 
 
+@pytest.mark.usefixtures("api")
 def test_variables_of_credentials_stand_beside_the_others(muster: Any) -> None:
     ran = muster(
         "training", "submit", "hello", "-i", "a", "-e", "A=1", "--environment-credential", "TOKEN=wandb/WANDB_API_KEY",
