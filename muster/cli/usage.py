@@ -104,7 +104,6 @@ def add_usage(root: typer.Typer) -> None:
         examples="""
         muster usage                                    # this month, by project
         muster usage --from last-month --by user -p vision
-        muster usage --from last-month --by department
         muster usage --from 7d --per day
         muster usage --from last-month --per day -o png > usage.png
         muster usage --from 2026-10-01 --to 2026-11-01 --by model -o csv
@@ -115,7 +114,9 @@ def add_usage(root: typer.Typer) -> None:
     def usage(
         session: Session,
         *,
-        by: Annotated[By, typer.Option("--by", help="What each row is the sum of.")] = By.PROJECT,
+        by: Annotated[
+            By, typer.Option("--by", help="What each row is the sum of. A department: its projects of now.")
+        ] = By.PROJECT,
         from_: Annotated[
             str,
             typer.Option(
@@ -158,8 +159,6 @@ def add_usage(root: typer.Typer) -> None:
         The beginning is rounded down, and the end up, to full hours in UTC.
 
         -o png draws the GPU hours. It needs matplotlib: pip install 'muster[charts]'.
-
-        --by department sums projects by the department in which they stand now, also what they used before they moved.
 
         You see sums of the projects that you may read. The default project of your context does not limit them.
         """

@@ -125,7 +125,7 @@ def _walk(path: str, value: Any, issues: list[Issue]) -> None:
 
 def _inside(value: Any) -> Iterable[Any]:
     """Of an object or a list."""
-    return cast("Iterable[Any]", value.values() if isinstance(value, dict) else value)  # pyright: ignore[reportUnknownMemberType] - JSON
+    return cast("Iterable[Any]", value.values() if isinstance(value, dict) else value)
 
 
 def _is_too_deep(body: bytes, value: Any) -> bool:
