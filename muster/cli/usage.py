@@ -114,9 +114,7 @@ def add_usage(root: typer.Typer) -> None:
     def usage(
         session: Session,
         *,
-        by: Annotated[
-            By, typer.Option("--by", help="What each row is the sum of. A department: its projects of now.")
-        ] = By.PROJECT,
+        by: Annotated[By, typer.Option("--by", help="What each row is the sum of.")] = By.PROJECT,
         from_: Annotated[
             str,
             typer.Option(
