@@ -227,6 +227,10 @@ class WaitingReason(StrEnum):
 
 NODE_PORT_TAKEN: Final = "node_port_taken"
 """Of a run, and so of its workload: another one has the node port that it asks for (S030)."""
+NO_CLAIM: Final = "no_claim"
+"""Likewise: there is no claim of the name that it asks for, or it is another's, or none can be made."""
+ENDS_AT_ONCE: Final = frozenset({NODE_PORT_TAKEN, NO_CLAIM})
+"""Reasons of a run that more runs would not change."""
 PREEMPTED: Final = "preempted"
 """Reason of a workload that waits again, or has Failed: its place was taken for a higher priority."""
 RECLAIMED: Final = "reclaimed"
@@ -261,6 +265,7 @@ PHASE_REASONS: Final = (
     BACKOFF_LIMIT_EXCEEDED,
     SCALED_TO_ZERO,
     NODE_PORT_TAKEN,
+    NO_CLAIM,
     PODS_RUN_AGAIN,
 )
 """Every code that a workload gives for its phase."""

@@ -59,7 +59,16 @@ from projections.tables import (
     usage_samples,
     workloads,
 )
-from projections.use_hours import MOST_ROWS, Amounts, By, HoursQuery, amounts, changed_statement, rates_statement
+from projections.use_hours import (
+    MOST_ROWS,
+    Amounts,
+    By,
+    HoursQuery,
+    amounts,
+    changed_statement,
+    of_departments,
+    rates_statement,
+)
 from projections.use_now import SUMMED, UseQuery, use_statement
 
 STATEMENT_TIMEOUT_SECONDS: Final = 5
@@ -565,8 +574,17 @@ class Queries:
                 raise TooManyRowsError(f"it has more than {MOST_ROWS:,} sums")
             named = _NAMED_BY.get(query.by)
             names = {} if named is None else dict((await connection.execute(select(named.c.id, named.c.name))).all())
+            places: list[tuple[str, str, str]] = []
+            if query.by is By.DEPARTMENT:
+                p = projects.c
+                listed = await connection.execute(select(p.id, p.department_id, p.department_name))
+                places = [(row.id, row.department_id, row.department_name) for row in listed]
         # Seconds for a large installation with many periods: in a thread, so that others are answered meanwhile.
-        return UseHours(amounts=await asyncio.to_thread(amounts, query, changed, rates), names=names, seq=seq)
+        found = await asyncio.to_thread(amounts, query, changed, rates)
+        if query.by is By.DEPARTMENT:
+            names = {department_id: name for _, department_id, name in places}
+            found = of_departments(found, {project_id: department_id for project_id, department_id, _ in places})
+        return UseHours(amounts=found, names=names, seq=seq)
 
     async def usage(
         self, workload_id: str, start: datetime, end: datetime, *, samples: int = MAX_USAGE_SAMPLES

@@ -635,8 +635,8 @@ class Model:
         workload = self.workload
         workload.failed_runs += 1
         workload.spent = retry_at is None
-        # Whoever has its node port may keep it for ever (S030).
-        never = data.get("reason") == "node_port_taken"
+        # Whoever has its node port may keep it for ever (S030), and no more runs make a claim.
+        never = data.get("reason") in {"node_port_taken", "no_claim"}
         if workload.inference:
             if (retry_at is None) != never:
                 yield "failed", f"{run.name} of an inference is not run again"

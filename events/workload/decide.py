@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from events.decision import Context, Decision
 from events.ids import incarnation_id, name_suffix, workload_key
-from events.phases import BACKOFF_LIMIT_EXCEEDED, FINISHED, NODE_PORT_TAKEN, PREEMPTED, DesiredPhase, Phase, PodPhase
+from events.phases import BACKOFF_LIMIT_EXCEEDED, ENDS_AT_ONCE, FINISHED, PREEMPTED, DesiredPhase, Phase, PodPhase
 from events.refusal import Refusal
 from events.workload.commands import (
     ChangeWorkload,
@@ -647,7 +647,7 @@ def _failed(fact: PodFact, pod: Pod, state: Workload, now: datetime) -> PodFaile
         retry_at = now + retry_wait(failures_in_a_row(pod, fact.at) - 1)
     else:
         # S030: whoever has the node port may keep it for ever.
-        over = fact.reason == NODE_PORT_TAKEN or state.failures >= limit
+        over = fact.reason in ENDS_AT_ONCE or state.failures >= limit
         retry_at = None if over else now + retry_wait(state.failures)
     return PodFailed(
         pod=fact.pod,
@@ -696,7 +696,7 @@ def _what_follows(event: PodEvent, edit: Edit, now: datetime) -> WorkloadEvent |
 
 
 def _spent(event: PodFailed, state: Workload, now: datetime) -> WorkloadFailed:
-    if event.reason == NODE_PORT_TAKEN:
+    if event.reason in ENDS_AT_ONCE:
         return WorkloadFailed(at=now, reason=event.reason, message=event.message, delete_at=_delete_at(state, now))
     runs = "1 failed run" if state.failures == 1 else f"{state.failures} failed runs"
     pod = f"{event.pod.pod_set}-{event.pod.index}"

@@ -165,7 +165,7 @@ class WorkloadFailed(_Event, frozen=True, kw_only=True):
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded` or `node_port_taken`."""
+    """Code: `backoff_limit_exceeded`, `node_port_taken` or `no_claim`."""
     message: str
     """The same in a sentence."""
     delete_at: datetime

@@ -194,6 +194,21 @@ def _where(row: Row) -> str:
     return f"{text_of(meta, 'scope')} {place}".strip()
 
 
+_PLACES: Final = {"projectId": "/org-unit/projects", "clusterId": "/clusters", "departmentId": "/org-unit/departments"}
+
+
+def _where_by_name(session: Session, row: Row) -> str:
+    """For people. What has no name any more, or is not theirs to see, is told by its id."""
+    meta = row_of(row, "meta")
+    for field, path in _PLACES.items():
+        if place := text_of(meta, field):
+            try:
+                return f"{text_of(meta, 'scope')} {text_of(session.api.get(f'{path}/{place}'), 'name')}"
+            except Problem:
+                return _where(row)
+    return _where(row)
+
+
 def add_environment(root: typer.Typer) -> None:
     _add(root, ENVIRONMENT)
 
@@ -366,7 +381,7 @@ def _describe(session: Session, row: Row) -> None:
             ("Name", text_of(meta, "name")),
             ("Id", text_of(meta, "id")),
             ("For", text_of(meta, "workloadType")),
-            ("Scope", _where(row)),
+            ("Scope", _where_by_name(session, row)),
             ("Created", f"{session.out.time(meta.get('createdAt'))} by {text_of(meta, 'createdBy')}"),
             ("Changed", session.out.time(meta.get("changedAt")) if meta.get("changedAt") else ""),
         ]

@@ -98,11 +98,11 @@ FormatOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Same as -o json.", rich_help_panel=OUTPUT_PANEL)]
 YamlOption = Annotated[bool, typer.Option("--yaml", help="Same as -o yaml.", rich_help_panel=OUTPUT_PANEL)]
 ColumnsOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--columns",
         metavar="A,B",
-        help="Show only these columns.",
+        help="Show only these columns. Repeatable.",
         rich_help_panel=OUTPUT_PANEL,
         autocompletion=several_columns,
     ),

@@ -137,16 +137,7 @@ def _add_changes(app: typer.Typer) -> None:
             raise usage(
                 f"{name!r} is not a valid name for a context", todo="use letters, digits, '-', '_' and '.', at most 63"
             )
-        if known.token_in and known.url != context.url:
-            # In the keyring it is under the URL that it is for.
-            forgotten(name, known)
-            context = replace(context, token_in="")
-            if not given_token:
-                session.out.talk(f"the token was for {known.url}, and is forgotten; `muster login` keeps another")
-        if given_token:
-            keep(session, name, context, given_token, use=use_it)
-        else:
-            _save(with_context(session.contexts, name, context, use=use_it))
+        _keep(session, name, context, given_token, use=use_it)
         session.out.talk(f"context {name} kept in {config_file(os.environ)}")
 
     @command(app, "remove", output=False, examples="muster context remove staging")
@@ -161,6 +152,21 @@ def _add_changes(app: typer.Typer) -> None:
         current = session.contexts.current if session.contexts.current != name else next(iter(kept), "")
         _save(Contexts(current=current, contexts=kept))
         session.out.talk(f"context {name} removed")
+
+
+def _keep(session: Session, name: str, context: Context, token: str | None, *, use: bool) -> None:
+    """Writes the context, with this token where one is given. Raises Problem."""
+    known = session.contexts.contexts.get(name, Context())
+    if known.token_in and known.url != context.url:
+        # In the keyring it is under the URL that it is for.
+        forgotten(name, known)
+        context = replace(context, token_in="")
+        if not token:
+            session.out.talk(f"the token was for {known.url}, and is forgotten; `muster login` keeps another")
+    if token:
+        keep(session, name, context, token, use=use)
+    else:
+        _save(with_context(session.contexts, name, context, use=use))
 
 
 def _row(session: Session, name: str, context: Context) -> Row:

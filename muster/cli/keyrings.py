@@ -65,7 +65,7 @@ def _found() -> "KeyringBackend":
 
 
 def _put(keyring: "KeyringBackend", account: str, token: str) -> None:
-    keyring.set_password(SERVICE, account, token)
+    keyring.set_password(SERVICE, account, token)  # pyright: ignore[reportUnknownMemberType] - says no type of its answer
     if keyring.get_password(SERVICE, account) != token:
         raise KeyringError("the keyring of this system kept nothing")
 

@@ -46,7 +46,7 @@ from muster.cli.options import (
     WorkloadArgument,
     WorkloadSortOption,
     duration_option,
-    phase_of,
+    phase_filters,
     span,
 )
 from muster.cli.output import Column, Format, Output, plain_text
@@ -142,7 +142,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         parameters = workload_filters(scope)
         parameters += [("filterBy", f"type=={kind}")] if kind else []
         parameters += [("filterBy", f"distributedFramework=={framework}")] if framework else []
-        parameters += [("filterBy", f"phase=={phase_of(status)}")] if status else []
+        parameters += phase_filters(status) if status else []
         parameters += [("filterBy", condition) for condition in conditions or ()]
         parameters += [("labelSelector", selector)] if selector else []
         parameters += [("search", search)] if search else []

@@ -1,7 +1,7 @@
 """From the bytes of a request body to a JSON object, or to a sentence that says what is wrong with them. Pure."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
 import msgspec
@@ -123,14 +123,18 @@ def _walk(path: str, value: Any, issues: list[Issue]) -> None:
             _walk(f"{path}[{index}]", inner, issues)
 
 
+def _inside(value: Any) -> Iterable[Any]:
+    """Of an object or a list."""
+    return cast("Iterable[Any]", value.values() if isinstance(value, dict) else value)
+
+
 def _is_too_deep(body: bytes, value: Any) -> bool:
     # Nearly every body has fewer brackets than levels are allowed, those in texts included.
     if body.count(b"{") + body.count(b"[") <= MAX_JSON_DEPTH:
         return False
-    level = [value]
+    level: list[Any] = [value]
     for _ in range(MAX_JSON_DEPTH):
-        inside = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [inner for values in inside for inner in values if isinstance(inner, dict | list)]
+        level = [inner for one in level for inner in _inside(one) if isinstance(inner, dict | list)]
         if not level:
             return False
     return True

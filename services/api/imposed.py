@@ -19,6 +19,7 @@ from events.policy import Policy
 from events.workload.made_from import AssetUsed
 from services.api.context import Look
 from services.api.issues import Issue, fault, shown
+from services.api.lent import named_in
 from services.api.merge import Json, Layer, merged
 
 OF_INFERENCES: Final = frozenset(("pvc", "git", "config-map"))
@@ -143,6 +144,8 @@ def _wrong(asset: Asset, asset_id: str, policy: Policy, department_id: str, path
         return f"data source {name} is of one department; the policy holds beyond it"
     if policy.workload_type == "Inference" and asset.kind not in OF_INFERENCES:
         return f"data source {name} is a {CALLED[asset.kind]}; an inference takes those of PVC, Git and ConfigMap"
+    if any(named_in(asset.spec)):
+        return f"data source {name} is read with a credential of whoever submits, and a policy gives nobody's away"
     path = mount_path(asset.kind, asset.spec)
     other = paths.setdefault(path, asset.name)
     if other is not asset.name:

@@ -15,6 +15,7 @@ from events.aggregate import HOURS as MEASURED_HOURS
 from events.aggregate import NODE, WORKLOAD, Aggregate, draft
 from events.commit import service_actor
 from events.decision import Context
+from events.department import DEFAULT_DEPARTMENT_ID
 from events.hours import Measured, NoteHours, hours_key
 from events.ids import key_of_id, node_key
 from events.node import Reservation, ReserveOnNode, reservation_id
@@ -220,6 +221,22 @@ def test_sums_are_of_what_runs_and_waits_up_to_now(served: Served, seq: int) -> 
         assert (answer["total"]["usedGpuHours"], answer["total"]["measuredGpuHours"]) == (None, 0)
     assert {row["waitingHours"] for by in ("nodePool", "gpuModel") for row in answers[by]["rows"]} == {None}
     assert answers["project"]["rows"][0]["id"] == served.made["project"]
+
+
+def test_a_department_has_what_the_projects_used_that_stand_in_it_now(served: Served, seq: int) -> None:
+    with served.client() as admin, served.client("alice") as alice:
+        by_project = {row["name"]: row for row in asked_hours(admin, seq, by="project")["rows"]}
+        made = admin.post("/api/v1/org-unit/departments", json={"name": f"d-{secrets.token_hex(4)}"})
+        assert made.status_code == 202, made.text
+        project = f"/api/v1/org-unit/projects/{served.made['other']}"
+        moved = admin.put(project, json={"departmentId": made.json()["id"]})
+        assert moved.status_code == 202, moved.text
+        after = int(moved.headers["x-log-sequence"])
+        found = {row["id"]: row for row in asked_hours(admin, after, by="department")["rows"]}
+        assert {row["name"] for row in found.values()} == {"default", made.json()["name"]}
+        assert found[made.json()["id"]]["runs"] == by_project["other"]["runs"]
+        assert hour_names(asked_hours(alice, after, by="department")) == {"default"}, "of what she may read"
+        assert admin.put(project, json={"departmentId": DEFAULT_DEPARTMENT_ID}).status_code == 202
 
 
 def test_everybody_sees_sums_of_what_they_may_read_and_filters_narrow_them(served: Served, seq: int) -> None:

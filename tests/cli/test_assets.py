@@ -53,6 +53,13 @@ def there_is(api: ShapeServer, noun: str, *rows: dict[str, Any]) -> None:
         api.on("GET", f"{path}/{one['meta']['id']}", Reply(body=one))
 
 
+def test_a_description_names_the_place(api: ShapeServer, muster: Muster, noun: str) -> None:
+    there_is(api, noun, row(scope="project", projectId="p-1"))
+    assert "project default" in muster(*noun.split(), "describe", "torch").out
+    there_is(api, noun, row(scope="cluster", clusterId="gone"))
+    assert "cluster gone" in muster(*noun.split(), "describe", "torch").out, "which has no name any more"
+
+
 def test_lists_and_descriptions_say_what_it_sets(api: ShapeServer, muster: Muster, noun: str) -> None:
     there_is(api, noun, row())
     listed = muster(*noun.split(), "list", "--search", "tor", "-p", "default", "--cluster", "local")

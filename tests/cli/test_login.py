@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import keyring
-import keyring.core
 import pytest
 from keyring.backends import fail, null
 
@@ -92,7 +91,7 @@ def test_a_token_that_is_not_accepted_is_not_kept(
 @pytest.mark.parametrize("backend", [fail.Keyring, null.Keyring])
 def test_without_a_keyring_it_is_kept_in_the_file_and_said(muster: Any, home: Path, backend: Any) -> None:
     keyring.set_keyring(backend())
-    ran = muster("--token", "my-token", "login")
+    ran = muster("login", "--token", "my-token")
     assert (ran.code, "this system has no keyring" in ran.err, "you alone can read" in ran.err) == (0, True, True)
     assert 'token = "my-token"' in in_file(home)
     assert muster("token", "show").out == "my-token\n"
@@ -103,7 +102,7 @@ def test_without_a_keyring_it_is_kept_in_the_file_and_said(muster: Any, home: Pa
 def test_a_keyring_that_is_locked_or_hangs_ends_with_what_would_do(
     there: ShapeServer, system: KeyringInMemory, muster: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert muster("--token", "my-token", "login").code == 0
+    assert muster("login", "--token", "my-token").code == 0
     system.locked = True
     for words in (("token", "show"), ("workload", "list")):
         ran = muster(*words)
@@ -115,7 +114,7 @@ def test_a_keyring_that_is_locked_or_hangs_ends_with_what_would_do(
 
     monkeypatch.setattr(keyrings, "ANSWER_SECONDS", 0.2)
     system.hangs.clear()
-    ran = muster("--token", "new", "login")
+    ran = muster("login", "--token", "new")
     assert (ran.code, "did not answer within" in ran.err) == (0, True), ran.err
     assert 'token = "new"' in in_file(home)
     system.hangs.set()
@@ -131,10 +130,10 @@ def test_contexts_that_are_added_changed_and_removed_take_their_tokens_along(
     assert muster("token", "show", "--context", "far").out == "far-token\n"
     ran = muster("context", "add", "far", "--url", "http://elsewhere")
     assert ("is forgotten" in ran.err, system.held) == (True, {}), "a token goes to its own URL only"
-    assert muster("--token", "t", "context", "add", "far").code == 0
+    assert muster("context", "add", "far", "--token", "t").code == 0
     assert muster("context", "remove", "far").code == 0
     assert system.held == {}
 
-    assert muster("--token", "my-token", "login").code == 0
+    assert muster("login", "--token", "my-token").code == 0
     write_context("lab", there.url, "of-muster-up", home, "default")
     assert muster("token", "show").out == "of-muster-up\n", "`muster up` keeps its own in the file"

@@ -89,7 +89,7 @@ SITES: Final = {
     "services.runtime.code.kept KeptCode.whole": "the api; counts as not all there",
     "services.runtime.credentials.kept KeptCredentials.get": "the api; told as a value that is gone",
     "services.runtime.credentials.kept KeptCredentials._purge": SERVER,
-    "services.runtime.credentials.kept KeptCredentials.subjects": SERVER,
+    "services.runtime.credentials.kept KeptCredentials._info": SERVER,
     "services.runtime.credentials.kept _opened": "the api; told as a value that is damaged",
     "services.runtime.credentials.keys read_ring": "setup and an operator; told with the file's name",
     "services.runtime.nats.jetstream_api": SERVER,

@@ -166,13 +166,14 @@ def test_a_failing_pod_is_run_again_with_growing_waits_until_the_backoff_limit_i
     assert story.state.message == "pod main-0 ended with exit code 3; 3 failed runs, backoff limit 2"
 
 
-def test_a_taken_node_port_fails_the_workload_at_once_and_says_so() -> None:
-    """S030, S096: however many retries it has, for whoever has the port may keep it."""
+@pytest.mark.parametrize("reason", ["node_port_taken", "no_claim"])
+def test_a_taken_node_port_or_a_missing_claim_fails_the_workload_at_once_and_says_so(reason: str) -> None:
+    """S030, S096: however many retries it has, for whoever has the port may keep it, and nobody makes the claim."""
     story = Story().created(backoff_limit=6)
     story.bound(NOW)
     told = "node port 30080 of this machine is in use: give another one, or none"
-    story.saw(fact("failed", reason="node_port_taken", message=told), now=NOW)
-    assert (story.state.phase, story.state.reason, story.state.message) == (Phase.FAILED, "node_port_taken", told)
+    story.saw(fact("failed", reason=reason, message=told), now=NOW)
+    assert (story.state.phase, story.state.reason, story.state.message) == (Phase.FAILED, reason, told)
 
 
 def test_where_a_pod_answers_is_told_with_that_it_runs_and_forgotten_with_its_run() -> None:

@@ -10,7 +10,7 @@ from keyring.errors import KeyringLocked
 class KeyringInMemory(KeyringBackend):
     """Keeps what it is given; may be locked, or never answer."""
 
-    priority = 5  # pyright: ignore[reportAssignmentType, reportUnannotatedClassAttribute] - as the library's own backends say it
+    priority = 5  # pyright: ignore[reportAssignmentType] - as the library's own backends say it
 
     def __init__(self) -> None:
         super().__init__()

@@ -4768,7 +4768,7 @@ class UseSum(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tru
 
 
 class HoursRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What one project, user, node pool, priority, cluster or GPU model used."""
+    """What one project, department, user, node pool, priority, cluster or GPU model used."""
 
     reserved_gpu_hours: float
     """GPUs that were reserved, times hours; a share of a GPU counts as its fraction. From the moment that a pod
@@ -4791,9 +4791,11 @@ class HoursRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     unpriced_gpu_hours: float
     """Reserved GPU hours of models that had no price at the time. They are not in `cost`."""
     name: str
-    """Name of the project, node pool, priority or cluster; subject of the user; GPU model, empty if unknown."""
+    """Name of the project, department, node pool, priority or cluster; subject of the user; GPU model, empty if
+    unknown.
+    """
     id: str | None
-    """Id of the project or cluster. Null for others."""
+    """Id of the project, department or cluster. Null for others."""
     cluster_name: str | None
     """Cluster of the node pool."""
     periods: list[HoursPeriod]
@@ -6429,7 +6431,7 @@ class WorkloadFailedData(Model, frozen=True, kw_only=True, rename="camel", omit_
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded` or `node_port_taken`."""
+    """Code: `backoff_limit_exceeded`, `node_port_taken` or `no_claim`."""
     message: str
     """The same in a sentence."""
     delete_at: datetime
@@ -8384,6 +8386,7 @@ if TYPE_CHECKING:
         "insufficient_resources",
         "limit_too_small",
         "limit_used",
+        "no_claim",
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",

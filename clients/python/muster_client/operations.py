@@ -3040,7 +3040,7 @@ def list_usage(
 
 def list_use_hours(
     *,
-    by: Literal["cluster", "gpuModel", "nodePool", "priority", "project", "user"] | None = None,
+    by: Literal["cluster", "department", "gpuModel", "nodePool", "priority", "project", "user"] | None = None,
     from_: str | None = None,
     to: str | None = None,
     per: Literal["day", "hour", "month"] | None = None,
@@ -3050,7 +3050,7 @@ def list_use_hours(
     offset: int | None = None,
     limit: int | None = None,
 ) -> Request[models.UseHours]:
-    """Get who used what in a span of time: by project, user, node pool, priority, cluster or GPU model.
+    """Get who used what in a span of time: by project, department, user, node pool, priority, cluster or model.
 
     Args:
         by: What each row is the sum of. Default: project.

@@ -35,7 +35,7 @@ from events.cluster_protocol import (
     UsageSample,
 )
 from events.node import NodeFacts
-from events.phases import NODE_PORT_TAKEN
+from events.phases import NO_CLAIM, NODE_PORT_TAKEN
 from events.workload.commands import PodWarning
 from events.workload.pod import PodRef, PortAddress
 from events.workload.volumes import LOCAL_CLASS, ClaimedFolder, ClonedFolder, NodeFolder
@@ -408,7 +408,7 @@ class LocalBackend:
         try:
             self._claims.ensure(pod)
         except ClaimError as error:
-            return ExitFile(ended_at=_now().timestamp(), kind="failed", reason=VOLUME, message=str(error))
+            return ExitFile(ended_at=_now().timestamp(), kind="failed", reason=NO_CLAIM, message=str(error))
         return None
 
     def _start_shim(self, run: _Run, values: SealedValues) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from events.cluster_protocol import CREDENTIAL_SECRETS, ObservedPod, RunPod, SealedValues
-from events.phases import NODE_PORT_TAKEN
+from events.phases import NO_CLAIM, NODE_PORT_TAKEN
 from events.workload.commands import PodFactKind
 from events.workload.needs import GPU
 from events.workload.pod import PodRef
@@ -182,7 +182,7 @@ class Runs:
             async with self._claims.making(pod, place.name):
                 await self._create_in(place, pod, values, code_maps)
         except ClaimError as error:
-            self._refuse(pod, "no_claim", str(error), kind="failed")
+            self._refuse(pod, NO_CLAIM, str(error), kind="failed")
 
     async def _create_in(self, place: Place, pod: RunPod, values: SealedValues, code_maps: int) -> None:
         indexes = [share.device for share in pod.devices]
