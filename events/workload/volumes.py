@@ -111,8 +111,14 @@ class ClonedFolder(_Volume, frozen=True, kw_only=True):
 Volume = ClonedFolder | EmptyFolder | NodeFolder | NfsFolder | ConfigFiles | ClaimedFolder
 
 
+_NONE: Final = StorageSpec()
+"""As nearly every workload has it."""
+
+
 def volumes(storage: StorageSpec) -> tuple[Volume, ...]:
     """Every volume, in the order of the fields. What the rules refuse has empty texts here."""
+    if storage == _NONE:
+        return ()
     empty = (
         EmptyFolder(
             mount_path=one.path or "",

@@ -256,9 +256,19 @@ async def test_killed_while_more_commits_wait_than_may_be_in_flight_it_leaves_no
     await people.cluster()
     await people.connect()
     await people.project()
-    await in_flight([people.submit(f"w{n}", gpu_devices_request=1) for n in range(APPENDS_IN_FLIGHT + 6)])
-    store.full = True
+    many = range(APPENDS_IN_FLIGHT + 6)
+    await people.nodes({f"n{n}": NODE for n in many})
+    keys = [await people.submit(f"w{n}", gpu_devices_request=NODE.gpu_count) for n in many]
     running.start(store)
+
+    async def all_bound() -> bool:
+        return all([(await people.workload(key)).phase == "Initializing" for key in keys])
+
+    await until(all_bound, "one workload on each node")
+    await running.kill()
+    await in_flight([people.fact(key, "succeeded") for key in keys])
+    store.full = True
+    running.start(store)  # and each node is to be released
 
     async def all_wait() -> bool:
         return store.waiting == APPENDS_IN_FLIGHT
