@@ -234,6 +234,19 @@ async def test_a_clock_that_is_set_forward_while_a_retry_waits_is_noticed_though
     await bindings(log, 11)
 
 
+async def test_many_that_wait_for_the_same_are_told_so_in_one_batch(log: Log, running: Running):
+    keys = [await log.people.submit(f"w{n}", gpu_devices_request=1) for n in range(20)]
+    running.start(log.stores[0])
+
+    async def all_wait() -> bool:
+        return all([(await log.people.workload(key)).reason for key in keys])
+
+    await until(all_wait, "a reason for each")
+    told = [commit.record.batch for commit in await commits_of(log.people.store) if commit.key in keys][len(keys) :]
+    assert [part.count for part in told if part is not None] == [len(keys)] * len(keys)
+    assert not (await log.check()).violations
+
+
 class FullDisk(MemoryEventStore):
     """A log whose disk takes no commit of a scheduler for now, and does not say so."""
 
