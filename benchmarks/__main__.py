@@ -23,6 +23,7 @@ BENCHMARKS = (
     "memory",
     "width",
     "scheduler",
+    "peers",
     "placement",
     "restart",
     "backup",
