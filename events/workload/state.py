@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final, Literal, assert_never
 
 import msgspec
@@ -423,9 +424,15 @@ def _pod_sets(kind: str, spec: TrainingSpec, beside: Beside) -> tuple[PodSet, ..
         return known[3]
     if len(_known_pod_sets) >= _KEPT_POD_SETS:
         _known_pod_sets.clear()
-    sets = KINDS[kind].pod_sets(spec, beside)
+    sets = _pod_sets_of_alike(kind, spec, beside)
     _known_pod_sets[id(spec)] = (kind, spec, beside, sets)
     return sets
+
+
+@lru_cache(maxsize=100)
+def _pod_sets_of_alike(kind: str, spec: TrainingSpec, beside: Beside) -> tuple[PodSet, ...]:
+    """Workloads of one batch mostly have the same spec: to find it costs a twentieth of what making them does."""
+    return KINDS[kind].pod_sets(spec, beside)
 
 
 def schedulable(state: Workload) -> bool:

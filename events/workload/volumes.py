@@ -130,8 +130,14 @@ FetchedFolder = ClonedFolder | BucketFolder
 Volume = BucketFolder | ClonedFolder | EmptyFolder | NodeFolder | NfsFolder | ConfigFiles | ClaimedFolder
 
 
+_NONE: Final = StorageSpec()
+"""As nearly every workload has it."""
+
+
 def volumes(storage: StorageSpec) -> tuple[Volume, ...]:
     """Every volume, in the order of the fields. What the rules refuse has empty texts here."""
+    if storage == _NONE:
+        return ()
     empty = (
         EmptyFolder(
             mount_path=one.path or "",

@@ -252,6 +252,8 @@ class _Alike:
         if known is not None and fits:
             checked = known.checked
             if not [*check_name(name, as_prefix=checked.use_given_name_as_prefix)]:
+                if known.like is None:
+                    known = self._known[key] = dataclasses.replace(known, like=known.command(command_id))
                 return dataclasses.replace(known, checked=replace(checked, name=name))
         asked = await self._examined(raw, command_id)
         if not isinstance(asked, list) and not asked.faulty and len(self._known) < MOST_ALIKE:

@@ -19,6 +19,10 @@ OWN_FOLDERS: Final = ("/muster", "/proc", "/sys")
 """Nothing is laid there: Muster's own folders of a pod, and the kernel's, which no runtime lets anybody cover."""
 MAX_LISTED: Final = 20
 """Storage classes, or attributes, in one sentence."""
+_PLAIN_PATH: Final = re.compile(
+    rf"(?!(?:{'|'.join([*OWN_FOLDERS, '/dev'])})(?:/|\Z))(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]*+)++\Z"
+)
+"""As it is normed, and none of the system's. Others may be sound, too."""
 _SHM: Final = "/dev/shm"  # noqa: S108 (of a pod)
 _NAME_PATTERN: Final = r"[a-z0-9][a-z0-9.-]{0,252}+(?<=[a-z0-9])"
 _OBJECT_NAME: Final = re.compile(rf"{_NAME_PATTERN}\Z")
@@ -30,6 +34,8 @@ _KEY: Final = re.compile(r"[A-Za-z0-9._-]{1,253}\Z")
 """Of a Secret or a credential."""
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]\Z")
 """Old buckets may have names that new ones cannot have."""
+_PLAIN_ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.-]++(?::[1-9][0-9]{0,3}+)?(?:/[!-~]*+)?\Z")
+"""Of a repository; others may be sound, too."""
 _THIS_MACHINE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SERVER: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?\Z")
 
@@ -58,9 +64,14 @@ _EXAMPLES: Final = {
 }
 
 
+_NONE: Final = StorageSpec()
+
+
 def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
     """R31, R32, R33, R35, R37, C9."""
     storage = spec.storage
+    if storage == _NONE:
+        return
     asked = tuple(_asked(storage))
     for one in asked:
         for field, value in {one.mount: one.mount_path, **one.needed}.items():
@@ -134,7 +145,11 @@ def _mount_paths(asked: tuple[_Asked, ...], *, large_shm: bool) -> Iterator[Issu
     for one in asked:
         if not one.mount_path:
             continue
-        field, plain = f"{one.path}.{one.mount}", f"/{posixpath.normpath(one.mount_path).lstrip('/')}"
+        field = f"{one.path}.{one.mount}"
+        if _PLAIN_PATH.match(one.mount_path) and one.mount_path not in seen:
+            seen[one.mount_path] = field
+            continue
+        plain = f"/{posixpath.normpath(one.mount_path).lstrip('/')}"
         if wrong := _wrong_path(one.mount_path):
             yield fault(field, wrong)
         elif plain == "/" or ":" in plain:
@@ -206,7 +221,7 @@ def _repositories(storage: StorageSpec) -> Iterator[Issue]:
     """R34."""
     for index, one in _kept(storage.git):
         path = f"spec.storage.git[{index}]"
-        if one.repository and (wrong := _wrong_repository(one.repository)):
+        if one.repository and not _PLAIN_ADDRESS.match(one.repository) and (wrong := _wrong_repository(one.repository)):
             yield fault(f"{path}.repository", wrong)
         for name, given in (("branch", one.branch), ("revision", one.revision)):
             if given is not None and (not _REF.match(given) or ".." in given or given.endswith((".", "/", ".lock"))):

@@ -201,13 +201,12 @@ class Scheduler:
             if refused:
                 first = next(iter(refused.values()))
                 log.debug("plan_partly_refused", workloads=len(refused), code=first.code, message=first.message)
-            stored = not drafts or self._applied(await self._store.append_batch(drafts))
-            # Halves, so that one aggregate that others write does not keep all the rest waiting.
-            size = self._batch_messages * 2 if stored else self._batch_messages // 2
-            self._batch_messages = max(SMALLEST_BATCH_MESSAGES, min(size, BATCH_MESSAGES))
-            whole = whole and stored and not refused
+            whole = await self._append_batch(drafts) and not refused and whole
+        updates = [*planned.updates]
+        while updates:
+            some, updates = updates[: self._batch_messages], updates[self._batch_messages :]
+            whole = await self._update(some, now) and whole
         appends = [partial(self._release, node_key, ids, now) for node_key, ids in released.items()]
-        appends += [partial(self._update, update, now) for update in planned.updates]
         evictions: dict[str, list[Eviction]] = {}
         for each in planned.evictions:
             evictions.setdefault(each.key, []).append(each)
@@ -224,8 +223,19 @@ class Scheduler:
                 return False
         return True
 
-    async def _update(self, update: StatusUpdate, now: datetime) -> bool:
-        return await self._append(update_drafts(self._heads(), update, str(uuid4()), now))
+    async def _update(self, updates: Sequence[StatusUpdate], now: datetime) -> bool:
+        """In one batch: of a thousand that are submitted at once all are told at once why they wait."""
+        heads, command_id = self._heads(), str(uuid4())
+        decided = [update_drafts(heads, update, command_id, now) for update in updates]
+        drafts = [draft for drafts in decided if not isinstance(drafts, Refusal) for draft in drafts]
+        return await self._append_batch(drafts) and not any(isinstance(drafts, Refusal) for drafts in decided)
+
+    async def _append_batch(self, drafts: Sequence[Draft]) -> bool:
+        stored = not drafts or self._applied(await self._store.append_batch(drafts))
+        # Halves, so that one aggregate that others write does not keep all the rest waiting.
+        size = self._batch_messages * 2 if stored else self._batch_messages // 2
+        self._batch_messages = max(SMALLEST_BATCH_MESSAGES, min(size, BATCH_MESSAGES))
+        return stored
 
     def _heads(self, seen: Mapping[str, NodeFacts] = NOTHING_SEEN) -> Heads:
         fold = self.fold
