@@ -29,7 +29,7 @@ from services.runtime.nats.requests import Requests
 from services.runtime.nats.streams import create_streams
 
 MESSAGES: Final = 100_000
-MESSAGES_SHORT: Final = 10_000
+MESSAGES_SHORT: Final = 3_000
 BATCH: Final = 1_000
 BARE_SECONDS: Final = 3.0
 PASSPHRASE: Final = b"a passphrase of benchmarks"

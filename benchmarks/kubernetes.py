@@ -55,7 +55,7 @@ MARK = "@NAME@"
 
 def run(report: Report, *, short: bool) -> None:
     """Print the figures of the Kubernetes backend. Needs a control plane (`make kube-tools`)."""
-    nodes, pods = (100, 400) if short else (1000, 5000)
+    nodes, pods = (100, 200) if short else (1000, 5000)
     runtime_seconds = 15 if short else 90
     with running_stack(agents=0, nodes=nodes, gpus=8, node_monitor_grace_seconds=40, audit=True) as stack:
         stack.plane.admin("POST", "/api/v1/namespaces", _namespace())

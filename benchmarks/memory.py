@@ -134,7 +134,7 @@ def _unread_logs(stack: Stack, api: Api, workload_id: str) -> socket.socket:
 
 def run(report: Report, *, short: bool) -> None:
     """Print memory and start-up."""
-    count = 5_000 if short else 200_000
+    count = 1_500 if short else 200_000
     with tempfile.TemporaryDirectory(prefix="muster-bench-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o755)
         stack = Stack(Path(folder) / "up").start()

@@ -7,6 +7,7 @@
 `nats_cluster`     three servers in a cluster (session)
 `postgres_url`     a Postgres server (session)
 `postgres_database` a new empty database on it (per test)
+`prepared_database` a new database on it with all tables (per test)
 `chance`           what a test draws by: the same for the same test and `--seed`, which is printed (per test)
 """
 
@@ -201,6 +202,16 @@ def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
     name = f"test_{secrets.token_hex(6)}"
     asyncio.run(_execute(postgres_server.url(), f'CREATE DATABASE "{name}"'))
     yield postgres_server.url(name)
+    asyncio.run(_execute(postgres_server.url(), f'DROP DATABASE "{name}" WITH (FORCE)'))
+
+
+@pytest.fixture
+def prepared_database(postgres_server: PostgresServer) -> Iterator[str]:
+    """URL of a new database with all tables, in which nothing stands."""
+    from tests.support.databases import create_prepared  # what it imports takes long, and most tests need none of it
+
+    name = f"test_{secrets.token_hex(6)}"
+    yield asyncio.run(create_prepared(postgres_server, name))
     asyncio.run(_execute(postgres_server.url(), f'DROP DATABASE "{name}" WITH (FORCE)'))
 
 

@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 OF_SCHEDULER = ("batches", "candidates", "columns", "planning", "queue", "room", "snapshot")
 PURE = sorted(
@@ -26,9 +24,10 @@ def calls(tree: ast.AST) -> set[str]:
     return names | {function.attr for function in functions if isinstance(function, ast.Attribute)}
 
 
-@pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_pure_module_reads_no_clock_no_chance_and_no_file(path: Path) -> None:
-    assert not calls(ast.parse(path.read_text())) & READS_THE_WORLD
+def test_a_pure_module_reads_no_clock_no_chance_and_no_file() -> None:
+    read = {str(path.relative_to(ROOT)): calls(ast.parse(path.read_text())) & READS_THE_WORLD for path in PURE}
+    assert len(read) > 100
+    assert {path: found for path, found in read.items() if found} == {}
 
 
 def test_every_folder_of_services_has_the_parts_of_a_service() -> None:

@@ -69,10 +69,16 @@ def tree(body: type[Body]) -> Node:
     return _node(body, name="", attribute="", path="", section=body.TITLE, owner=None)
 
 
+@cache
+def _declared(body: type[Body]) -> dict[str, msgspec.structs.FieldInfo]:
+    """By name. One class is a part of many bodies, and to read its annotations takes longest of all."""
+    return {found.name: found for found in msgspec.structs.fields(body)}
+
+
 def _fields(body: type[Body], path: str, section: str) -> Iterator[Node]:
-    own = {found.name: found for found in msgspec.structs.fields(body)}
+    own = _declared(body)
     for part in body.PARTS or (body,):
-        for found in (own[each.name] for each in msgspec.structs.fields(part) if each.name in own):
+        for found in (own[name] for name in part.__struct_fields__ if name in own):
             yield _node(
                 found.type,
                 name=found.encode_name,

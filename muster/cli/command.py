@@ -443,12 +443,12 @@ class MusterGroup(TyperGroup):
         is_flag = args[0].startswith("-")
         if ctx.resilient_parsing or is_flag or self.get_command(ctx, args[0]) is not None:
             return super().resolve_command(ctx, args)
-        from muster.cli.main import command_line
+        from muster.cli.completion_data import COMMANDS
         from muster.cli.mistakes import tree_of, unknown_command
 
         # What stands below a noun's verbs has none of its own: `training pytorch`.
         before = ctx.command_path.split()[:2]
-        raise unknown_command(before, args, tree_of(command_line()))
+        raise unknown_command(before, args, tree_of(COMMANDS))
 
     def format_help(self, ctx: "ClickContext", formatter: "HelpFormatter") -> None:
         self.format_help_text(ctx, formatter)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from muster.cli.nouns import COMPLETE_VARIABLE, NOUNS, root_help
 from muster.cli.report import report
 
 if TYPE_CHECKING:
+    from typer import Typer
     from typer.core import TyperGroup
 
 
@@ -34,24 +36,52 @@ def _main(arguments: list[str]) -> None:
 
         sys.stdout.write(root_help(get_terminal_size().columns))
         return
-    sys.exit(run(command_line(arguments[0] if arguments else ""), arguments))
+    sys.exit(run(command_line(*arguments), arguments))
 
 
-def command_line(first: str = "") -> "TyperGroup":
-    """All commands, as click groups; or only those behind the first word, where that names some: to declare all takes
-    as long as most commands.
+def command_line(*words: str) -> "TyperGroup":
+    """All commands, as click groups; or only those that stand behind the words with which a line begins, as far as
+    they name some, and none where the first is a mistake: to declare all takes longer than most commands.
     """
     from typer.main import get_command
 
     from muster.cli.root import RootGroup, root_app
 
-    app = root_app()
-    declared = [NOUNS[first]] if first in NOUNS else NOUNS.values()
+    app, words = root_app(), _from_the_noun(words)
+    declared = [noun for word, noun in NOUNS.items() if not words or word == words[0]]
     for module, add in dict.fromkeys((noun.module, noun.add) for noun in declared):
         getattr(import_module(f"muster.cli.{module}"), add)(app)
+    _leave_out(app, words)
     built = get_command(app)
     assert isinstance(built, RootGroup)
     return built
+
+
+def _from_the_noun(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Without the flags of the connection that stand before it; nothing where another flag does."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        from muster.cli.complete import NO_VALUE
+        from muster.cli.completion_data import SHARED_FLAGS
+
+        flag, given, _ = words[at].partition("=")
+        if flag not in SHARED_FLAGS:
+            return ()
+        at += 1 if given or SHARED_FLAGS[flag][1] == NO_VALUE else 2
+    return words[at:]
+
+
+def _leave_out(app: "Typer", words: Sequence[str]) -> None:
+    """Of a group, all but what its next word names; nothing where that is a flag, a mistake or another name of it."""
+    if not words:
+        return
+    commands = [command for command in app.registered_commands if command.name == words[0]]
+    groups = [group for group in app.registered_groups if group.name == words[0]]
+    if commands or groups:
+        app.registered_commands, app.registered_groups = commands, groups
+    for group in groups:
+        if group.typer_instance is not None:
+            _leave_out(group.typer_instance, words[1:])
 
 
 def run(commands: "TyperGroup", arguments: list[str]) -> int:

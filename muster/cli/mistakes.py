@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from muster.cli.exits import ExitCode, Problem
 
 if TYPE_CHECKING:
-    from typer._click.core import Command, Context, Parameter
+    from typer._click.core import Context, Parameter
     from typer._click.exceptions import ClickException
 
 type Tree = Mapping[str, Sequence[str]]
@@ -429,7 +429,12 @@ def line_of(words: Iterable[str]) -> str:
     return shlex.join(shown)
 
 
-def tree_of(root: "Command") -> Tree:
-    """First words and their verbs, of the whole command line."""
-    commands: Mapping[str, Command] = getattr(root, "commands", {})
-    return {word: list(getattr(one, "commands", {})) for word, one in commands.items()}
+def tree_of(paths: Iterable[str]) -> Tree:
+    """First words and their verbs, of the paths of all commands, such as `training submit`."""
+    tree: dict[str, list[str]] = {}
+    for path in filter(None, paths):
+        word, *verb = path.split()
+        tree.setdefault(word, [])
+        if len(verb) == 1:
+            tree[word] += verb
+    return tree

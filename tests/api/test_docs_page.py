@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 import threading
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,20 +19,29 @@ from services.api.openapi import document
 from services.api.operations import JSON
 from services.api.pages import made_once
 
-DOCUMENT: dict[str, Any] = document(OPERATIONS)
-PAGE = docs_page(DOCUMENT)
-ALL = [
-    pytest.param(method.upper(), path, operation, id=operation["operationId"])
-    for path, operations in DOCUMENT["paths"].items()
-    for method, operation in operations.items()
-]
+
+@cache
+def whole() -> dict[str, Any]:
+    return document(OPERATIONS)
 
 
-def section(operation: dict[str, Any]) -> str:
-    """What the page says of an operation, as text."""
-    found = re.search(rf'<details id="{operation["operationId"]}">(.*?)(?=<details id=|</section>)', PAGE, re.DOTALL)
-    assert found is not None
-    return html.unescape(found[1])
+@cache
+def page() -> str:
+    return docs_page(whole())
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each with its method and its path."""
+    for path, of_path in whole()["paths"].items():
+        for method, operation in of_path.items():
+            yield method.upper(), path, operation
+
+
+@cache
+def sections() -> dict[str, str]:
+    """What the page says of each operation, as text."""
+    found = re.findall(r'<details id="(\w+)">(.*?)(?=<details id=|</section>)', page(), re.DOTALL)
+    return {name: html.unescape(text) for name, text in found}
 
 
 def nullable(schema: Any) -> Any:
@@ -43,61 +54,61 @@ def nullable(schema: Any) -> Any:
     return {"anyOf": [{"type": "null"}, inner]} if schema.get("nullable") is True else inner
 
 
-@pytest.mark.parametrize(("method", "path", "operation"), ALL)
-def test_an_example_is_a_command_that_sends_the_example_of_the_body(
-    method: str, path: str, operation: dict[str, Any]
-) -> None:
-    assert curl(method, path, operation) in section(operation)
-    words = shlex.split(curl(method, path, operation).replace("\\\n", ""))
-    assert words[0] == "curl"
-    assert (words[words.index("-X") + 1] if "-X" in words else "GET") == method
-    (address,) = [word for word in words if word.startswith("$MUSTER_URL")]
-    assert "{" not in address, "curl would take braces for a list"
-    assert len(address.split("/")) == len(f"$MUSTER_URL{path}".split("/"))
-    body = operation.get("requestBody")
-    assert (json.loads(words[words.index("-d") + 1]) if "-d" in words else None) == (
-        body["content"][JSON]["example"] if body else None
-    )
+def test_an_example_is_a_command_that_sends_the_example_of_the_body(subtests: pytest.Subtests) -> None:
+    for method, path, operation in operations():
+        with subtests.test(operation["operationId"]):
+            assert curl(method, path, operation) in sections()[operation["operationId"]]
+            words = shlex.split(curl(method, path, operation).replace("\\\n", ""))
+            assert words[0] == "curl"
+            assert (words[words.index("-X") + 1] if "-X" in words else "GET") == method
+            (address,) = [word for word in words if word.startswith("$MUSTER_URL")]
+            assert "{" not in address, "curl would take braces for a list"
+            assert len(address.split("/")) == len(f"$MUSTER_URL{path}".split("/"))
+            body = operation.get("requestBody")
+            assert (json.loads(words[words.index("-d") + 1]) if "-d" in words else None) == (
+                body["content"][JSON]["example"] if body else None
+            )
 
 
-@pytest.mark.parametrize(("method", "path", "operation"), ALL)
-def test_the_example_of_an_answer_is_what_its_schema_allows(method: str, path: str, operation: dict[str, Any]) -> None:
-    del method, path
-    shown = section(operation)
-    for status, answer in operation["responses"].items():
-        for media, content in answer["content"].items():
-            if status >= "400" or media != JSON:
-                continue
-            example = example_of(content["schema"], DOCUMENT)
-            example |= {"code": int(status)} if "code" in example else {}
-            assert json.dumps(example, indent=2, ensure_ascii=False) in shown
-            whole = nullable(content["schema"] | {"components": DOCUMENT["components"]})
-            errors = [str(error.message) for error in Draft4Validator(whole).iter_errors(example)]
-            assert errors == []
+def test_the_example_of_an_answer_is_what_its_schema_allows(subtests: pytest.Subtests) -> None:
+    components = nullable({"components": whole()["components"]})
+    for _, _, operation in operations():
+        shown = sections()[operation["operationId"]]
+        contents = [
+            (status, content["schema"])
+            for status, answer in operation["responses"].items()
+            for media, content in answer["content"].items()
+            if status < "400" and media == JSON
+        ]
+        for status, schema in contents:
+            with subtests.test(operation["operationId"], status=status):
+                example = example_of(schema, whole())
+                example |= {"code": int(status)} if "code" in example else {}
+                assert json.dumps(example, indent=2, ensure_ascii=False) in shown
+                validator = Draft4Validator(nullable(schema) | components)
+                assert [str(error.message) for error in validator.iter_errors(example)] == []
 
 
-@pytest.mark.parametrize(("method", "path", "operation"), ALL)
-def test_every_parameter_error_and_field_of_a_body_stands_there(
-    method: str, path: str, operation: dict[str, Any]
-) -> None:
-    del method, path
-    shown = section(operation)
-    for parameter in operation.get("parameters", ()):
-        assert f"<code>{parameter['name']}</code>" in shown
-    for status, answer in operation["responses"].items():
-        assert status in shown
-        assert answer["description"] in shown
-    if body := operation.get("requestBody"):
-        rows = list(fields_of(body["content"][JSON]["schema"], DOCUMENT))
-        assert {row.path for row in rows} >= set(body["content"][JSON]["example"])
-        for row in rows:
-            assert row.meaning, row.path
-            assert f"<td><code>{row.path}</code></td><td>{row.type}</td>" in shown
+def test_every_parameter_error_and_field_of_a_body_stands_there(subtests: pytest.Subtests) -> None:
+    for _, _, operation in operations():
+        with subtests.test(operation["operationId"]):
+            shown = sections()[operation["operationId"]]
+            for parameter in operation.get("parameters", ()):
+                assert f"<code>{parameter['name']}</code>" in shown
+            for status, answer in operation["responses"].items():
+                assert status in shown
+                assert answer["description"] in shown
+            body = operation.get("requestBody")
+            rows = list(fields_of(body["content"][JSON]["schema"], whole())) if body else []
+            assert {row.path for row in rows} >= set(body["content"][JSON]["example"] if body else ())
+            for row in rows:
+                assert row.meaning, row.path
+                assert f"<td><code>{row.path}</code></td><td>{row.type}</td>" in shown
 
 
 def test_a_field_of_a_training_is_told_with_type_default_meaning_and_limits() -> None:
-    operation = DOCUMENT["paths"]["/api/v1/workloads/trainings"]["post"]
-    rows = {row.path: row for row in fields_of(operation["requestBody"]["content"][JSON]["schema"], DOCUMENT)}
+    operation = whole()["paths"]["/api/v1/workloads/trainings"]["post"]
+    rows = {row.path: row for row in fields_of(operation["requestBody"]["content"][JSON]["schema"], whole())}
     assert (rows["name"].required, rows["name"].type, rows["spec.image"].required) == (True, "string", False)
     assert "length at least 1" in rows["name"].limits
     retries = rows["spec.backoffLimit"]
@@ -109,9 +120,9 @@ def test_a_field_of_a_training_is_told_with_type_default_meaning_and_limits() ->
 
 
 def test_the_page_has_no_script_no_style_of_its_own_and_nothing_from_elsewhere() -> None:
-    assert "<script" not in PAGE
-    assert not re.search(r"<style|\sstyle=|\son\w+=", re.sub(r"<pre>.*?</pre>", "", PAGE, flags=re.DOTALL))
-    assert set(re.findall(r'(?:src|href)="([^"#][^"]*)"', PAGE)) == {"/docs.css", "/openapi.json", "/asyncapi.json"}
+    assert "<script" not in page()
+    assert not re.search(r"<style|\sstyle=|\son\w+=", re.sub(r"<pre>.*?</pre>", "", page(), flags=re.DOTALL))
+    assert set(re.findall(r'(?:src|href)="([^"#][^"]*)"', page())) == {"/docs.css", "/openapi.json", "/asyncapi.json"}
 
 
 @pytest.mark.anyio
@@ -124,9 +135,9 @@ async def test_what_takes_long_to_make_is_made_once_and_holds_up_nobody() -> Non
         made.append(1)
         return "a page"
 
-    page = made_once(make)
-    asking = [asyncio.ensure_future(page()) for _ in range(3)]
+    made_page = made_once(make)
+    asking = [asyncio.ensure_future(made_page()) for _ in range(3)]
     await asyncio.sleep(0.05)
     go.set()
     assert await asyncio.gather(*asking) == ["a page"] * 3
-    assert (await page(), made) == ("a page", [1])
+    assert (await made_page(), made) == ("a page", [1])

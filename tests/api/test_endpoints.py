@@ -557,7 +557,7 @@ def test_the_address_itself_says_what_this_is_and_where_to_read_on(served: Serve
 
 def test_docs_has_bodies_and_examples_of_every_operation_and_a_browser_may_load_its_style_alone(served: Served) -> None:
     with served.client(None) as client:
-        page, described = client.get("/docs"), client.get("/openapi.json").json()
+        page, described = served.page("/docs"), served.page("/openapi.json").json()
         style = client.get("/docs.css")
     operations = [one for path in described["paths"].values() for one in path.values()]
     assert len(operations) > 40

@@ -12,7 +12,6 @@ from events.commit import service_actor
 from events.envelope import Accepted, AdmittedCommand, CommandReply
 from events.ids import key_of_id, project_key
 from events.prices import ANY_MODEL, PRICES_KEY, RemovePrice, SetPrice
-from projections.migrate import prepare
 from projections.queries import Queries
 from services.auto_deletion import budgets
 from services.auto_deletion.budgets import BudgetRows, Budgets, Held, to_tell
@@ -86,7 +85,6 @@ class Plane:
 
 @asynccontextmanager
 async def measuring(plane: Plane, database: str) -> AsyncGenerator[tuple[Budgets, BudgetRows, Queries]]:
-    await prepare(database)
     pool, queries, stop = await open_pool(database), Queries(database), asyncio.Event()
     projecting = asyncio.create_task(Projector(plane.store, pool, Health("p"), stop).run())
     try:
@@ -100,10 +98,10 @@ async def measuring(plane: Plane, database: str) -> AsyncGenerator[tuple[Budgets
 
 
 @pytest.mark.anyio
-async def test_hours_and_money_of_a_month_exhaust_budgets_once(postgres_database: str) -> None:
+async def test_hours_and_money_of_a_month_exhaust_budgets_once(prepared_database: str) -> None:
     plane = Plane()
     world = plane.world
-    async with measuring(plane, postgres_database) as (budgets, rows, queries):
+    async with measuring(plane, prepared_database) as (budgets, rows, queries):
         cluster, project, other = world.cluster(), world.project(), world.project("other")
         node = world.node(cluster, "n")
         world.later(1800)
@@ -156,12 +154,12 @@ async def _measured(plane: Plane, rows: BudgetRows, queries: Queries) -> list[He
 
 @pytest.mark.anyio
 async def test_tables_that_are_behind_are_not_measured_by(
-    postgres_database: str, monkeypatch: pytest.MonkeyPatch
+    prepared_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run may have ended long ago, in a commit that they lack."""
     monkeypatch.setattr(budgets, "BEHIND_SECONDS", 0.2)
     plane = Plane()
-    async with measuring(plane, postgres_database) as (_, rows, queries):
+    async with measuring(plane, prepared_database) as (_, rows, queries):
         project = plane.world.project()
         plane.do("project", project_key("default"), SetBudget(project_id=project, gpu_milli_hours=0))
         assert await queries.wait_for(plane.fed, 20)
@@ -175,9 +173,9 @@ async def test_tables_that_are_behind_are_not_measured_by(
 
 
 @pytest.mark.anyio
-async def test_tables_that_lag_for_seconds_are_waited_for(postgres_database: str) -> None:
+async def test_tables_that_lag_for_seconds_are_waited_for(prepared_database: str) -> None:
     plane = Plane()
-    async with measuring(plane, postgres_database) as (_, rows, queries):
+    async with measuring(plane, prepared_database) as (_, rows, queries):
         project = plane.world.project()
         plane.do("project", project_key("default"), SetBudget(project_id=project, gpu_milli_hours=0))
         assert await queries.wait_for(plane.fed, 20)
@@ -195,9 +193,9 @@ async def test_tables_that_lag_for_seconds_are_waited_for(postgres_database: str
 
 
 @pytest.mark.anyio
-async def test_the_row_of_prices_is_what_the_state_says(postgres_database: str) -> None:
+async def test_the_row_of_prices_is_what_the_state_says(prepared_database: str) -> None:
     plane = Plane()
-    async with measuring(plane, postgres_database) as (_, rows, queries):
+    async with measuring(plane, prepared_database) as (_, rows, queries):
         project = plane.world.project()
         plane.do("prices", PRICES_KEY, SetPrice(gpu_model="H100", micros=7, currency="EUR"))
         plane.do("prices", PRICES_KEY, RemovePrice(gpu_model="H100"))

@@ -13,7 +13,6 @@ from events.ids import key_of_id, project_key
 from events.project import CreateProject, DeleteProject
 from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
 from events.workload.spec import TrainingSpec
-from projections.migrate import prepare
 from projections.queries import Queries
 from services.auto_deletion.due import RESEND_AFTER, Due, Lost, command, plan
 from services.auto_deletion.service import AutoDeletion, DueRows
@@ -113,13 +112,12 @@ class Plane:
 
 
 @pytest.mark.anyio
-async def test_due_workloads_are_deleted_once_and_never_early(postgres_database: str) -> None:
+async def test_due_workloads_are_deleted_once_and_never_early(prepared_database: str) -> None:
     """C3: after the time that was set, whoever was away meanwhile."""
-    await prepare(postgres_database)
-    plane = Plane(postgres_database)
+    plane = Plane(prepared_database)
     pool, queries, health, stop = (
-        await open_pool(postgres_database),
-        Queries(postgres_database),
+        await open_pool(prepared_database),
+        Queries(prepared_database),
         Health("p"),
         asyncio.Event(),
     )
@@ -149,7 +147,7 @@ async def test_due_workloads_are_deleted_once_and_never_early(postgres_database:
         )
         plane.feed()
         assert await queries.wait_for(plane.fed, 20)
-        await rebuild(plane.store, postgres_database, lambda _, __: None)
+        await rebuild(plane.store, prepared_database, lambda _, __: None)
         plane.world.later(1)
         assert await deletion.tick(plane.world.now) + await deletion.tick(plane.world.now) == 1
         assert plane.world.state("workload", keys[2]).deleted_at is not None
@@ -163,14 +161,13 @@ async def test_due_workloads_are_deleted_once_and_never_early(postgres_database:
 
 @pytest.mark.anyio
 async def test_what_is_left_in_a_deleted_project_or_lives_on_a_removed_cluster_is_deleted_and_nothing_of_others(
-    postgres_database: str,
+    prepared_database: str,
 ) -> None:
     """Of the project also what had ended before."""
-    await prepare(postgres_database)
-    plane = Plane(postgres_database)
+    plane = Plane(prepared_database)
     pool, queries, health, stop = (
-        await open_pool(postgres_database),
-        Queries(postgres_database),
+        await open_pool(prepared_database),
+        Queries(prepared_database),
         Health("p"),
         asyncio.Event(),
     )
@@ -213,10 +210,9 @@ async def test_what_is_left_in_a_deleted_project_or_lives_on_a_removed_cluster_i
 
 
 @pytest.mark.anyio
-async def test_a_project_whose_department_was_deleted_is_found_until_it_was_moved(postgres_database: str) -> None:
-    await prepare(postgres_database)
-    plane = Plane(postgres_database)
-    pool, queries, stop = await open_pool(postgres_database), Queries(postgres_database), asyncio.Event()
+async def test_a_project_whose_department_was_deleted_is_found_until_it_was_moved(prepared_database: str) -> None:
+    plane = Plane(prepared_database)
+    pool, queries, stop = await open_pool(prepared_database), Queries(prepared_database), asyncio.Event()
     projecting = asyncio.create_task(Projector(plane.store, pool, Health("p"), stop).run())
     try:
         world, key = plane.world, department_key("research")

@@ -17,7 +17,6 @@ from events.envelope import Accepted, AdmittedCommand, CommandReply, OutcomeUnkn
 from events.hours import MOST_BYTES, MOST_ROWS, HoursMeasured, NoteHours
 from events.ids import incarnation_id, project_key
 from events.project import DeleteProject
-from projections.migrate import prepare
 from projections.postgres import Pool
 from projections.queries import Queries
 from projections.use_hours import Amount, By, HoursQuery
@@ -100,7 +99,6 @@ class Plane:
 
 @asynccontextmanager
 async def projected(plane: Plane, database: str) -> AsyncGenerator[tuple[Pool, Queries]]:
-    await prepare(database)
     pool, queries, stop = await open_pool(database), Queries(database), asyncio.Event()
     projecting = asyncio.create_task(Projector(plane.store, pool, Health("p"), stop).run())
     try:
@@ -161,10 +159,10 @@ def told(amounts: list[Amount]) -> list[tuple[float, float, float]]:
 
 
 @pytest.mark.anyio
-async def test_hours_are_measured_once_from_the_samples_and_follow_from_the_log(postgres_database: str) -> None:
+async def test_hours_are_measured_once_from_the_samples_and_follow_from_the_log(prepared_database: str) -> None:
     plane = Plane()
     world = plane.world
-    async with projected(plane, postgres_database) as (pool, queries):
+    async with projected(plane, prepared_database) as (pool, queries):
         cluster, project = world.cluster(), world.project()
         node, key = world.node(cluster, "n"), world.training("w", project, cluster)
         world.later(1800)
@@ -198,16 +196,16 @@ async def test_hours_are_measured_once_from_the_samples_and_follow_from_the_log(
         # The samples expire, and the log keeps what they came to.
         await pool.execute("DELETE FROM muster.usage_samples")
         assert await measure_all(pool, plane.send, world.now) == 1, "only the newest is looked at again"
-        await rebuild(plane.store, postgres_database, lambda *_: None)
-        assert await verify(plane.store, postgres_database, lambda *_: None) == []
+        await rebuild(plane.store, prepared_database, lambda *_: None)
+        assert await verify(plane.store, prepared_database, lambda *_: None) == []
         assert (30 + 15, 20 + 11, 16) in told(await sums(queries, By.PROJECT, BEGIN, BEGIN + 2 * HOUR))
 
 
 @pytest.mark.anyio
-async def test_one_that_ends_within_an_hour_is_followed_by_one_that_tells_the_rest(postgres_database: str) -> None:
+async def test_one_that_ends_within_an_hour_is_followed_by_one_that_tells_the_rest(prepared_database: str) -> None:
     plane = Plane()
     world = plane.world
-    async with projected(plane, postgres_database) as (pool, queries):
+    async with projected(plane, prepared_database) as (pool, queries):
         cluster = world.cluster()
         node = world.node(cluster, "n")
         keys = [world.training("w", world.project(name), cluster) for name in ("a", "b", "c")]
@@ -230,10 +228,10 @@ async def test_one_that_ends_within_an_hour_is_followed_by_one_that_tells_the_re
 
 
 @pytest.mark.anyio
-async def test_a_project_that_was_deleted_and_one_of_its_name_have_hours_of_their_own(postgres_database: str) -> None:
+async def test_a_project_that_was_deleted_and_one_of_its_name_have_hours_of_their_own(prepared_database: str) -> None:
     plane = Plane()
     world = plane.world
-    async with projected(plane, postgres_database) as (pool, queries):
+    async with projected(plane, prepared_database) as (pool, queries):
         cluster = world.cluster()
         node = world.node(cluster, "n")
 
@@ -262,10 +260,10 @@ async def test_a_project_that_was_deleted_and_one_of_its_name_have_hours_of_thei
 
 
 @pytest.mark.anyio
-async def test_a_clock_that_was_ahead_for_a_moment_leaves_no_hour_out(postgres_database: str) -> None:
+async def test_a_clock_that_was_ahead_for_a_moment_leaves_no_hour_out(prepared_database: str) -> None:
     plane = Plane()
     world = plane.world
-    async with projected(plane, postgres_database) as (pool, queries):
+    async with projected(plane, prepared_database) as (pool, queries):
         cluster, project = world.cluster(), world.project()
         node, key = world.node(cluster, "n"), world.training("w", project, cluster)
         world.place([(key, FIRST, node, 0)])

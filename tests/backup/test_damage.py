@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,12 @@ from services.runtime.backup.seal import Sealer, new_sealer
 from tests.backup.given import nothing
 
 SEGMENTS, MESSAGES = 3, 5
-SEALER = new_sealer(b"a passphrase of tests")
+
+
+@cache
+def a_sealer() -> Sealer:
+    """To make a key of a passphrase takes long, as it should."""
+    return new_sealer(b"a passphrase of tests")
 
 
 def message(seq: int) -> Message:
@@ -38,7 +44,8 @@ def message(seq: int) -> Message:
     return Message(seq, f"ev.tenant.t{seq % 3}", f"2026-01-02T03:04:{seq:02d}.5Z", headers, text)
 
 
-def written(folder: Path, segments: int = SEGMENTS, sealer: Sealer = SEALER) -> Manifest:
+def written(folder: Path, segments: int = SEGMENTS, sealer: Sealer | None = None) -> Manifest:
+    sealer = sealer or a_sealer()
     place = Place(str(folder))
     place.make()
     chain, made, seq = NO_HASH, [], 0
@@ -280,13 +287,13 @@ def test_a_backup_of_a_newer_program_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [0, 1, 1024**2 - 1, 1024**2, 1024**2 + 1, 3 * 1024**2])
 def test_what_is_sealed_is_opened_again_and_nothing_of_it_can_be_left_out(size: int) -> None:
     data = bytes(n & 0xFF for n in range(size))
-    sealed = SEALER.seal("a/0", data)
-    assert SEALER.unseal("a/0", sealed) == data
+    sealed = a_sealer().seal("a/0", data)
+    assert a_sealer().unseal("a/0", sealed) == data
     piece = 1024**2 + 16
     damaged = [sealed[:-1], sealed + b"x", sealed[:7], b"", sealed[:7] + sealed[7 + piece :], sealed[: 7 + piece]]
     for one in damaged:
         if one != sealed:
             with pytest.raises(BackupError, match="sealed as a/0 is damaged"):
-                SEALER.unseal("a/0", one)
+                a_sealer().unseal("a/0", one)
     with pytest.raises(BackupError, match="sealed as b/0 is damaged, or is something else"):
-        SEALER.unseal("b/0", sealed)
+        a_sealer().unseal("b/0", sealed)

@@ -1,12 +1,11 @@
 """A backup in an object store: over the protocol of S3, on a server that speaks it."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from moto.server import ThreadedMotoServer
 from nats.aio.client import Client
-from s3fs import S3FileSystem
 
 from development.servers import NatsServer
 from services.runtime.backup.archive import MANIFEST, BackupError
@@ -14,14 +13,20 @@ from services.runtime.backup.check import check, read_manifest
 from services.runtime.backup.place import Place
 from tests.backup import given
 
+if TYPE_CHECKING:
+    from s3fs import S3FileSystem
+
 pytestmark = pytest.mark.anyio
 
 URL = "s3://backups/muster"
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3FileSystem]:
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator["S3FileSystem"]:
     """With the bucket `backups`."""
+    from moto.server import ThreadedMotoServer  # each of these takes a second, also where tests are only collected
+    from s3fs import S3FileSystem
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -40,7 +45,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3FileSystem]:
 
 
 async def test_a_backup_in_s3_is_added_to_verified_and_restored(
-    fresh_log: NatsServer, client: Client, empty: NatsServer, store: S3FileSystem, monkeypatch: pytest.MonkeyPatch
+    fresh_log: NatsServer, client: Client, empty: NatsServer, store: "S3FileSystem", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.runtime.backup.archive.SEGMENT_MESSAGES", 8)
     await given.commits(client, 20)
@@ -62,7 +67,7 @@ async def test_a_backup_in_s3_is_added_to_verified_and_restored(
 
 
 async def test_a_damaged_or_missing_part_is_refused_by_name(
-    fresh_log: NatsServer, client: Client, store: S3FileSystem
+    fresh_log: NatsServer, client: Client, store: "S3FileSystem"
 ) -> None:
     await given.commits(client, 5)
     done = await given.backed_up(fresh_log, URL)
@@ -77,16 +82,16 @@ async def test_a_damaged_or_missing_part_is_refused_by_name(
 
 
 async def test_a_store_that_cannot_be_used_is_told_in_one_sentence(
-    fresh_log: NatsServer, client: Client, store: S3FileSystem, monkeypatch: pytest.MonkeyPatch
+    fresh_log: NatsServer, client: Client, store: "S3FileSystem", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await given.commits(client, 2)
     with pytest.raises(BackupError, match=r" in s3://nowhere/muster cannot be written: "):
         await given.backed_up(fresh_log, "s3://nowhere/muster")
-    S3FileSystem.clear_instance_cache()
+    store.clear_instance_cache()
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(BackupError, match=r"s3://backups/muster cannot be read: "):
         await given.backed_up(fresh_log, URL)
-    S3FileSystem.clear_instance_cache()
+    store.clear_instance_cache()
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -24,7 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def muster(home: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     def call(*arguments: str) -> Ran:
         capsys.readouterr()
-        code = run(command_line(arguments[0] if arguments else ""), list(arguments))
+        code = run(command_line(*arguments), list(arguments))
         said = capsys.readouterr()
         return Ran(int(code), said.out, said.err)
 

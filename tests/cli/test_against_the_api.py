@@ -5,7 +5,6 @@ Over https, with an authority that nobody knows but who is told: what is sent an
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -394,45 +393,39 @@ def test_the_log_is_listed_whole_and_the_doctor_sees_the_rest(admin: Served, mus
 
 
 def test_verify_and_rebuild_work_on_the_log_with_the_operator_s_credential(
-    admin: Served, nats_server: NatsServer
+    admin: Served, nats_server: NatsServer, muster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environ = os.environ | {
-        "MUSTER_NATS_URL": nats_server.url,
-        "MUSTER_NATS_PASSWORD_DIR": str(nats_server.password_dir()),
-        "MUSTER_POSTGRES_URL": admin.settings.postgres_url,
-    }
-
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "muster.cli.main", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60, check=False)
-
+    monkeypatch.setenv("MUSTER_NATS_URL", nats_server.url)
+    monkeypatch.setenv("MUSTER_NATS_PASSWORD_DIR", str(nats_server.password_dir()))
+    monkeypatch.setenv("MUSTER_POSTGRES_URL", str(admin.settings.postgres_url))
     with admin.client() as client:
         assert client.post("/api/v1/workloads/trainings", json=admin.training()).status_code == 202
-    before = call("log", "verify", "-o", "json")
+    command = [sys.executable, "-m", "muster.cli.main", "log", "verify", "-o", "json"]
+    before = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (before.returncode, before.stdout) == (0, "[]\n"), before.stderr
-    rebuilt = call("projections", "rebuild", "-o", "json")
-    assert rebuilt.returncode == 0, rebuilt.stderr
-    assert "is in use" in rebuilt.stderr
-    assert json.loads(rebuilt.stdout)["schema"] == "muster_v2"
-    shadow = call("projections", "rebuild", "--until", "1", "-o", "name")
-    assert (shadow.returncode, shadow.stdout) == (0, "muster_until_1\n"), shadow.stderr
+    rebuilt = muster("projections", "rebuild", "-o", "json")
+    assert rebuilt.code == 0, rebuilt.err
+    assert "is in use" in rebuilt.err
+    assert json.loads(rebuilt.out)["schema"] == "muster_v2"
+    shadow = muster("projections", "rebuild", "--until", "1", "-o", "name")
+    assert (shadow.code, shadow.out) == (0, "muster_until_1\n"), shadow.err
     asyncio.run(_rename_every_workload(admin.settings.postgres_url))
-    compared = call("projections", "diff", "-o", "jsonl")
-    assert compared.returncode == 1
-    assert {json.loads(line)["column"] for line in compared.stdout.splitlines()} == {"name"}
-    after = call("log", "verify", "-o", "jsonl")
-    assert after.returncode == 1
-    assert {json.loads(line)["column"] for line in after.stdout.splitlines()} == {"name"}
-    assert "projections rebuild" in after.stderr
-    assert call("projections", "rebuild").returncode == 0
-    whole = call("log", "verify")
-    assert whole.returncode == 0
-    assert "every row follows from the log\n" in whole.stderr
+    compared = muster("projections", "diff", "-o", "jsonl")
+    assert compared.code == 1
+    assert {json.loads(line)["column"] for line in compared.out.splitlines()} == {"name"}
+    after = muster("log", "verify", "-o", "jsonl")
+    assert after.code == 1
+    assert {json.loads(line)["column"] for line in after.out.splitlines()} == {"name"}
+    assert "projections rebuild" in after.err
+    assert muster("projections", "rebuild").code == 0
+    whole = muster("log", "verify")
+    assert whole.code == 0
+    assert "every row follows from the log\n" in whole.err
     forged = asyncio.run(_forge(nats_server))
-    part = call("log", "verify")
-    assert part.returncode == 0
-    assert f"every row follows from the log up to {forged - 1}; the log goes on to {forged}" in part.stderr
-    assert "muster projections status" in part.stderr
+    part = muster("log", "verify")
+    assert part.code == 0
+    assert f"every row follows from the log up to {forged - 1}; the log goes on to {forged}" in part.err
+    assert "muster projections status" in part.err
     # The tests after this one have the same log.
     with admin.client() as client:
         answer = client.post("/api/v1/events/voids", json={"sequence": forged, "reason": "a test"})
@@ -440,28 +433,22 @@ def test_verify_and_rebuild_work_on_the_log_with_the_operator_s_credential(
 
 
 def test_a_replay_is_looked_at_with_the_same_commands_and_removed_by_one(
-    admin: Served, nats_server: NatsServer, tmp_path: Path
+    admin: Served, nats_server: NatsServer, muster: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with admin.client() as client:
         assert client.post("/api/v1/workloads/trainings", json=admin.training(name="played")).status_code == 202
     live = Context(url=admin.url, token=admin.token("admin"), project="default")
-    contexts = tmp_path / "muster" / "config.toml"
+    contexts = home / "config" / "muster" / "config.toml"
     save_contexts(contexts, Contexts(current="live", contexts={"live": live}))
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")} | {
-        "MUSTER_NATS_URL": nats_server.url,
-        "MUSTER_NATS_PASSWORD_DIR": str(nats_server.password_dir()),
-        "MUSTER_POSTGRES_URL": admin.settings.postgres_url,
-        "MUSTER_JWKS_FILE": str(admin.settings.jwks_file),
-        "XDG_CONFIG_HOME": str(tmp_path),
-    }
-    muster = (sys.executable, "-m", "muster.cli.main")
-
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*muster, *arguments], capture_output=True, text=True, env=environ, timeout=60, check=False
-        )
-
-    with subprocess.Popen([*muster, "replay", "--into", "then"], stderr=subprocess.PIPE, text=True, env=environ) as it:
+    for name, value in {
+        "NATS_URL": nats_server.url,
+        "NATS_PASSWORD_DIR": nats_server.password_dir(),
+        "POSTGRES_URL": admin.settings.postgres_url,
+        "JWKS_FILE": admin.settings.jwks_file,
+    }.items():
+        monkeypatch.setenv(f"MUSTER_{name}", str(value))
+    command = [sys.executable, "-m", "muster.cli.main", "replay", "--into", "then"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as it:
         assert it.stderr is not None
         heard = ""
         while "it is served until Ctrl-C" not in heard:
@@ -469,18 +456,18 @@ def test_a_replay_is_looked_at_with_the_same_commands_and_removed_by_one(
             assert line, heard
             heard += line
         assert "muster --context then workload list" in heard
-        assert "played" in call("--context", "then", "workload", "list", "-o", "name").stdout.split()
-        refused = call("--context", "then", "workload", "delete", "played", "-y")
-        assert refused.returncode == 4
-        assert "this is the sandbox then" in refused.stderr
-        assert "give the command without `--context`" in refused.stderr
-        (row,) = json.loads(call("replay", "list", "-o", "json").stdout)
+        assert "played" in muster("--context", "then", "workload", "list", "-o", "name").out.split()
+        refused = muster("--context", "then", "workload", "delete", "played", "-y")
+        assert refused.code == 4
+        assert "this is the sandbox then" in refused.err
+        assert "give the command without `--context`" in refused.err
+        (row,) = json.loads(muster("replay", "list", "-o", "json").out)
         assert (row["name"], row["state"], row["from"]) == ("then", "served", "0")
-        taken = call("replay", "--into", "other", "--port", row["url"].rpartition(":")[2])
-        assert (taken.returncode, "cannot listen at 127.0.0.1" in taken.stderr) == (2, True), taken.stderr
-        assert len(json.loads(call("replay", "list", "-o", "json").stdout)) == 1, "nothing was made"
-        gone = call("replay", "rm", "then")
-        assert gone.returncode == 0, gone.stderr
+        taken = muster("replay", "--into", "other", "--port", row["url"].rpartition(":")[2])
+        assert (taken.code, "cannot listen at 127.0.0.1" in taken.err) == (2, True), taken.err
+        assert len(json.loads(muster("replay", "list", "-o", "json").out)) == 1, "nothing was made"
+        gone = muster("replay", "rm", "then")
+        assert gone.code == 0, gone.err
         assert it.wait(30) == 1
         assert "was removed" in it.stderr.read()
     assert list(read_contexts(contexts).contexts) == ["live"]

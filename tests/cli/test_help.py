@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,23 @@ from muster.cli.nouns import NOUNS, root_help
 from tests.support.shapes import WORKLOAD_ID, Reply, ShapeServer, workload_row
 
 HEAVY = ("httpx", "pydantic", "rich", "yaml", "asyncio", "services", "projections", "joserfc", "msgspec")
-LEAVES = reference.leaves(command_line(), "muster")
 
 
-@pytest.mark.parametrize(("path", "found"), LEAVES, ids=[path for path, _ in LEAVES])
-def test_help_says_what_it_does_then_shows_examples_then_options(muster: Any, path: str, found: Any) -> None:
-    text = muster(*path.split()[1:], "--help").out
-    assert text.strip().startswith((found.help or "").strip().split("\n")[0][:40])
-    assert (
-        text.index("Examples:") < text.index("Usage:") < text.index("Options:" if "Options:" in text else "Connection")
-    )
-    for example in examples_of(found.callback).strip().splitlines():
-        assert example.strip() in text
+@cache
+def leaves() -> list[tuple[str, Any]]:
+    """Every command, with the line that asks for it."""
+    return reference.leaves(command_line(), "muster")
+
+
+def test_help_says_what_it_does_then_shows_examples_then_options(muster: Any, subtests: pytest.Subtests) -> None:
+    for path, found in leaves():
+        with subtests.test(path):
+            text = muster(*path.split()[1:], "--help").out
+            assert text.strip().startswith((found.help or "").strip().split("\n")[0][:40])
+            options = "Options:" if "Options:" in text else "Connection"
+            assert text.index("Examples:") < text.index("Usage:") < text.index(options)
+            for example in examples_of(found.callback).strip().splitlines():
+                assert example.strip() in text
 
 
 def test_up_offers_all_that_its_supervisor_takes_and_passes_it_on(muster: Any) -> None:
@@ -65,15 +71,26 @@ def test_the_reference_page_and_the_table_of_completions_are_current() -> None:
     assert reference.REFERENCE_FILE.read_text(encoding="utf-8") == reference.reference_page()
 
 
-def test_a_first_word_brings_its_own_commands_as_the_whole_does() -> None:
+def test_the_first_words_bring_their_own_commands_as_the_whole_does() -> None:
+    for path, command in {path.rpartition(" ")[0]: (path, command) for path, command in leaves()}.values():
+        (alone,) = reference.leaves(command_line(*path.split()[1:], "--quiet"), "muster")
+        assert alone[0] == path
+        assert [one.opts for one in alone[1].params] == [one.opts for one in command.params]
     whole = command_line()
+    for words in (("training", "--help"), ("training", "lsit"), ("training", "standard", "list")):
+        assert command_line(*words).commands["training"].commands.keys() == whole.commands["training"].commands.keys()
     for word, command in whole.commands.items():
         alone = command_line(word)
         assert len(alone.commands) < len(whole.commands)
         assert [path for path, _ in reference.leaves(alone.commands[word], word)] == [
             path for path, _ in reference.leaves(command, word)
         ]
-    assert command_line("no-such-word").commands.keys() == whole.commands.keys()
+    assert command_line("no-such-word").commands == {}
+    for words in (("--context", "a", "-q", "training", "list"), ("--url=http://a", "--debug", "training", "list")):
+        (listed,) = reference.leaves(command_line(*words), "muster")
+        assert listed[0] == "muster training list"
+    for words in ((), ("-h",), ("--no-such-flag", "training"), ("--context",)):
+        assert command_line(*words).commands.keys() == whole.commands.keys()
 
 
 def test_the_help_of_the_whole_lists_every_first_word_with_what_it_says_of_itself(muster: Any) -> None:
@@ -231,13 +248,11 @@ def test_fish_is_told_whether_there_is_anything(api: ShapeServer, words: str, co
     assert ran.returncode == code
 
 
-@pytest.mark.parametrize(("path", "found"), LEAVES, ids=[path for path, _ in LEAVES])
-def test_the_table_knows_every_flag_of_every_command(path: str, found: Any) -> None:
-    words = path.split()[1:]
-    flags = {
-        name for one in reference.options_of(found) for name in (*one.opts, *one.secondary_opts) if name.startswith("-")
-    }
-    assert {name for name, _ in offered(words, "-")} == flags | {"--help"}
+def test_the_table_knows_every_flag_of_every_command() -> None:
+    for path, found in leaves():
+        options = reference.options_of(found)
+        flags = {name for one in options for name in (*one.opts, *one.secondary_opts) if name.startswith("-")}
+        assert {name for name, _ in offered(path.split()[1:], "-")} == flags | {"--help"}, path
 
 
 def test_no_command_takes_a_flag_of_the_connection_for_something_else() -> None:

@@ -1,14 +1,25 @@
 """Schemas of OpenAPI 3.0, made plain: for comparing two of them, and for validating answers."""
 
+import json
 from datetime import datetime
+from functools import cache
 from typing import Any
 from uuid import UUID
 
 from jsonschema import Draft202012Validator, FormatChecker
 
+from services.api.application import OPERATIONS
+from services.api.openapi import document
+
 Schema = dict[str, Any]
 TOLD = {"description", "title", "example"}
 """What says something to people and nothing to programs."""
+
+
+@cache
+def served_document() -> Schema:
+    """The document, as it is served: made when a test asks for it, since each process of a run collects all modules."""
+    return json.loads(json.dumps(document(OPERATIONS)))
 
 
 def resolved(schema: Schema, document: Schema) -> Schema:

@@ -13,13 +13,11 @@ import pytest
 from events.fields.node import tree
 from events.fields.texts import help_of
 from events.workload.fields.creation import TrainingCreation
-from services.api.application import OPERATIONS
-from services.api.openapi import CONTRACT_EXTENSIONS, document
+from services.api.openapi import CONTRACT_EXTENSIONS
 from services.api.unbuilt import UNBUILT_FIELDS
-from tests.contract.schema import Schema, plain, resolved
+from tests.contract.schema import Schema, plain, resolved, served_document
 
 CONTRACT: Schema = json.loads((Path(__file__).parent / "trainings-2.24.contract.json").read_text())
-SERVED: Schema = json.loads(json.dumps(document(OPERATIONS)))
 OURS = frozenset(
     {
         "spec.code",
@@ -38,13 +36,13 @@ ENDPOINTS = [(path, method) for path, methods in CONTRACT["paths"].items() for m
 @pytest.fixture(params=ENDPOINTS, ids=lambda endpoint: f"{endpoint[1]} {endpoint[0]}")
 def operations(request: pytest.FixtureRequest) -> tuple[Schema, Schema]:
     path, method = request.param
-    return CONTRACT["paths"][path][method], SERVED["paths"][path][method]
+    return CONTRACT["paths"][path][method], served_document()["paths"][path][method]
 
 
 def test_the_served_document_is_valid_openapi() -> None:
     from openapi_spec_validator import validate
 
-    validate(SERVED)
+    validate(served_document())
 
 
 def test_operations_have_the_contracts_names(operations: tuple[Schema, Schema]) -> None:
@@ -76,7 +74,7 @@ def test_bodies_of_answers_are_the_contracts(operations: tuple[Schema, Schema]) 
     contract, served = operations
     for status, response in contract["responses"].items():
         wanted = plain(body_of(response, CONTRACT), CONTRACT)
-        answered = plain(body_of(served["responses"][status], SERVED), SERVED)
+        answered = plain(body_of(served["responses"][status], served_document()), served_document())
         spec = wanted.get("properties", {}).pop("spec", None)
         if spec is not None:
             assert_subset("spec", answered["properties"].pop("spec"), spec)
@@ -85,18 +83,21 @@ def test_bodies_of_answers_are_the_contracts(operations: tuple[Schema, Schema]) 
         assert answered == wanted, status
 
 
+PATH = "/api/v1/workloads/trainings"
+
+
+def both() -> tuple[Schema, Schema]:
+    return CONTRACT, served_document()
+
+
 def test_every_supported_field_has_the_contracts_constraints() -> None:
-    path = "/api/v1/workloads/trainings"
-    wanted = plain(body_of(CONTRACT["paths"][path]["post"]["requestBody"], CONTRACT), CONTRACT)
-    served = plain(body_of(SERVED["paths"][path]["post"]["requestBody"], SERVED), SERVED)
+    wanted, served = (plain(body_of(of["paths"][PATH]["post"]["requestBody"], of), of) for of in both())
     assert served["required"] == wanted["required"]
     assert_subset("", served, wanted)
 
 
 def test_every_other_field_of_the_contract_is_named_as_not_built() -> None:
-    path = "/api/v1/workloads/trainings"
-    wanted = plain(body_of(CONTRACT["paths"][path]["post"]["requestBody"], CONTRACT), CONTRACT)
-    served = plain(body_of(SERVED["paths"][path]["post"]["requestBody"], SERVED), SERVED)
+    wanted, served = (plain(body_of(of["paths"][PATH]["post"]["requestBody"], of), of) for of in both())
     missing: dict[str, set[str]] = {}
     collect_missing("", served, wanted, missing)
     assert missing == {path: set(names) for path, names in UNBUILT_FIELDS.items()}

@@ -1,6 +1,7 @@
 """The served OpenAPI document says of every value what it is: a client that is generated from it is typed."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -8,10 +9,7 @@ import pytest
 from events.codec import REGISTRY
 from services.api.application import OPERATIONS
 from services.api.check import check
-from services.api.openapi import document
-from tests.contract.schema import Schema
-
-SERVED: Schema = document(OPERATIONS)
+from tests.contract.schema import Schema, served_document
 
 
 def schemas(where: str, part: Any) -> Iterator[tuple[str, Schema]]:
@@ -28,7 +26,7 @@ def schemas(where: str, part: Any) -> Iterator[tuple[str, Schema]]:
 
 
 def contents() -> Iterator[tuple[str, Schema]]:
-    for path, methods in SERVED["paths"].items():
+    for path, methods in served_document()["paths"].items():
         for method, described in methods.items():
             holders = [
                 *described["responses"].values(),
@@ -39,17 +37,18 @@ def contents() -> Iterator[tuple[str, Schema]]:
                     yield f"{method} {path} {media}", content["schema"]
 
 
-ALL = [
-    *(found for name, schema in SERVED["components"]["schemas"].items() for found in schemas(name, schema)),
-    *(found for where, schema in contents() for found in schemas(where, schema)),
-]
+@cache
+def whole() -> list[tuple[str, Schema]]:
+    """Every schema there is, with where it stands."""
+    named = served_document()["components"]["schemas"].items()
+    return [found for where, schema in (*named, *contents()) for found in schemas(where, schema)]
 
 
 def test_every_schema_says_what_the_value_is() -> None:
     """Nothing is any value but the value of any field, and no object is any object."""
     vague = [
         where
-        for where, schema in ALL
+        for where, schema in whole()
         if not schema.keys() & {"$ref", "allOf", "oneOf", "type"}
         or (schema.get("type") == "object" and not schema.keys() & {"properties", "additionalProperties", "allOf"})
         or schema.get("additionalProperties") is True
@@ -58,8 +57,8 @@ def test_every_schema_says_what_the_value_is() -> None:
 
 
 def test_every_reference_leads_somewhere() -> None:
-    known = {f"#/components/schemas/{name}" for name in SERVED["components"]["schemas"]}
-    assert {schema["$ref"] for _, schema in ALL if "$ref" in schema} <= known
+    known = {f"#/components/schemas/{name}" for name in served_document()["components"]["schemas"]}
+    assert {schema["$ref"] for _, schema in whole() if "$ref" in schema} <= known
 
 
 @pytest.mark.parametrize(
@@ -76,13 +75,13 @@ def test_every_reference_leads_somewhere() -> None:
     ],
 )
 def test_phases_and_codes_are_enumerations_with_a_name(schema: str, field: str, enumeration: str) -> None:
-    described = SERVED["components"]["schemas"][schema]["properties"][field]
+    described = served_document()["components"]["schemas"][schema]["properties"][field]
     assert {"$ref": f"#/components/schemas/{enumeration}"} in (described, *described.get("allOf", ()))
-    assert SERVED["components"]["schemas"][enumeration]["enum"]
+    assert served_document()["components"]["schemas"][enumeration]["enum"]
 
 
 def test_a_workload_is_one_object_with_all_fields_of_its_row_and_of_the_contract() -> None:
-    schema = SERVED["components"]["schemas"]
+    schema = served_document()["components"]["schemas"]
     whole = schema["Workload"]["properties"]
     of_some_kinds = schema["DistributedTraining"]["properties"].keys() | {"kubernetesType"}
     assert whole.keys() == schema["WorkloadRow"]["properties"].keys() | of_some_kinds
@@ -90,7 +89,7 @@ def test_a_workload_is_one_object_with_all_fields_of_its_row_and_of_the_contract
 
 
 def test_every_event_has_a_form_of_its_own_in_the_log() -> None:
-    (union,) = (SERVED["components"]["schemas"]["Commit"]["properties"]["events"]["items"],)
+    (union,) = (served_document()["components"]["schemas"]["Commit"]["properties"]["events"]["items"],)
     assert union["discriminator"]["propertyName"] == "type"
     assert union["discriminator"]["mapping"].keys() == {name for name, _ in REGISTRY}
 
@@ -99,7 +98,7 @@ def test_every_field_of_an_answer_says_what_it_is() -> None:
     """But those that are in a form of an event: what needs no word there has none in the page of events either."""
     silent = [
         f"{name}.{field}"
-        for name, schema in SERVED["components"]["schemas"].items()
+        for name, schema in served_document()["components"]["schemas"].items()
         if not name.endswith(("Data", "Event", "Record", "Fields", "Request"))
         for field, inner in schema.get("properties", {}).items()
         if "description" not in inner

@@ -20,7 +20,7 @@ from tests.support.lives import BEGIN
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def queries(database: str) -> AsyncIterator[Queries]:
     queries = Queries(database).within(None)
     yield queries
@@ -164,11 +164,11 @@ async def test_all_filters_hold_together(queries: Queries) -> None:
     assert await names(queries, *both) == ["alpha"]
 
 
-@pytest.mark.parametrize("field", sorted(FIELDS))
 @pytest.mark.parametrize("descending", [True, False])
-async def test_every_field_sorts(queries: Queries, field: str, descending: bool) -> None:
-    found = await names(queries, sort_by=field, descending=descending)
-    assert sorted(found) == ["alpha", "beta", "gamma_50%"]
+async def test_every_field_sorts(queries: Queries, descending: bool) -> None:
+    for field in sorted(FIELDS):
+        found = await names(queries, sort_by=field, descending=descending)
+        assert sorted(found) == ["alpha", "beta", "gamma_50%"], field
 
 
 @pytest.mark.parametrize(
@@ -189,17 +189,16 @@ async def test_several_fields_sort_one_after_the_other(
     assert await names(queries, sort_by=given, descending=descending) == same_as.split()
 
 
-@pytest.mark.parametrize("field", sorted(FIELDS))
 @pytest.mark.parametrize("op", OPERATORS)
-async def test_every_field_takes_an_operator_or_says_which_it_takes(queries: Queries, field: str, op: str) -> None:
-    kind = FIELDS[field].kind
-    value = {"time": "2026-03-02T09:00:00Z", "integer": "3", "number": "0.5"}.get(kind, "Running")
-    value = next(iter(FIELDS[field].values), value)
-    try:
-        await names(queries, Filter(field=field, op=op, value=value))
-    except InvalidQueryError as error:
-        assert error.rule == "operator", error  # noqa: PT017 (either outcome is right for some fields)
-        assert kind != "text"
+async def test_every_field_takes_an_operator_or_says_which_it_takes(queries: Queries, op: str) -> None:
+    for name, field in FIELDS.items():
+        value = {"time": "2026-03-02T09:00:00Z", "integer": "3", "number": "0.5"}.get(field.kind, "Running")
+        value = next(iter(field.values), value)
+        try:
+            await names(queries, Filter(field=name, op=op, value=value))
+        except InvalidQueryError as error:
+            assert error.rule == "operator", error  # noqa: PT017 (either outcome is right for some fields)
+            assert field.kind != "text", name
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from events.ids import node_key
 from events.node import Node
 from events.workload.state import Workload
 from projections.access import scope_values
-from projections.migrate import prepare
 from projections.queries import Queries, UseNow
 from projections.tables import DERIVED_SCHEMA
 from projections.use_now import COLUMNS, PLACES, By, UseQuery, use_statement
@@ -157,10 +156,9 @@ async def asked(queries: Queries, by: By, **more: Any) -> UseNow:
     return await queries.use_now(UseQuery(projects=None, by=by, **more))
 
 
-async def test_the_sums_are_those_of_the_folds_of_nodes_and_workloads_whatever_happens(postgres_database: str) -> None:
-    await prepare(postgres_database)
+async def test_the_sums_are_those_of_the_folds_of_nodes_and_workloads_whatever_happens(prepared_database: str) -> None:
     lives, told, seen = ManyLives(random.Random(11)), 0, Counter[str]()
-    pool, queries = await open_pool(postgres_database), Queries(postgres_database)
+    pool, queries = await open_pool(prepared_database), Queries(prepared_database)
     writer = Writer(pool, "muster_v1")
     engine = Engine(MemoryEventStore(), writer, await writer.checkpoint())
     try:

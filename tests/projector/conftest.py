@@ -6,7 +6,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from projections.migrate import prepare
 from projections.postgres import Pool
 from projections.queries import Queries
 from services.projector.engine import open_pool
@@ -18,9 +17,8 @@ Run = Callable[[EventStore], AbstractAsyncContextManager[Projector]]
 
 
 @pytest.fixture
-async def database(postgres_database: str) -> str:
-    await prepare(postgres_database)
-    return postgres_database
+def database(prepared_database: str) -> str:
+    return prepared_database
 
 
 @pytest.fixture

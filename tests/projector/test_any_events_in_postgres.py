@@ -21,7 +21,7 @@ from events.workload.state import (
     WorkloadCompleted,
     WorkloadCreated,
 )
-from projections.migrate import create_indexes, create_schema, drop_schema, next_schema_name, prepare
+from projections.migrate import create_indexes, create_schema, drop_schema, next_schema_name
 from projections.postgres import Pool
 from projections.queries import Queries
 from projections.tables import SHAPE, SUMS
@@ -77,10 +77,9 @@ def taken(log: list[Any]) -> list[Commit]:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
 @given(drawn=st.lists(commits(), min_size=6, max_size=16))
-def test_postgres_holds_whatever_can_be_decoded(postgres_database: str, drawn: list[Any]) -> None:
-    asyncio.run(prepare(postgres_database))
+def test_postgres_holds_whatever_can_be_decoded(prepared_database: str, drawn: list[Any]) -> None:
     log = taken(drawn)
-    found = asyncio.run(write(postgres_database, log))
+    found = asyncio.run(write(prepared_database, log))
     if saturates(log):
         # Sums over workloads stop at the largest number, and do not come down from there by what is taken away.
         found = [one for one in found if one.table not in SUMS]
@@ -145,13 +144,12 @@ def absurd() -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("case", absurd())
-async def test_an_absurd_commit_is_held_like_any_other(postgres_database: str, case: str) -> None:
-    await prepare(postgres_database)
+async def test_an_absurd_commit_is_held_like_any_other(prepared_database: str, case: str) -> None:
     log = taken([(name, key, (event,), None, NOW) for name, key, event in absurd()[case]])
     assert len(log) == len(absurd()[case])
     assert all(commit.events for commit in log)
     for at_once in (1, len(log)):
-        assert await write(postgres_database, log, at_once=at_once) == []
+        assert await write(prepared_database, log, at_once=at_once) == []
 
 
 @pytest.mark.parametrize(

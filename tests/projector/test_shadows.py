@@ -13,7 +13,6 @@ import pytest
 
 from development.servers import NatsServer
 from events.commit import Commit
-from projections.migrate import prepare
 from projections.past_views import AS_OF, past_schema
 from projections.postgres import Pool
 from projections.queries import Queries
@@ -254,24 +253,23 @@ async def test_a_second_one_is_refused_and_says_what_the_first_does(database: st
 
 
 async def test_a_death_leaves_the_old_tables_or_the_new_ones_whole(
-    fresh_log: NatsServer, postgres_database: str, chance: random.Random
+    fresh_log: NatsServer, prepared_database: str, chance: random.Random
 ) -> None:
     """Given a rebuild that is killed at one of its points (tests/faults goes through all): the next one cleans up."""
-    await prepare(postgres_database)
     commits = some_log(chance.randint(0, 2**32), 40)
     point = chance.choice(DEATHS)
     print(f"dies at {point}")
     nc = await connect(fresh_log.settings("operator"), "operator")
-    queries, store = Queries(postgres_database).within(None), JetStreamEventStore(nc)
+    queries, store = Queries(prepared_database).within(None), JetStreamEventStore(nc)
     try:
         async with a_log(fresh_log) as log:
             await log.append(commits)
-        await rebuild(store, postgres_database, quiet)
-        assert await command(fresh_log, postgres_database, "rebuild", failpoint=point) == -signal.SIGKILL
+        await rebuild(store, prepared_database, quiet)
+        assert await command(fresh_log, prepared_database, "rebuild", failpoint=point) == -signal.SIGKILL
         states = [one.state for one in (await queries.status()).schemas]
         assert states == (["replaced", "current"] if point == "rebuild_swapped" else ["current", "leftover"])
-        assert await verify(store, postgres_database, quiet) == []
-        await rebuild(store, postgres_database, quiet)
+        assert await verify(store, prepared_database, quiet) == []
+        await rebuild(store, prepared_database, quiet)
         assert [one.state for one in (await queries.status()).schemas] == ["replaced", "current"]
         assert (await queries.count(everything())).seq == len(commits)
     finally:

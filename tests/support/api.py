@@ -12,6 +12,7 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from development.limits import UNLIMITED
 from development.ports import free_port
 from development.recording import NO_TLS
 from development.servers import EVERYTHING, NatsServer, PostgresServer
+from development.stack import until
 from development.streams import recreate_streams
 from events.aggregate import NODE, TENANT, draft
 from events.codec import encode_commit
@@ -33,7 +35,6 @@ from events.ids import TENANT_KEY, node_key
 from events.node import NodeFacts, ReportNode
 from events.tenant import GrantTenantRole
 from muster.embedded.certificates import authority_in, server_certificate
-from projections.migrate import prepare
 from services.runtime.credentials.keys import new_ring, write_public, write_ring
 from services.runtime.identity.local_keys import load_or_create_key, sign_token, write_jwks
 from services.runtime.log.jetstream import JetStreamEventStore
@@ -41,9 +42,10 @@ from services.runtime.log.store import Committed
 from services.runtime.nats.connection import connect
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
+from tests.support.databases import create_prepared
 from tests.support.poison import put
 
-START_SECONDS = 30
+START_SECONDS = 90
 
 
 @dataclass
@@ -74,6 +76,11 @@ class Served:
         options["verify"] = NO_TLS if self.ca_file is None else ssl.create_default_context(cafile=self.ca_file)
         options = {"timeout": 20, **options}
         return httpx.Client(base_url=self.url, headers=headers, trust_env=False, **options)
+
+    def page(self, path: str) -> httpx.Response:
+        """One that is made at the first request. Where this machine has much else to do, the first is answered 503."""
+        with self.client(None) as client:
+            return until(lambda: ((answer := client.get(path)).status_code == HTTPStatus.OK and answer) or None, 60)
 
     @property
     def project(self) -> str:
@@ -222,10 +229,7 @@ class _Running:
 
 
 async def _prepare(nats_server: NatsServer, postgres: PostgresServer, database: str, log: Sequence[Commit]) -> None:
-    connection = await asyncpg.connect(postgres.url())
-    await connection.execute(f'CREATE DATABASE "{database}"')
-    await connection.close()
-    await prepare(postgres.url(database))
+    await create_prepared(postgres, database)
     await recreate_streams(nats_server.settings(EVERYTHING))
     nc = await connect(nats_server.settings(EVERYTHING), EVERYTHING)
     try:

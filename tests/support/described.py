@@ -3,12 +3,15 @@ always what the document says (log.md section 6.8).
 """
 
 import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any, Final
 
 import schemathesis
 from hypothesis import HealthCheck, Phase, assume, settings
 from schemathesis.checks import CHECKS
 from schemathesis.config import SchemathesisConfig
+from schemathesis.generation.hypothesis.builder import HypothesisTestConfig, HypothesisTestMode, create_test
 from schemathesis.schemas import BaseSchema
 
 from services.api.application import OPERATIONS
@@ -31,17 +34,38 @@ WITHOUT_END: Final = "stream_events"
 """Has tests of its own."""
 
 
-def described(*, edges: bool, one_in: int = 1) -> BaseSchema:
+OPERATION_IDS: Final = tuple(one.id for one in OPERATIONS if one.id != WITHOUT_END)
+
+
+def described(of: Sequence[str] = OPERATION_IDS, *, edges: bool, one_in: int = 1) -> BaseSchema:
     """The document.
 
     Args:
+        of: with these operations.
         edges: also ask systematically for what lies at and beyond the edge of every field, some hundred requests for
             each operation. Making these takes a second for each.
         one_in: of how many operations there is one, in a short form.
     """
     config = SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": edges}}})
-    whole = schemathesis.openapi.from_dict(_with_null(json.loads(json.dumps(document(OPERATIONS)))), config=config)
-    return whole.include(operation_id=some_of([one.id for one in OPERATIONS if one.id != WITHOUT_END], one_in))
+    whole = schemathesis.openapi.from_dict(_document(), config=config)
+    return whole.include(operation_id=some_of(of, one_in))
+
+
+def made_for(of: Sequence[str], asked: Callable[[Any], None]) -> Iterator[tuple[str, Callable[[], None]]]:
+    """For each of these operations the test that `parametrize` makes, when it is its turn: to make those of all takes
+    seconds, and each process of a run would do so when it collects tests.
+    """
+    schema = described(of, edges=False)
+    modes = [HypothesisTestMode.EXAMPLES, HypothesisTestMode.FUZZING]
+    config = HypothesisTestConfig(project=schema.config, modes=modes)
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        yield operation.label, create_test(operation=operation, test_func=asked, config=config)
+
+
+@cache
+def _document() -> Any:
+    return _with_null(json.loads(json.dumps(document(OPERATIONS))))
 
 
 def drawn(examples: int) -> settings:

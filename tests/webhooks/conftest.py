@@ -11,8 +11,8 @@ from tests.support.webhooks import Receiver, Scene, receiving, reply, scene_on
 
 
 @pytest.fixture
-async def scene(fresh_log: NatsServer, postgres_database: str, tmp_path: Path) -> AsyncGenerator[Scene]:
-    async with given_on(fresh_log) as given, scene_on(given, postgres_database, tmp_path) as scene:
+async def scene(fresh_log: NatsServer, prepared_database: str, tmp_path: Path) -> AsyncGenerator[Scene]:
+    async with given_on(fresh_log) as given, scene_on(given, prepared_database, tmp_path) as scene:
         yield scene
 
 

@@ -9,7 +9,6 @@ import asyncpg
 import pytest
 
 from events.webhooks import Webhook
-from projections.migrate import prepare
 from projections.postgres import create_pool
 from services.runtime.identity.directory import KnownWebhook
 from services.runtime.webhooks import protocol
@@ -99,10 +98,9 @@ SECONDS = 2.0
 
 
 @pytest.fixture
-async def deliveries(postgres_database: str) -> AsyncGenerator[Table]:
-    await prepare(postgres_database)
+async def deliveries(prepared_database: str) -> AsyncGenerator[Table]:
     pool = await create_pool(
-        postgres_database,
+        prepared_database,
         min_size=1,
         max_size=2,
         timeout_seconds=5,
@@ -134,19 +132,19 @@ async def claimed(deliveries: Table, *webhooks: str) -> set[tuple[str, str]]:
 
 
 async def test_a_long_row_of_events_about_one_workload_is_claimed_one_after_the_other(
-    deliveries: Table, postgres_database: str
+    deliveries: Table, prepared_database: str
 ) -> None:
-    await add_waiting(postgres_database, webhooks=6, events=10_000)
+    await add_waiting(prepared_database, webhooks=6, events=10_000)
     names = [f"w{number}" for number in range(1, 7)]
     assert await claimed(deliveries, *names) == {(name, "e1") for name in names}
     assert await claimed(deliveries, *names) == set()
 
 
 async def test_redelivering_what_is_old_holds_up_nothing_that_is_new(
-    deliveries: Table, postgres_database: str, monkeypatch: pytest.MonkeyPatch
+    deliveries: Table, prepared_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table, "LOOKED_AT", 10)
-    await add_waiting(postgres_database, webhooks=1, events=50)
+    await add_waiting(prepared_database, webhooks=1, events=50)
     (first,) = await deliveries.claim([("w1", 1, "p", 1)], 1)
     tried = protocol.Try(at=datetime.now(UTC), status=410)
     assert await deliveries.finish(first, tried, "parked", None, free=True)
@@ -157,10 +155,10 @@ async def test_redelivering_what_is_old_holds_up_nothing_that_is_new(
 
 
 async def test_a_backlog_is_parked_and_delivered_again_in_bounded_steps(
-    deliveries: Table, postgres_database: str, monkeypatch: pytest.MonkeyPatch
+    deliveries: Table, prepared_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table, "AT_ONCE", 20)
-    await add_waiting(postgres_database, webhooks=1, events=50)
+    await add_waiting(prepared_database, webhooks=1, events=50)
     assert [await deliveries.park(["w1"], 50) for _ in range(4)] == [20, 20, 10, 0]
     assert await deliveries.again("w1", None) == 50
     assert len(await deliveries.deliveries("w1", "waiting", None, 100)) == 50

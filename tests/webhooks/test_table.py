@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from projections.migrate import prepare
 from projections.postgres import create_pool
 from services.runtime.webhooks.protocol import Try
 from services.webhooks import table as tables
@@ -18,10 +17,9 @@ TAKEN = Try(at=datetime.now(UTC), status=204, error="", excerpt="", seconds=0.1)
 
 
 @pytest.fixture
-async def table(postgres_database: str) -> AsyncGenerator[Table]:
-    await prepare(postgres_database)
+async def table(prepared_database: str) -> AsyncGenerator[Table]:
     pool = await create_pool(
-        postgres_database, min_size=0, max_size=2, timeout_seconds=5, command_timeout_seconds=5, server_settings={}
+        prepared_database, min_size=0, max_size=2, timeout_seconds=5, command_timeout_seconds=5, server_settings={}
     )
     table = Table(pool)
     await table.begin("0", 0)
