@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
@@ -144,6 +145,8 @@ class Planning:
         self.held_queues: dict[int, str] = {}
         """By index of the queue: the first of its workloads for which a place is kept."""
         self.evictions: list[Eviction] = []
+        self.look_again: datetime | None = None
+        """As of Plan."""
         self.updates: list[StatusUpdate] = []
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""
@@ -209,6 +212,7 @@ class Planning:
                 for i, waiting in self.blocked.items()
                 if i not in self.held_queues and i not in self.put_off
             },
+            look_again=self.look_again,
             put_off=frozenset(self.snapshot.queues[i].pod_class for i in self.put_off),
             more=self.cut_short or len(self.updates) > max_updates,
         )

@@ -5,7 +5,7 @@ costs what the classes cost, not what the pods cost.
 """
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple, override
 
 import numpy as np
@@ -124,6 +124,8 @@ class Pending:
     """Whether no pod of the workload holds a node: only then does the log say why it waits."""
     reported: str
     """The reason that the log gives, empty where it gives none."""
+    gave_way_to: tuple[str, ...] = ()
+    """Ids of workloads that got its place: it takes no place from them."""
     beside: str = ""
     """Key of a node that holds a pod of the workload, where those stay together; empty: none does, or they need not."""
 
@@ -213,6 +215,8 @@ class ProjectView:
     """Its own, then those of its department."""
     weights: Weights = field(default_factory=Weights)
     department_weights: Weights = field(default_factory=Weights)
+    minimum_runtime: timedelta = timedelta(0)
+    """How long pods of its workloads run before their place may be taken."""
 
 
 class Cordon(NamedTuple):
@@ -302,6 +306,8 @@ class Snapshot:
     leaving: tuple[Leaving, ...] = ()
     running: dict[str, tuple[Workload, ...]] = field(default_factory=dict[str, tuple[Workload, ...]])
     """By project id: preemptible workloads that hold nodes."""
+    placed_again: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    """By id of a workload that gave up a place before: when it got the last one."""
     promised: frozenset[str] = frozenset()
     """Ids of workloads for which others were told to end, until their places are given."""
     mix: tuple[Weighed, ...] = ()
@@ -359,6 +365,8 @@ class Plan:
     """What no room was found for, and why: stays so until something is freed."""
     put_off: frozenset[PodClass] = frozenset()
     """What was not tried, because others of its project had been tried in vain at some length."""
+    look_again: datetime | None = None
+    """When a place may be taken that was looked at in vain, because whoever has it has not run for long enough."""
     more: bool = False
     """Whether the plan stopped at a limit, and there is more to place or to report."""
 

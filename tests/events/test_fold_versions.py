@@ -13,16 +13,16 @@ from events.aggregate import AGGREGATES
 KNOWN: Final = {
     "asset": (2, "a91177d7087e"),
     "cluster": (6, "4984561f6874"),
-    "department": (2, "d8b4d8f15684"),
+    "department": (2, "e04932da791c"),
     "hours": (1, "3e43f81ae15d"),
     "log": (1, "a5444f9f85d0"),
     "node": (5, "ac25318640a9"),
     "policy": (3, "e50a43252122"),
     "prices": (1, "8fcf2c5d2bd8"),
-    "project": (10, "0b1977d460a1"),
+    "project": (10, "114e7974764c"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (14, "8dc77ea50c50"),
+    "workload": (15, "4bec9ea28285"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 
