@@ -395,6 +395,7 @@ class SchedulingState(LogFold):
                 queued=state.queued,
                 idle=idle,
                 reported="" if state.reason == WaitingReason.BACKOFF else state.reason,
+                since=state.created_at.timestamp() if state.created_at else now.timestamp(),
                 gave_way_to=state.gave_way_to,
                 # All of them stand where the first stands.
                 beside=_a_node(state) if pod_class.together is not None else "",

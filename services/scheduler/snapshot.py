@@ -20,6 +20,7 @@ from events.workload.state import EvictionReason, Workload
 from services.scheduler.mix import Weighed
 from services.scheduler.node_labels import NodeLabels
 
+INFINITE: Final = float("inf")
 DEFAULT_WEIGHT: Final = 1.0
 """Of a project or department for which nobody set one."""
 EXPRESSIONS_PER_POD: Final = 20
@@ -124,6 +125,8 @@ class Pending:
     """Whether no pod of the workload holds a node: only then does the log say why it waits."""
     reported: str
     """The reason that the log gives, empty where it gives none."""
+    since: float = INFINITE
+    """When it was created, in seconds since 1970."""
     gave_way_to: tuple[str, ...] = ()
     """Ids of workloads that got its place: it takes no place from them."""
     beside: str = ""

@@ -228,7 +228,7 @@ def test_a_place_is_not_kept_for_ever_where_a_pod_does_not_end() -> None:
     world.submit("wide", gpu_devices_request=2)
     small = world.submit("small", gpu_devices_request=1)
     world.settle()
-    world.now += timedelta(hours=2)
+    world.now += timedelta(minutes=7)
     world.settle()
     assert set(world.places(small)) == {0}
 

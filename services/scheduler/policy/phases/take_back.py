@@ -15,6 +15,8 @@ from events.workload.state import EvictionReason
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning
 from services.scheduler.policy.phases import explain, place, quota
+from services.scheduler.policy.pools import pools_of
+from services.scheduler.policy.reserve import let_go
 from services.scheduler.policy.victims import Choice, Cost, Needed, Right, Victim, Victims, choose
 from services.scheduler.room import Room
 from services.scheduler.snapshot import Eviction, OrderKey, Pending, PodClass
@@ -45,7 +47,11 @@ def run(planning: Planning) -> None:
         if pod_class.cluster_id not in victims:
             planning.soon()
             victims[pod_class.cluster_id] = Victims(planning, pod_class.cluster_id)
+        kept = let_go(planning, i)
         _take_back(planning, i, victims[pod_class.cluster_id])
+        if kept and i in planning.short:
+            for each in kept:
+                planning.take(each.row, each.request, each.devices)
         if sum(len(each.pods) for each in planning.evictions) >= MOST_EVICTED:
             planning.cut_short = True
             return
@@ -79,7 +85,7 @@ def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int])
     right = Right(planning, pod_class, entry.rank)
     return not any(
         len(candidates.gpu_milli) and any(right.claims(pool, int(candidates.gpu_milli.min())))
-        for pool, candidates in place.pools_of(planning, pod_class)
+        for pool, candidates in pools_of(planning, pod_class)
     )
 
 
@@ -131,7 +137,7 @@ def _get(planning: Planning, i: int, entry: Pending, searches: Sequence["Search"
         victims.gone = gone
         return False
     if any(got):
-        planning.held.setdefault(entry.key, explain.held())
+        planning.held[entry.key] = explain.held()
         planning.held_queues.setdefault(i, entry.key)
     return got == needed
 
@@ -145,7 +151,7 @@ class Search:
         self._right = Right(planning, pod_class, entry.rank, self.spared)
         self.entry = entry
         """For which the places are."""
-        self._pools = place.pools_of(planning, pod_class, later=True)
+        self._pools = pools_of(planning, pod_class, later=True)
         self._heaps: list[list[tuple[Cost, int]]] | None = None
         """By pool: (cost, index among the candidates), the least first. Costs may have risen since, and do not fall but
         for the nodes that changed.
@@ -153,7 +159,7 @@ class Search:
         self._seen = 0
 
     def turn_to(self, entry: Pending) -> None:
-        """The next in the queue, of no higher priority: it may take no more than the one before, and spares the same."""
+        """The next in the queue, of no higher priority: it takes no more than the one before, and spares the same."""
         self.entry, self._right = entry, self._right._replace(rank=entry.rank)
 
     def get(self, most: int) -> int:
