@@ -110,6 +110,8 @@ class ProjectCreated(_Event, frozen=True, kw_only=True):
     """Limit on all workloads, in thousandths of a GPU. None: no limit."""
     pool_quotas: tuple[PoolQuota, ...] = ()
     """Bounds in single node pools, beside those."""
+    minimum_runtime_seconds: int | None = None
+    """So long one of its workloads runs before its place may be taken for another one. None: as its department says."""
     over_quota_weight: float | None = None
     """Weight by which it shares what is left of node pools beyond the quotas. None: 1."""
     department_id: str = DEFAULT_DEPARTMENT_ID
@@ -134,6 +136,8 @@ class ProjectChanged(_Event, frozen=True, kw_only=True):
     gpu_limit_milli: int | None = None
     """As in ProjectCreated."""
     pool_quotas: tuple[PoolQuota, ...] = ()
+    """As in ProjectCreated."""
+    minimum_runtime_seconds: int | None = None
     """As in ProjectCreated."""
     over_quota_weight: float | None = None
     """As in ProjectCreated."""
@@ -202,6 +206,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_types: tuple[str, ...] = ()
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
+    minimum_runtime_seconds: int | None = None
     over_quota_weight: float | None = None
     department_id: str = DEFAULT_DEPARTMENT_ID
     department_name: str = DEFAULT_DEPARTMENT
@@ -238,6 +243,7 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 node_types=event.node_types,
                 gpu_limit_milli=event.gpu_limit_milli,
                 pool_quotas=event.pool_quotas,
+                minimum_runtime_seconds=event.minimum_runtime_seconds,
                 over_quota_weight=event.over_quota_weight,
                 department_id=event.department_id,
                 department_name=event.department_name,
@@ -252,6 +258,7 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 node_types=event.node_types,
                 gpu_limit_milli=event.gpu_limit_milli,
                 pool_quotas=event.pool_quotas,
+                minimum_runtime_seconds=event.minimum_runtime_seconds,
                 over_quota_weight=event.over_quota_weight,
             )
         case ProjectMoved():
@@ -323,6 +330,7 @@ class CreateProject(_Command, frozen=True, kw_only=True):
     node_types: tuple[str, ...] = ()
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
+    minimum_runtime_seconds: int | None = None
     over_quota_weight: float | None = None
     department_id: str = DEFAULT_DEPARTMENT_ID
     department_name: str = DEFAULT_DEPARTMENT
@@ -343,6 +351,7 @@ class ChangeProject(_Command, frozen=True, kw_only=True):
     node_types: tuple[str, ...] = ()
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
+    minimum_runtime_seconds: int | None = None
     over_quota_weight: float | None = None
     department_id: str | None = None
     """Of the department to move into; None: it stays where it is."""
@@ -469,6 +478,7 @@ def _change(command: ChangeProject, state: Project) -> tuple[ProjectEvent, ...]:
         node_types=command.node_types,
         gpu_limit_milli=command.gpu_limit_milli,
         pool_quotas=command.pool_quotas,
+        minimum_runtime_seconds=command.minimum_runtime_seconds,
         over_quota_weight=command.over_quota_weight,
     )
     events: list[ProjectEvent] = [] if evolve(state, changed) == state else [changed]
@@ -492,6 +502,7 @@ def _create(command: CreateProject, state: Project, context: Context) -> Decisio
             node_types=command.node_types,
             gpu_limit_milli=command.gpu_limit_milli,
             pool_quotas=command.pool_quotas,
+            minimum_runtime_seconds=command.minimum_runtime_seconds,
             over_quota_weight=command.over_quota_weight,
             department_id=command.department_id,
             department_name=command.department_name,

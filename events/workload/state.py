@@ -313,6 +313,8 @@ def countable(event: WorkloadEvent) -> bool:
 LONGEST_RETRY_WAIT: Final = timedelta(seconds=300)
 """Failed runs wait 1, 2, 4… s, at most this (architecture.md section 5)."""
 
+MOST_GAVE_WAY_TO: Final = 50
+"""That are remembered: some 2 kB of a workload that others keep from running."""
 MOST_PODS: Final = 10_000
 """Of one set at a time: all that the API takes, and further ones wait."""
 
@@ -364,6 +366,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deleted_at: datetime | None = None
     sessions: tuple[Session, ...] = ()
     """Ways into its pods that are open."""
+    gave_way_to: tuple[str, ...] = ()
+    """Ids of the workloads that got its place, the last ones: it never takes it back from them."""
 
     @property
     def exists(self) -> bool:
@@ -809,6 +813,8 @@ def _evict(edit: Edit, event: PodsEvicted) -> None:
             if (waiting := edit.pods.waiting.get(id_)) is not None:
                 edit.pods.put(id_, replace(waiting, attempt=event.attempt, try_=0))
         edit.state = replace(edit.state, attempt=event.attempt)
+    others = tuple(id_ for id_ in edit.state.gave_way_to if id_ != event.beneficiary)
+    edit.state = replace(edit.state, gave_way_to=(*others, event.beneficiary)[-MOST_GAVE_WAY_TO:])
     _derive(edit)
     if edit.state.phase is Phase.PENDING:
         _say(edit, Phase.PENDING, reason=event.reason, message=event.message)

@@ -13,7 +13,14 @@ from muster.cli.command import Session, command, group
 from muster.cli.complete import department_names, node_pools
 from muster.cli.exits import Problem, usage
 from muster.cli.names import every, find_department, find_project
-from muster.cli.options import IdempotencyOption, ProjectArgument, YesOption, confirm, switch_option
+from muster.cli.options import (
+    IdempotencyOption,
+    ProjectArgument,
+    YesOption,
+    confirm,
+    duration_option,
+    switch_option,
+)
 from muster.cli.output import Column, plain_text
 from muster.cli.values import Row, ValueProblem, format_number, number_of, parse_number, row_of, rows_of, text_of
 
@@ -31,6 +38,7 @@ _SETTINGS: Final = (
     "gpuQuota",
     "gpuLimit",
     "overQuotaWeight",
+    "minimumRuntimeSeconds",
     "nodePoolQuotas",
     "nodePools",
     "podSecurity",
@@ -108,6 +116,14 @@ WeightOption = Annotated[
         "--over-quota-weight",
         metavar="N|none",
         help="Weight by which it shares what is left of node pools beyond the quotas. 0: no share; none: 1.",
+    ),
+]
+RuntimeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--minimum-runtime",
+        metavar="TIME|none",
+        help="How long a workload runs before its place may be taken for another, such as 10m.",
     ),
 ]
 PoolQuotaOption = Annotated[
@@ -219,6 +235,7 @@ def _describe(session: Session, row: Row) -> None:
             ("GPU quota", _quota(row)),
             ("GPU limit", bound_of(row, "gpuLimit")),
             ("Over-quota weight", weight_of(row)),
+            ("Minimum runtime", told_runtime(row) or "as its department says"),
             ("By node pool", pool_quotas_of(row)),
             ("Node pools", plain_text(row.get("nodePools")) or "all"),
             ("Node types", plain_text(row.get("nodeTypes")) or "any"),
@@ -250,6 +267,7 @@ def _add_lives(app: typer.Typer) -> None:
         gpu_quota: QuotaOption = None,
         gpu_limit: LimitOption = None,
         over_quota_weight: WeightOption = None,
+        minimum_runtime: RuntimeOption = None,
         pool_quota: PoolQuotaOption = None,
         node_pools: PoolsOption = None,
         pod_security: SecurityOption = None,
@@ -261,6 +279,7 @@ def _add_lives(app: typer.Typer) -> None:
         """Create a project."""
         settings = (
             bounds_of(gpu_quota, gpu_limit, pool_quota, weight=over_quota_weight)
+            | runtime_of(minimum_runtime)
             | _settings(pod_security, privileged)
             | lists_of(node_pools, node_types)
         )
@@ -308,6 +327,7 @@ def _add_set(app: typer.Typer) -> None:
         gpu_quota: QuotaOption = None,
         gpu_limit: LimitOption = None,
         over_quota_weight: WeightOption = None,
+        minimum_runtime: RuntimeOption = None,
         pool_quota: PoolQuotaOption = None,
         node_pools: PoolsOption = None,
         pod_security: SecurityOption = None,
@@ -320,6 +340,7 @@ def _add_set(app: typer.Typer) -> None:
         row = find_project(session.api, project)
         changes = (
             bounds_of(gpu_quota, gpu_limit, pool_quota, weight=over_quota_weight)
+            | runtime_of(minimum_runtime)
             | _settings(pod_security, privileged)
             | lists_of(node_pools, node_types)
         )
@@ -378,6 +399,19 @@ def bounds_of(
     if pool_quotas is not None:
         bounds["nodePoolQuotas"] = [_pool_quota(given) for given in pool_quotas if given]
     return bounds
+
+
+def runtime_of(given: str | None) -> Row:
+    """The minimum runtime that was given. Raises Problem (usage)."""
+    if given is None:
+        return {}
+    seconds = None if given.lower() == "none" else duration_option("--minimum-runtime", given)
+    return {"minimumRuntimeSeconds": seconds}
+
+
+def told_runtime(row: Row) -> str:
+    """Empty where there is none."""
+    return "" if row.get("minimumRuntimeSeconds") is None else f"{number_of(row, 'minimumRuntimeSeconds'):g}s"
 
 
 def _pool_quota(given: str) -> Row:

@@ -14,6 +14,9 @@ from services.api.rules import listed_pools
 MAX_GPU_QUOTA: Final = 10_000_000
 """Devices: more than there are, and in thousandths still far inside 64 bits."""
 GpuQuota = Annotated[float, Limits(least=0, most=MAX_GPU_QUOTA)]
+MAX_MINIMUM_RUNTIME: Final = 7 * 24 * 3600
+"""Seconds: whoever is to run for longer undisturbed is not preemptible."""
+MinimumRuntime = Annotated[int, Limits(least=0, most=MAX_MINIMUM_RUNTIME)]
 MAX_WEIGHT: Final = 1_000
 """More than that times another weight, nobody tells apart."""
 Weight = Annotated[float, Limits(least=0, most=MAX_WEIGHT)]

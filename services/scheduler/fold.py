@@ -28,7 +28,7 @@ from events.project import Project
 from events.quotas import PoolQuota
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
-from events.workload.pod import LIVE_POD_PHASES, Pod, PodRef, pod_id
+from events.workload.pod import LIVE_POD_PHASES, Pod, PodRef, PodsBound, pod_id
 from events.workload.pods import changed
 from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import (
@@ -75,6 +75,9 @@ REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
 
 
+type _Beside = tuple[bytes, dict[str, str], dict[str, datetime]]
+
+
 @dataclass(slots=True)
 class _Indexed:
     """What one workload put into the indexes, to be taken out again."""
@@ -111,6 +114,8 @@ class SchedulingState(LogFold):
         """By id of a reservation whose pod was told to end: node key, and until when that is counted on."""
         self._promised: dict[str, str] = {}
         """By id of a reservation: for which workload its pod was told to end."""
+        self._placed_again: dict[str, datetime] = {}
+        """By workload key, of those that gave up a place before: when it got the last one."""
         self._running: dict[str, dict[str, Workload]] = {}
         """By project id and workload key: preemptible workloads that hold nodes."""
         self._running_frozen: dict[str, tuple[Workload, ...]] = {}
@@ -131,6 +136,8 @@ class SchedulingState(LogFold):
         self._dirty_workloads: set[str] = set()
         self._dirty_nodes: set[str] = set()
         self._settled_at: datetime | None = None
+        self._look_again: datetime | None = None
+        """When somebody has run for long enough to give up a place for which others wait."""
 
     # -- following ---------------------------------------------------------------------------------------------------
 
@@ -142,6 +149,8 @@ class SchedulingState(LogFold):
                 for event in commit.events:
                     if isinstance(event, PodsEvicted):
                         self._promise(after.state.workload_id, event)
+                    if isinstance(event, PodsBound) and after.state.gave_way_to:
+                        self._placed_again[commit.key] = commit.record.occurred_at
                 if before.state.workload_id != after.state.workload_id:
                     self._came(after.state, commit.record.occurred_at)
             case "node":
@@ -179,18 +188,18 @@ class SchedulingState(LogFold):
         """
         super().restore(seq, chains)
         try:
-            mix, self._promised = msgspec.msgpack.decode(beside, type=tuple[bytes, dict[str, str]])
+            mix, self._promised, self._placed_again = msgspec.msgpack.decode(beside, type=_Beside)
         except msgspec.MsgspecError:
-            mix, self._promised = b"", {}
+            mix, self._promised, self._placed_again = b"", {}, {}
         self.mix = Mix.restored(mix)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes.update(self.nodes)
 
     def beside(self) -> bytes:
-        """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, and for
-        whom others were told to end.
+        """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
+        others were told to end, and when those got another place.
         """
-        return msgspec.msgpack.encode((self.mix.stored(), self._promised))
+        return msgspec.msgpack.encode((self.mix.stored(), self._promised, self._placed_again))
 
     @property
     def incarnation(self) -> int:
@@ -205,6 +214,9 @@ class SchedulingState(LogFold):
         if self._settled_at is not None and now < self._settled_at:
             self._clock_was_set_back()
         self._settled_at = now
+        if self._look_again is not None and self._look_again <= now:
+            self._look_again = None
+            self.freed += 1
         while self._due and self._due[0][0] <= now:
             _, key = heapq.heappop(self._due)
             if key:
@@ -306,6 +318,8 @@ class SchedulingState(LogFold):
         if self._emptied:
             self._dirty_emptied.update(self._held.get(key, {}).values())
         self._count_running(key, before, state)
+        if not state.pods.live:
+            self._placed_again.pop(key, None)
         over = not state.pods.live and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
             self._take_out(key)
@@ -403,6 +417,8 @@ class SchedulingState(LogFold):
                 queued=state.queued,
                 idle=idle,
                 reported="" if state.reason == WaitingReason.BACKOFF else state.reason,
+                since=state.created_at.timestamp() if state.created_at else now.timestamp(),
+                gave_way_to=state.gave_way_to,
                 # All of them stand where the first stands.
                 beside=_a_node(state) if pod_class.together is not None else "",
             )
@@ -450,6 +466,7 @@ class SchedulingState(LogFold):
             must_leave=tuple(
                 (self.workloads[key].state, tuple(of_workload)) for key, of_workload in sorted(must_leave.items())
             ),
+            placed_again={self.workloads[key].state.workload_id: at for key, at in self._placed_again.items()},
             promised=frozenset(self._promised.values()),
         )
 
@@ -561,6 +578,12 @@ class SchedulingState(LogFold):
 
     def note(self, snapshot: Snapshot, plan: Plan) -> None:
         """Remember what the plan found out, so that the next one need not look again until something is freed."""
+        if plan.look_again is not None:
+            # Not for each pod apart, where many have begun one after the other.
+            at = max(plan.look_again, snapshot.now + REPORT_AGAIN_AFTER)
+            if self._look_again is None or at < self._look_again:
+                self._look_again = at
+                heapq.heappush(self._due, (at, ""))
         for seen in snapshot.queues:
             queue = self._queues.get(seen.pod_class)
             blocked, held = plan.blocked.get(seen.pod_class), plan.held.get(seen.pod_class)
@@ -626,6 +649,7 @@ class SchedulingState(LogFold):
             ),
             weights=_weights(chain.state),
             department_weights=_weights(department),
+            minimum_runtime=timedelta(seconds=_minimum_runtime(chain.state, department)),
         )
 
     def _department(self, department_id: str) -> Department | None:
@@ -665,6 +689,12 @@ def _weights(of: Project | Department | None) -> Weights:
     return (
         Weights(pools=pools) if of.over_quota_weight is None else Weights(everywhere=of.over_quota_weight, pools=pools)
     )
+
+
+def _minimum_runtime(project: Project, department: Department | None) -> int:
+    if project.minimum_runtime_seconds is not None:
+        return project.minimum_runtime_seconds
+    return 0 if department is None else department.minimum_runtime_seconds or 0
 
 
 def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:

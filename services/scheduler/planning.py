@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from events.node import Reservation, reservation_id
 from events.workload.pod import DeviceShare, Placement, PodRef
@@ -27,6 +28,9 @@ from services.scheduler.snapshot import (
     Together,
     Waiting,
 )
+
+if TYPE_CHECKING:
+    from services.scheduler.policy.reserve import Kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +145,15 @@ class Planning:
         self.held: dict[str, Waiting] = {}
         """By key of a workload: why it waits, of those for which a place is kept."""
         self.held_pods = 0
+        self.reserved: dict[int, list[Kept]] = {}
+        """By index of the queue: what is kept for a gang that has waited for long, of what is free."""
+        self.reserved_pools: set[int] = set()
+        """Numbers of the pools where that is: in each for one gang."""
         self.held_queues: dict[int, str] = {}
         """By index of the queue: the first of its workloads for which a place is kept."""
         self.evictions: list[Eviction] = []
+        self.look_again: datetime | None = None
+        """As of Plan."""
         self.updates: list[StatusUpdate] = []
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""
@@ -209,6 +219,7 @@ class Planning:
                 for i, waiting in self.blocked.items()
                 if i not in self.held_queues and i not in self.put_off
             },
+            look_again=self.look_again,
             put_off=frozenset(self.snapshot.queues[i].pod_class for i in self.put_off),
             more=self.cut_short or len(self.updates) > max_updates,
         )

@@ -5,7 +5,7 @@ costs what the classes cost, not what the pods cost.
 """
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple, override
 
 import numpy as np
@@ -20,6 +20,7 @@ from events.workload.state import EvictionReason, Workload
 from services.scheduler.mix import Weighed
 from services.scheduler.node_labels import NodeLabels
 
+INFINITE: Final = float("inf")
 DEFAULT_WEIGHT: Final = 1.0
 """Of a project or department for which nobody set one."""
 EXPRESSIONS_PER_POD: Final = 20
@@ -124,6 +125,10 @@ class Pending:
     """Whether no pod of the workload holds a node: only then does the log say why it waits."""
     reported: str
     """The reason that the log gives, empty where it gives none."""
+    since: float = INFINITE
+    """When it was created, in seconds since 1970."""
+    gave_way_to: tuple[str, ...] = ()
+    """Ids of workloads that got its place: it takes no place from them."""
     beside: str = ""
     """Key of a node that holds a pod of the workload, where those stay together; empty: none does, or they need not."""
 
@@ -213,6 +218,8 @@ class ProjectView:
     """Its own, then those of its department."""
     weights: Weights = field(default_factory=Weights)
     department_weights: Weights = field(default_factory=Weights)
+    minimum_runtime: timedelta = timedelta(0)
+    """How long pods of its workloads run before their place may be taken."""
 
 
 class Cordon(NamedTuple):
@@ -315,6 +322,8 @@ class Snapshot:
     """By project id: preemptible workloads that hold nodes."""
     must_leave: tuple[tuple[Workload, tuple[MustLeave, ...]], ...] = ()
     """Workloads of which pods have to leave their node now, and those pods. None of them is among the running."""
+    placed_again: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    """By id of a workload that gave up a place before: when it got the last one."""
     promised: frozenset[str] = frozenset()
     """Ids of workloads for which others were told to end, until their places are given."""
     mix: tuple[Weighed, ...] = ()
@@ -372,6 +381,8 @@ class Plan:
     """What no room was found for, and why: stays so until something is freed."""
     put_off: frozenset[PodClass] = frozenset()
     """What was not tried, because others of its project had been tried in vain at some length."""
+    look_again: datetime | None = None
+    """When a place may be taken that was looked at in vain, because whoever has it has not run for long enough."""
     more: bool = False
     """Whether the plan stopped at a limit, and there is more to place or to report."""
 

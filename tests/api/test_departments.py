@@ -320,9 +320,15 @@ def test_quotas_and_limits_of_a_department_and_a_project_are_kept_and_what_canno
         assert admin.put(one, json=weights).status_code == 202
         found = admin.get(one).json()
         assert (found["overQuotaWeight"], found["nodePoolQuotas"][0]["overQuotaWeight"]) == (2, 0.5)
-        odd = {"overQuotaWeight": -1, "nodePoolQuotas": [{"nodePool": "default", "overQuotaWeight": 1001}]}
+        assert admin.put(one, json={"minimumRuntimeSeconds": 600}).status_code == 202
+        assert admin.get(one).json()["minimumRuntimeSeconds"] == 600
+        odd = {
+            "minimumRuntimeSeconds": 604801,
+            "overQuotaWeight": -1,
+            "nodePoolQuotas": [{"nodePool": "default", "overQuotaWeight": 1001}],
+        }
         refused = issues(admin.put(one, json=odd))
-        assert refused.keys() == {"overQuotaWeight", "nodePoolQuotas[0].overQuotaWeight"}
+        assert refused.keys() == {"minimumRuntimeSeconds", "overQuotaWeight", "nodePoolQuotas[0].overQuotaWeight"}
 
 
 def test_the_kinds_of_workloads_are_told_with_the_priority_that_policies_give_them(

@@ -44,7 +44,7 @@ def test_a_department_is_listed_shown_made_set_and_deleted(api: ShapeServer, mus
     assert muster("department", "create", "sales", "--node-pools", "a, b", "--gpu-limit", "16").code == 0
     assert api.requests[-1].body == {"name": "sales", "nodePools": ["a", "b"], "gpuLimit": 16}
     quotas = ("--pool-quota", "a=4/8", "--pool-quota", "b=none/2.5", "--pool-quota", "c=none/none/2")
-    quotas = (*quotas, "--over-quota-weight", "3")
+    quotas = (*quotas, "--over-quota-weight", "3", "--minimum-runtime", "10m")
     assert muster("department", "set", "research", "--node-types", "dgx", "--gpu-limit", "none", *quotas).code == 0
     asked = api.requests[-1]
     assert asked.headers["if-match"] == "7"
@@ -59,6 +59,7 @@ def test_a_department_is_listed_shown_made_set_and_deleted(api: ShapeServer, mus
             {"nodePool": "c", "gpuQuota": None, "gpuLimit": None, "overQuotaWeight": 2},
         ],
         "overQuotaWeight": 3,
+        "minimumRuntimeSeconds": 600,
     }
     assert muster("department", "delete", "research", "-y").code == 0
     assert api.asked("DELETE", f"{PATH}/d-1")

@@ -11,18 +11,18 @@ from msgspec import inspect
 from events.aggregate import AGGREGATES
 
 KNOWN: Final = {
-    "asset": (2, "a91177d7087e"),
+    "asset": (3, "b76e415f63b5"),
     "cluster": (7, "dd4af936a704"),
-    "department": (2, "d8b4d8f15684"),
+    "department": (2, "e04932da791c"),
     "hours": (1, "3e43f81ae15d"),
     "log": (1, "a5444f9f85d0"),
     "node": (6, "b8379e5754db"),
     "policy": (3, "e50a43252122"),
     "prices": (1, "8fcf2c5d2bd8"),
-    "project": (10, "0b1977d460a1"),
+    "project": (10, "114e7974764c"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (15, "5bd88232d7c2"),
+    "workload": (16, "315fd8cccbff"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 

@@ -1189,6 +1189,8 @@ class DepartmentCreation(Model, frozen=True, kw_only=True, rename="camel", omit_
     """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
     gpu_limit: float | None = None
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
+    minimum_runtime_seconds: int | None = None
+    """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
     over_quota_weight: float | None = None
     """Weight by which its projects share what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
@@ -1218,6 +1220,8 @@ class Department(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
     node_pool_quotas: list[NodePoolQuota]
     """Bounds in single node pools, beside those."""
+    minimum_runtime_seconds: int | None
+    """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
     over_quota_weight: float | None
     """Weight by which its projects share what is left of node pools beyond the quotas. Null: 1."""
     projects: int
@@ -1237,6 +1241,8 @@ class DepartmentSettings(Model, frozen=True, kw_only=True, rename="camel", omit_
     """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
     gpu_limit: float | None = None
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
+    minimum_runtime_seconds: int | None = None
+    """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
     over_quota_weight: float | None = None
     """Weight by which its projects share what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
@@ -1269,6 +1275,8 @@ class ProjectCreation(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """
     gpu_limit: float | None = None
     """GPUs that all its workloads may hold. Null: no limit."""
+    minimum_runtime_seconds: int | None = None
+    """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
     over_quota_weight: float | None = None
     """Weight by which it shares what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
@@ -1302,6 +1310,8 @@ class Project(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """GPUs that all its workloads may hold. Null: no limit."""
     node_pool_quotas: list[NodePoolQuota]
     """Bounds in single node pools, beside those."""
+    minimum_runtime_seconds: int | None
+    """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
     over_quota_weight: float | None
     """Weight by which it shares what is left of node pools beyond the quotas. Null: 1."""
     node_types: list[str]
@@ -1329,6 +1339,8 @@ class ProjectSettings(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """
     gpu_limit: float | None = None
     """GPUs that all its workloads may hold. Null: no limit."""
+    minimum_runtime_seconds: int | None = None
+    """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
     over_quota_weight: float | None = None
     """Weight by which it shares what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None

@@ -60,6 +60,8 @@ class Department(Form, frozen=True, kw_only=True):
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
     node_pool_quotas: list[NodePoolQuota]
     """Bounds in single node pools, beside those."""
+    minimum_runtime_seconds: int | None
+    """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
     over_quota_weight: float | None
     """Weight by which its projects share what is left of node pools beyond the quotas. Null: 1."""
     projects: int
@@ -98,6 +100,8 @@ class Project(Form, frozen=True, kw_only=True):
     """GPUs that all its workloads may hold. Null: no limit."""
     node_pool_quotas: list[NodePoolQuota]
     """Bounds in single node pools, beside those."""
+    minimum_runtime_seconds: int | None
+    """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
     over_quota_weight: float | None
     """Weight by which it shares what is left of node pools beyond the quotas. Null: 1."""
     node_types: list[str]

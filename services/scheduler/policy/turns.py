@@ -9,14 +9,12 @@ the quota: a lower priority would else start before a higher one, only to be pre
 
 import heapq
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.phases import quota
-from services.scheduler.snapshot import OrderKey, PodClass, Weights
+from services.scheduler.snapshot import INFINITE, OrderKey, PodClass, Weights
 
-INFINITE: Final = float("inf")
-"""Of who has no weight, and something beyond its quota."""
 type _Key = tuple[int, int, float, float, OrderKey]
 type _Head = tuple[bool, OrderKey, int, int, int]
 """Whether no place is kept for it, its order, the indexes of its queue and entry, and how many of its pods had their

@@ -9,12 +9,13 @@ quota or share then, and who preempts has the higher priority.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from events.phases import PodPhase
-from events.workload.pod import PodRef
+from events.workload.pod import Pod, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import EvictionReason, Workload, evictable, placed_of
 from services.scheduler.columns import clipped
@@ -23,6 +24,12 @@ from services.scheduler.policy.phases import quota
 from services.scheduler.policy.words import gpus
 from services.scheduler.room import Room
 from services.scheduler.snapshot import Bound, Integers, PodClass, ProjectView
+
+KEPT_AFTER_EVICTION: Final = timedelta(minutes=10)
+"""So long a workload that gave up a place keeps the next one. Who submits something of a high priority and deletes it
+again, over and over, would else keep it from ever getting on.
+"""
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -51,6 +58,8 @@ class Victims:
         self._on: dict[int, list[Victim]] = {}
         self._of: dict[str, list[Victim]] = {}
         self._spare: dict[tuple[str, str], int] = {}
+        self._later: dict[Victim, datetime] = {}
+        """Those that have not run for long enough, and when they will have."""
         self._freed: dict[tuple[str, int], _Freed] = {}
         """By project id and priority of whoever takes it."""
         rows = {key: row for row, key in enumerate(planning.snapshot.nodes.keys)}
@@ -80,6 +89,8 @@ class Victims:
                 shares={share.device: share.milli for share in pod.devices},
                 ran_seconds=0.0 if since is None else (planning.snapshot.now - since).total_seconds(),
             )
+            if (until := _undisturbed_until(planning, workload, pod)) > planning.snapshot.now:
+                self._later[victim] = until
             self._on.setdefault(victim.row, []).append(victim)
             self._of.setdefault(workload.workload_id, []).append(victim)
         for pod_set in workload.pod_sets:
@@ -133,6 +144,14 @@ class Victims:
         """Those on a node, the ones that lose the least first."""
         return [victim for victim in self._on.get(row, ()) if victim not in self.gone]
 
+    def among(self, ids: Iterable[str]) -> frozenset[str]:
+        """Those of these workloads that hold a place."""
+        return frozenset(id_ for id_ in ids if id_ in self._of)
+
+    def not_before(self, unit: Iterable[Victim]) -> datetime | None:
+        """When all of them will have run for long enough; None where they have."""
+        return max((self._later[one] for one in unit if one in self._later), default=None) if self._later else None
+
     def unit(self, victim: Victim) -> list[Victim]:
         """All that go with it: a gang goes whole, unless it has pods beyond its minimum; so does what ends for good."""
         of = self._of[victim.workload.workload_id]
@@ -142,6 +161,17 @@ class Victims:
         if spare is None or spare > sum(one.ref.pod_set == victim.ref.pod_set and one in self.gone for one in of):
             return [victim]
         return [one for one in of if one not in self.gone]
+
+
+def _undisturbed_until(planning: Planning, workload: Workload, pod: Pod) -> datetime:
+    """A pod that does not run yet loses nothing, unless its workload is kept from running over and over."""
+    until = planning.snapshot.placed_again.get(workload.workload_id, _LONG_AGO)
+    if until is not _LONG_AGO:
+        until += KEPT_AFTER_EVICTION
+    project = planning.snapshot.projects.get(workload.project_id)
+    if pod.running_since is not None and project is not None:
+        until = max(until, pod.running_since + project.minimum_runtime)
+    return until
 
 
 class _Freed(NamedTuple):
@@ -183,6 +213,8 @@ class Right(NamedTuple):
     pod_class: PodClass
     rank: int
     """The priority of the workload."""
+    spared: frozenset[str] = frozenset()
+    """Ids of workloads from which it takes nothing, as they got its place before."""
 
     def claims(self, pool: str, milli: int) -> Claims:
         """What its project may have of others there, for so much more."""
@@ -207,6 +239,8 @@ class Right(NamedTuple):
             freed: by id of a project, what of its GPUs is given up in the same step.
             claims: of the pod that needs the place.
         """
+        if victim.workload.workload_id in self.spared:
+            return None
         if self.pod_class.project_id == victim.workload.project_id:
             return "preempted" if victim.workload.priority_rank < self.rank else None
         return "reclaimed" if any(claims) and self._reclaims(victim, freed, claims) else None
@@ -323,6 +357,10 @@ def choose(victims: Victims, right: Right, room: Room, row: int, needed: Needed,
         if reason is None:
             continue
         unit = [one for one in victims.unit(victim) if one not in chosen]
+        if (until := victims.not_before(unit)) is not None:
+            planning = right.planning
+            planning.look_again = until if planning.look_again is None else min(planning.look_again, until)
+            continue
         units.append((unit, reason))
         chosen.update(unit)
         for one in unit:

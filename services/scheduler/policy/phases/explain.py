@@ -114,6 +114,12 @@ def held() -> Waiting:
     )
 
 
+def reserved(waiting: Waiting, count: int) -> Waiting:
+    """Of a workload for which room is kept as it comes free."""
+    told = f"it has waited for long, and what comes free on {nodes(count)} is kept for it"
+    return Waiting(reason=waiting.reason, message=f"{waiting.message}; {told}")
+
+
 def why_gang(planning: Planning, part: PodClass, shortfall: Shortfall, *, placed: int, of: Pending) -> Waiting:
     """Why a gang finds no place, while `placed` of its pods hold one: it is the room beside those that is too small."""
     waiting = why(planning, part, shortfall)
