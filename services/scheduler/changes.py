@@ -79,7 +79,7 @@ def _most_tried(scene: Scene) -> int:
 
 def words(step: Step) -> str:
     """For a person: what is to be done."""
-    value = json.loads(bytes(step.value))
+    value = step.value
     match step.act:
         case "change_workload":
             told = "without it" if value is None else f"as {json.dumps(value)}"
@@ -113,8 +113,9 @@ def _free(value: dict[str, Any]) -> str:
     return ", ".join(parts) or "room for a pod"
 
 
-def _raw(value: object) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
+def _json(value: object) -> object:
+    """As JSON has it."""
+    return msgspec.to_builtins(value)
 
 
 def _camel(name: str) -> str:
@@ -128,7 +129,7 @@ def _camel(name: str) -> str:
 def _submitted(scene: Scene, spec: TrainingSpec, *fields: tuple[str, object]) -> Trial:
     """With these fields of the spec set otherwise (path, value)."""
     snapshot, key = scene.changed(spec=spec)
-    steps = tuple(Step(act="change_workload", field=f"spec.{path}", value=_raw(value)) for path, value in fields)
+    steps = tuple(Step(act="change_workload", field=f"spec.{path}", value=_json(value)) for path, value in fields)
     return Trial(steps, snapshot, key)
 
 
@@ -219,7 +220,7 @@ def fewer_workers(scene: Scene) -> Generator[Trial, bool, None]:
         count = (least + most) // 2
         less = with_fields(distributed, distribution=with_fields(of, **{name: count}))
         snapshot, key = scene.changed(distributed=less)
-        step = Step(act="change_workload", field=f"spec.{_camel(name)}", value=_raw(count))
+        step = Step(act="change_workload", field=f"spec.{_camel(name)}", value=_json(count))
         if (yield Trial((step,), snapshot, key)):
             least = count + 1
         else:
@@ -260,7 +261,7 @@ def other_cluster(scene: Scene) -> Generator[Trial, bool, None]:
     others = [id_ for id_, view in scene.snapshot.clusters.items() if view.exists and view.connected]
     for id_ in others[:MOST_ALIKE]:
         snapshot, key = scene.changed(cluster_id=id_)
-        if (yield Trial((Step(act="change_workload", field="clusterId", value=_raw(id_)),), snapshot, key)):
+        if (yield Trial((Step(act="change_workload", field="clusterId", value=_json(id_)),), snapshot, key)):
             return
 
 
@@ -270,7 +271,7 @@ def other_project(scene: Scene) -> Generator[Trial, bool, None]:
     ids = sorted(each.project_id for each in projects if scene.readable is None or each.project_id in scene.readable)
     for id_ in ids[:MOST_ALIKE]:
         snapshot, key = scene.changed(project_id=id_)
-        if (yield Trial((Step(act="change_workload", field="projectId", value=_raw(id_)),), snapshot, key)):
+        if (yield Trial((Step(act="change_workload", field="projectId", value=_json(id_)),), snapshot, key)):
             return
 
 
@@ -296,7 +297,7 @@ def _raised(of: Snapshot, raised: list[tuple[Bound, int]]) -> Trial:
             act="set_quota" if bound.firm else "set_limit",
             of=bound.holder,
             pool=bound.pool,
-            value=_raw(most / WHOLE_GPU_MILLI),
+            value=_json(most / WHOLE_GPU_MILLI),
         )
         for bound, most in raised
     )
@@ -484,7 +485,7 @@ def _added(scene: Scene, snapshot: Snapshot) -> Trial | None:
         pool = pools_to_try(scene.snapshot, part)[0]
         needs, labels = _node_for(part.request)
         snapshot = _with_nodes(snapshot, part, pool, count, labels)
-        steps.append(Step(act="add_node", pool=pool, value=_raw({"nodes": count} | needs)))
+        steps.append(Step(act="add_node", pool=pool, value=_json({"nodes": count} | needs)))
     return Trial(tuple(steps), snapshot)
 
 

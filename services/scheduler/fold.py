@@ -23,17 +23,27 @@ from events.department import Department
 from events.ids import key_of_id
 from events.installation import LOG_KEY
 from events.node import Node, reservation_id, run_of
-from events.phases import FINISHED, PodPhase, WaitingReason
+from events.phases import FINISHED, DesiredPhase, PodPhase, WaitingReason
 from events.project import Project
 from events.quotas import PoolQuota
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
-from events.workload.pod import LIVE_POD_PHASES, Pod, PodRef, pod_id
+from events.workload.pod import (
+    LIVE_POD_PHASES,
+    Pod,
+    PodFailed,
+    PodRef,
+    PodsBound,
+    PodStopped,
+    PodSucceeded,
+    pod_id,
+)
 from events.workload.pods import changed
 from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import (
     PodsEvicted,
     Workload,
+    WorkloadWaiting,
     bindable,
     next_retry_at,
     placed_of,
@@ -41,6 +51,7 @@ from events.workload.state import (
 )
 from services.runtime.log.log_fold import LogFold
 from services.scheduler.columns import Columns, uncount
+from services.scheduler.forecast import Forecast
 from services.scheduler.mix import Mix, shape_of
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
@@ -65,6 +76,8 @@ from services.scheduler.snapshot import (
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
+_TELLING: Final = frozenset({WorkloadWaiting, PodsBound, PodSucceeded, PodFailed, PodStopped})
+"""Events from which it is learnt how long things take."""
 LEAVING_LATE: Final = timedelta(minutes=5)
 """How long after its grace a pod that was told to end is still counted on to end."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
@@ -89,6 +102,7 @@ class SchedulingState(LogFold):
         self.freed = 0
         """Rises whenever something may fit that did not before."""
         self.mix = Mix()
+        self.forecast = Forecast()
         self._columns = Columns()
         self._queues: dict[PodClass, WaitingQueue] = {}
         self._extended_asked: Counter[str] = Counter()
@@ -133,6 +147,10 @@ class SchedulingState(LogFold):
                 for event in commit.events:
                     if isinstance(event, PodsEvicted):
                         self._promise(after.state.workload_id, event)
+                    elif type(event) in _TELLING:
+                        self._learn(commit, event, before.state)
+                if not schedulable(after.state):
+                    self.forecast.waits_no_longer(commit.key)
                 if before.state.workload_id != after.state.workload_id:
                     self._came(after.state, commit.record.occurred_at)
             case "node":
@@ -146,6 +164,22 @@ class SchedulingState(LogFold):
         for ref in event.pods:
             id_ = reservation_id(workload_id, ref.pod_set, ref.index, ref.attempt, ref.try_)
             self._promised[id_] = event.beneficiary
+
+    def _learn(self, commit: Commit, event: object, before: Workload) -> None:
+        """How long runs last, and when what waits starts."""
+        at = commit.record.occurred_at
+        match event:
+            case WorkloadWaiting(expected_start=datetime() as start):
+                self.forecast.expects(commit.key, at, start)
+            case PodsBound():
+                self.forecast.started(commit.key, at)
+            case PodSucceeded() | PodFailed() | PodStopped():
+                pod = before.pods.live.get(pod_id(event.pod))
+                evicted = isinstance(event, PodStopped) and before.desired is DesiredPhase.RUNNING
+                if pod is not None and pod.running_since is not None and pod.is_run(event.pod) and not evicted:
+                    self.forecast.ran(before, event.pod.pod_set, (event.at - pod.running_since).total_seconds())
+            case _:
+                pass
 
     def _came(self, workload: Workload, at: datetime) -> None:
         for each in workload.pod_sets:
@@ -170,18 +204,18 @@ class SchedulingState(LogFold):
         """
         super().restore(seq, chains)
         try:
-            mix, self._promised = msgspec.msgpack.decode(beside, type=tuple[bytes, dict[str, str]])
+            mix, self._promised, learnt = msgspec.msgpack.decode(beside, type=tuple[bytes, dict[str, str], bytes])
         except msgspec.MsgspecError:
-            mix, self._promised = b"", {}
-        self.mix = Mix.restored(mix)
+            mix, self._promised, learnt = b"", {}, b""
+        self.mix, self.forecast = Mix.restored(mix), Forecast.restored(learnt)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes.update(self.nodes)
 
     def beside(self) -> bytes:
-        """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, and for
-        whom others were told to end.
+        """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
+        others were told to end, and what was learnt of how long all that takes.
         """
-        return msgspec.msgpack.encode((self.mix.stored(), self._promised))
+        return msgspec.msgpack.encode((self.mix.stored(), self._promised, self.forecast.stored()))
 
     @property
     def incarnation(self) -> int:

@@ -44,13 +44,14 @@ from services.scheduler.batches import (
     seen_by,
     update_drafts,
 )
+from services.scheduler.estimate import with_estimates
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.snapshot import Eviction, Plan, StatusUpdate
 from services.scheduler.what_if import what_if
 from services.scheduler.why import why
 
-SNAPSHOT_SHAPE: Final = 3
+SNAPSHOT_SHAPE: Final = 4
 """Raise it when what is stored of the fold changes."""
 BATCH_MESSAGES: Final = 300
 """Some 8 ms per batch; more gains little, and loses more where it conflicts."""
@@ -175,7 +176,7 @@ class Scheduler:
         """Plan once and commit the plan. Whether there was anything to do."""
         now = self._clock()
         snapshot = self.fold.snapshot(now)
-        planned = plan(snapshot)
+        planned = with_estimates(plan(snapshot), snapshot, self.fold)
         self.fold.note(snapshot, planned)
         if planned.put_off:
             self._changed.set()
