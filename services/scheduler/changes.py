@@ -28,10 +28,12 @@ from services.scheduler.snapshot import Bound, PodClass, Snapshot
 MOST_TRIED: Final = 40
 """Plans for one answer, where the cluster is small."""
 LEAST_TRIED: Final = 2
-MOST_LOOKED_AT: Final = 500_000
+MOST_LOOKED_AT: Final = 200_000
 """Nodes for classes of pods in all plans of one answer, some 0.3 s in which nothing is placed: with ten thousand nodes
-and fifty classes there are LEAST_TRIED plans.
+and twenty classes there are LEAST_TRIED plans.
 """
+A_CLASS: Final = 500
+"""Nodes that a class of pods counts as by itself."""
 MOST_ALIKE: Final = 5
 """Nodes, clusters, pools or projects that are tried for one remedy."""
 MOST_ENDED: Final = 64
@@ -57,7 +59,9 @@ def changes(scene: Scene) -> tuple[Change, ...]:
     for remedy in REMEDIES[scene.waiting.reason]:
         trials, last = remedy(scene), None
         trial = next(trials, None)
-        while trial is not None and tried < most:
+        # Half of what is left, so that those after it have theirs.
+        until = tried + max((most - tried + 1) // 2, 1)
+        while trial is not None and tried < min(until, most):
             tried += 1
             started = scene.starts(trial.snapshot, trial.key)
             last = trial if started else last
@@ -73,7 +77,8 @@ def changes(scene: Scene) -> tuple[Change, ...]:
 
 
 def _most_tried(scene: Scene) -> int:
-    looked_at = len(scene.snapshot.nodes.keys) * min(len(scene.snapshot.queues), MOST_QUEUES)
+    classes = min(len(scene.snapshot.queues), MOST_QUEUES)
+    looked_at = classes * (len(scene.snapshot.nodes.keys) + A_CLASS)
     return max(LEAST_TRIED, min(MOST_TRIED, MOST_LOOKED_AT // max(looked_at, 1)))
 
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from events.node import Reservation, run_of
+from events.node import run_of
 from events.phases import WaitingReason
 from events.workload.pod import pod_id
 from events.workload.spec import WHOLE_GPU_MILLI
 from services.scheduler.fold import SchedulingState
-from services.scheduler.forecast import LATEST
+from services.scheduler.forecast import LATEST, End, Kept
 from services.scheduler.plan import MAX_PODS_PER_PLAN
 from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.phases import explain, quota
@@ -27,26 +27,15 @@ BY_ROOM: Final = explain.FULL
 BY_BOUND: Final = frozenset({WaitingReason.QUOTA_USED, WaitingReason.LIMIT_USED})
 MOST_RUNS: Final = 10_000
 """Reservations that are looked at, some 0.1 s for each class of pods; where there are more, nothing is estimated."""
+FEW: Final = 500
+"""Runs that are looked at anew for each plan."""
+KEPT: Final = timedelta(seconds=10)
+"""How long it holds when each of more runs is expected to end: to find it out takes as long as to place a hundred pods.
+"""
 MOST_WAITING: Final = 10_000
 """Likewise, pod sets that wait."""
 MOST_CLASSES: Final = 20
 """Classes of pods for which one plan estimates anything."""
-
-
-class _End(NamedTuple):
-    """A run that is expected to end."""
-
-    seconds: float
-    """From now."""
-    row: int
-    project_id: str
-    firm: bool
-    pool: str
-    held: Reservation
-
-    @property
-    def gpu_milli(self) -> int:
-        return sum(share.milli for share in self.held.devices)
 
 
 class Estimates:
@@ -54,8 +43,9 @@ class Estimates:
 
     def __init__(self, fold: SchedulingState, snapshot: Snapshot) -> None:
         self._fold, self._snapshot = fold, snapshot
-        self._ends: list[_End] | None = None
+        self._ends: list[End] | None = None
         self._planning: Planning | None = None
+        self._turns: dict[tuple[str, str, bool], list[_Turn]] = {}
         self._known: dict[tuple[PodClass, bool], dict[str, float]] = {}
         self._on: dict[PodClass, tuple[dict[int, int], float | None]] = {}
 
@@ -97,7 +87,7 @@ class Estimates:
         )
         return {key: max(seconds, fits) for key, seconds in times}
 
-    def _under_bound(self, pod_class: PodClass) -> tuple[list[_End], int] | None:
+    def _under_bound(self, pod_class: PodClass) -> tuple[list[End], int] | None:
         """(what ends of those that count under its tightest bound, what that leaves now)."""
         planning = self._made()
         bounds = [bound for pool in self._pools(pod_class) for bound in quota.bounds(planning, pod_class, pool)]
@@ -151,15 +141,21 @@ class Estimates:
         self._on[part] = shares, fits
         return shares, fits
 
-    def _all(self) -> list[_End]:
+    def _all(self) -> list[End]:
         """The runs of which it is known how long they last, in the order in which they end."""
         if self._ends is None:
+            kept, now = self._fold.ends, self._snapshot.now
+            if kept is not None and timedelta() <= now - kept.at < KEPT and len(kept.ends) > FEW:
+                passed = (now - kept.at).total_seconds()
+                self._ends = [end._replace(seconds=max(end.seconds - passed, 0.0)) for end in kept.ends]
+                return self._ends
             rows = {key: row for row, key in enumerate(self._snapshot.nodes.keys)}
             count = sum(len(chain.state.reservations) for chain in self._fold.nodes.values())
             self._ends = sorted(self._expected(rows), key=lambda end: end.seconds) if count <= MOST_RUNS else []
+            self._fold.ends = Kept(now, self._ends)
         return self._ends
 
-    def _expected(self, rows: dict[str, int]) -> Iterator[_End]:
+    def _expected(self, rows: dict[str, int]) -> Iterator[End]:
         fold, now = self._fold, self._snapshot.now
         for key, chain in fold.nodes.items():
             for held in chain.state.reservations.values():
@@ -172,23 +168,24 @@ class Estimates:
                 seconds = fold.forecast.left_seconds(of.state, ref.pod_set, age)
                 if seconds is not None:
                     state = of.state
-                    yield _End(seconds, rows[key], state.project_id, not state.preemptible, pod.pool, held)
+                    yield End(seconds, rows[key], state.project_id, not state.preemptible, pod.pool, held)
 
     def _queue(self, cluster_id: str, project_id: str, *, by_gpu: bool) -> list["_Turn"]:
         """What waits, in order: in a cluster, or (where it is named) in one project of it."""
-        turns: list[_Turn] = []
-        for queue in self._snapshot.queues:
-            of = queue.pod_class
-            if of.cluster_id != cluster_id or project_id not in {"", of.project_id}:
-                continue
-            amount = _amount(of, by_gpu=by_gpu)
-            turns += [
-                _Turn(entry.order, entry.key, amount * _needed(of, entry), self._lasts(entry))
-                for entry in queue.entries
-            ]
-        return sorted(turns, key=lambda turn: turn.order)
+        key = cluster_id, project_id, by_gpu
+        if key not in self._turns:
+            turns: list[_Turn] = []
+            for queue in self._snapshot.queues:
+                of = queue.pod_class
+                if not queue.entries or of.cluster_id != cluster_id or project_id not in {"", of.project_id}:
+                    continue
+                amount, lasts = _amount(of, by_gpu=by_gpu), self._lasts(queue.entries[0])
+                turns += [_Turn(each.order, each.key, amount * _needed(of, each), lasts) for each in queue.entries]
+            self._turns[key] = sorted(turns, key=lambda turn: turn.order)
+        return self._turns[key]
 
     def _lasts(self, entry: Pending) -> float | None:
+        """Of those of its class, about."""
         chain = self._fold.workloads.get(entry.key)
         if chain is None or not entry.pods:
             return None

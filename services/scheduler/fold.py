@@ -51,7 +51,7 @@ from events.workload.state import (
 )
 from services.runtime.log.log_fold import LogFold
 from services.scheduler.columns import Columns, uncount
-from services.scheduler.forecast import Forecast
+from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
@@ -103,6 +103,8 @@ class SchedulingState(LogFold):
         """Rises whenever something may fit that did not before."""
         self.mix = Mix()
         self.forecast = Forecast()
+        self.ends: Kept | None = None
+        """When what runs is expected to end, while that holds (services.scheduler.estimate)."""
         self._columns = Columns()
         self._queues: dict[PodClass, WaitingQueue] = {}
         self._extended_asked: Counter[str] = Counter()

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from events.node import Reservation
 from events.workload.state import Workload
 
 LEAST_RUNS: Final = 5
@@ -42,6 +43,29 @@ class Error(NamedTuple):
     """Of estimates whose outcome is known."""
     typical: float
     """The median of how far they were off, as a part of what was expected."""
+
+
+class End(NamedTuple):
+    """A run that is expected to end."""
+
+    seconds: float
+    """From now."""
+    row: int
+    project_id: str
+    firm: bool
+    pool: str
+    held: Reservation
+
+    @property
+    def gpu_milli(self) -> int:
+        return sum(share.milli for share in self.held.devices)
+
+
+class Kept(NamedTuple):
+    """Which runs are expected to end, as it was found out at a time."""
+
+    at: datetime
+    ends: list[End]
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):

@@ -1,5 +1,5 @@
 """When a waiting workload is expected to start: from what the log says of runs and of past estimates, as a range, and
-never without ground (issue 14 section 3). Requirement rows: S083.
+never without ground (issue 14 section 3).
 """
 
 import random
