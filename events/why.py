@@ -31,6 +31,8 @@ class WhyAsked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of one workload."""
 
     workload_id: str
+    seq: int = 0
+    """Sequence of its last commit: a scheduler that has not read so far knows nothing of it."""
     readable: tuple[str, ...] | None = None
     """Ids of the projects whose workloads the asker may see; None: of all."""
     at: datetime

@@ -37,7 +37,7 @@ async def explain_workload(call: Call) -> Answer[answers.Explanation]:
     """Who may read the workload may ask. Workloads of projects that the asker may not read are counted, not named."""
     chain, headers = await newest_workload(call)
     state = chain.state
-    found = await _asked(call)
+    found = await _asked(call, chain.version)
     eviction, fresh = await _eviction(call, chain.version)
     told = answers.Explanation(
         id=state.workload_id,
@@ -75,10 +75,13 @@ async def explain_workload(call: Call) -> Answer[answers.Explanation]:
     return read_answer(told, chain.version, sequence_headers(chain.version) | headers | fresh)
 
 
-async def _asked(call: Call) -> Why:
+async def _asked(call: Call, seq: int) -> Why:
     readable = call.grants.readable_projects
     question = WhyAsked(
-        workload_id=call.id, readable=None if readable is None else tuple(sorted(readable)), at=datetime.now(UTC)
+        workload_id=call.id,
+        seq=seq,
+        readable=None if readable is None else tuple(sorted(readable)),
+        at=datetime.now(UTC),
     )
     try:
         found = await call.api.requests.ask(WHY, msgspec.json.encode(question), seconds=ASKED_SECONDS)

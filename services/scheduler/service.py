@@ -23,7 +23,7 @@ from events.node import NodeFacts
 from events.refusal import Refusal
 from events.subjects import WHAT_IF, WHY
 from events.what_if import WhatIf, WhatIfAsked
-from events.why import WhyAsked
+from events.why import Why, WhyAsked
 from events.workload.state import WorkloadCreated, WorkloadQueued
 from events.workload.state import fold as fold_workload
 from services.runtime.log.fold_snapshots import FoldSnapshots
@@ -311,6 +311,8 @@ def _answer_why(fold: SchedulingState, question: bytes, now: datetime) -> bytes 
     asked = msgspec.json.decode(question, type=WhyAsked)
     if abs(now - asked.at) > WHAT_IF_WAITS:
         return None
+    if fold.seq < asked.seq:
+        return msgspec.json.encode(Why(outcome="unknown", message="the scheduler has not read so far yet; ask again"))
     readable = None if asked.readable is None else frozenset(asked.readable)
     return msgspec.json.encode(why(fold, asked.workload_id, now, readable))
 

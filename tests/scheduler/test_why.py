@@ -124,6 +124,12 @@ def without_an_agent() -> tuple[World, str]:
     return submitted(world)
 
 
+def without_an_agent_and_nodes() -> tuple[World, str]:
+    world = cluster()
+    world.connect(world.cluster_id, connected=False)
+    return submitted(world, gpu_devices_request=1)
+
+
 def in_a_cluster_that_was_removed() -> tuple[World, str]:
     world = cluster(a={})
     other = world.cluster("other")
@@ -240,7 +246,11 @@ CASES: Final[dict[WaitingReason, tuple[Case, ...]]] = {
     ),
     WaitingReason.QUOTA_TOO_SMALL: (larger_than_the_quota,),
     WaitingReason.PROJECT_DELETED: (in_a_project_that_was_deleted,),
-    WaitingReason.CLUSTER_DISCONNECTED: (without_an_agent, in_a_cluster_that_was_removed),
+    WaitingReason.CLUSTER_DISCONNECTED: (
+        without_an_agent,
+        without_an_agent_and_nodes,
+        in_a_cluster_that_was_removed,
+    ),
     WaitingReason.NO_NODES: (
         without_nodes,
         where_the_only_node_is_cordoned,
