@@ -104,6 +104,9 @@ def test_the_scheduler_explains_a_workload_to_whoever_may_read_it(admin: httpx.C
     with a_scheduler_that_answers(served.settings), served.client("alice") as alice:
         found = admin.get(path).json()
         assert alice.get(path).status_code == 404
+        later = admin.post(TRAININGS, json=served.training()).json()["workloadId"]
+        behind = admin.get(f"{V1}/workloads/{later}/explain").json()
+        assert (behind["outcome"], "has not read so far" in behind["message"]) == ("unknown", True)
     # No agent of the cluster reports.
     assert (found["outcome"], found["reason"], found["waitingPods"]) == ("waits", "cluster_disconnected", 1)
     assert (found["name"], found["phase"], found["eviction"]) == (made.json()["name"], "Creating", None)
