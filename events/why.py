@@ -3,7 +3,7 @@ does. It goes over core NATS, and is kept nowhere.
 """
 
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -31,6 +31,8 @@ class WhyAsked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of one workload."""
 
     workload_id: str
+    seq: int = 0
+    """Sequence of its last commit: a scheduler that has not read so far knows nothing of it."""
     readable: tuple[str, ...] | None = None
     """Ids of the projects whose workloads the asker may see; None: of all."""
     at: datetime
@@ -76,8 +78,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     field: str = ""
     """Of change_workload: path of the field, such as `spec.compute.gpuDevicesRequest`. The workload is submitted again
     with it."""
-    value: msgspec.Raw = msgspec.Raw(b"null")
-    """What the field, quota or limit (in GPUs) is set to; as JSON. Of add_node: what the node has free."""
+    value: Any = None
+    """What the field, quota or limit (in GPUs) is set to, as in JSON. Of add_node: what the node has free."""
     of: str = ""
     """Name of the project or department, node or cluster; of wait, until when where that is known."""
     pool: str = ""
@@ -127,6 +129,18 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[NodeCount, ...]
 
 
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """When it is expected to start."""
+
+    earliest: datetime
+    latest: datetime
+    """Four in five of the past waits came out within such a range."""
+    measured: int
+    """Past estimates, whose outcome is known, from which the range is."""
+    typical_error: float
+    """The median of how far they were off, as a part of what was expected."""
+
+
 class Why(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a workload waits, or runs where it does."""
 
@@ -147,3 +161,6 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changes: tuple[Change, ...] = ()
     """The smallest first."""
     places: tuple[Place, ...] = ()
+    estimate: Estimate | None = None
+    no_estimate: str = ""
+    """Why there is none, of what waits."""

@@ -41,7 +41,7 @@ def people_statement(workload_id: str) -> Select[Any]:
 
 
 def history_statement(workload_id: str, asked: HistoryQuery, *, offset: int, limit: int) -> Select[Any]:
-    """Records, oldest first where it is not asked for otherwise. Raises InvalidQueryError where Postgres can hold no such text."""
+    """Records, in the order that is asked for. Raises InvalidQueryError where Postgres can hold no such text."""
     h = history.c
     statement = select(history).where(h.workload_id == workload_id, *_conditions(asked))
     order = (h.seq.desc(), h.index.desc()) if asked.newest_first else (h.seq, h.index)

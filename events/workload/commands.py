@@ -166,6 +166,8 @@ class PlacePods(_Command, frozen=True, kw_only=True):
     waiting_reason: str = ""
     """Why the rest waits; told again only when it is another reason."""
     waiting_message: str = ""
+    expected_start: datetime | None = None
+    """When it is expected to start, as it is told with a reason; None: nobody knows."""
 
 
 class EvictPods(_Command, frozen=True, kw_only=True):

@@ -522,7 +522,11 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
         events.append(PodsBound(placements=command.placements, token=run_token(context.incarnation, context.version)))
     told = (state.reason, state.message)
     if command.waiting_reason and told != (command.waiting_reason, command.waiting_message):
-        events.append(WorkloadWaiting(reason=command.waiting_reason, message=command.waiting_message))
+        events.append(
+            WorkloadWaiting(
+                reason=command.waiting_reason, message=command.waiting_message, expected_start=command.expected_start
+            )
+        )
     return tuple(events)
 
 

@@ -129,6 +129,8 @@ class WorkloadWaiting(_Event, frozen=True, kw_only=True):
     """A waiting reason, such as `insufficient_gpu` (refusals.md)."""
     message: str
     """The same in a sentence, with numbers."""
+    expected_start: datetime | None = None
+    """When the scheduler expected it to start. Absent where it had no ground for an estimate."""
 
 
 class WorkloadSuspended(_Event, frozen=True, kw_only=True):

@@ -60,7 +60,7 @@ def add_explain(root: typer.Typer) -> None:
         """,
     )
     def explain(session: Session, workload: WorkloadArgument, *, project: ProjectOption = None) -> None:
-        """Show why a workload waits and what would let it start, why it runs where it does, or why it was evicted.
+        """Show why a workload waits and what would let it start, why it runs where it does, or was evicted.
 
         Reasons, numbers and changes are those of now; the scheduler has planned with each change that is named, and the
         workload started. Workloads of projects that you may not read are counted, not named.
@@ -98,6 +98,7 @@ def show(out: Output, found: Row) -> None:
             ("Reason", reason),
             ("Why", text_of(found, "message") or text_of(found, "phaseMessage")),
             ("Ahead of it", f"{ahead} workload{'s' if ahead != 1 else ''}" if ahead else ""),
+            ("Expected to start", expected_start(out, found)),
         ]
     )
     for title, rows, columns in (
@@ -122,6 +123,18 @@ def show(out: Output, found: Row) -> None:
         out.heading("Evicted")
         for line in _eviction(out, eviction):
             out.write(f"  {line}\n")
+
+
+def expected_start(out: Output, found: Row) -> str:
+    """A range, or why there is none; empty where it does not wait."""
+    estimate = row_of(found, "estimate")
+    if not estimate:
+        return f"no estimate: {text_of(found, 'noEstimate')}" if text_of(found, "noEstimate") else ""
+    measured = int(number_of(estimate, "measured"))
+    return (
+        f"{out.time(estimate.get('earliest'))} to {out.time(estimate.get('latest'))}: four in five of {measured} past "
+        f"waits came out so (typically {format_number(number_of(estimate, 'typicalErrorPercent'))} % off)"
+    )
 
 
 def _show_places(out: Output, places: list[Row]) -> None:

@@ -72,10 +72,10 @@ def add_plan(root: typer.Typer) -> None:
         project: ProjectOption = None,
         cluster: ClusterOption = None,
     ) -> int:
-        """Show what would happen if the workloads of files were submitted now.
+        """Show what would happen if the workloads of files were submitted now. Nothing is stored.
 
         It says where each would run, why it would wait, and whom it would have told to end. Each is looked at for
-        itself, behind all that waits already, and nothing is stored. A document is what `submit -f` and `apply -f`
+        itself, behind all that waits already. A document is what `submit -f` and `apply -f`
         take. Where a field says an id (projectId, clusterId, templateId, assets), a name does, too. The command ends
         with 6 where a request would be refused.
         """

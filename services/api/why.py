@@ -9,7 +9,7 @@ from msgspec import UNSET
 from events.actors import mentioned, with_names
 from events.codec import UNDECODABLE
 from events.subjects import WHY
-from events.why import Change, NodeCount, Option, Place, Step, Why, WhyAsked
+from events.why import Change, Estimate, NodeCount, Option, Place, Step, Why, WhyAsked
 from projections.history_query import HistoryQuery
 from services.api import answers
 from services.api.answers import explanation
@@ -37,14 +37,14 @@ async def explain_workload(call: Call) -> Answer[answers.Explanation]:
     """Who may read the workload may ask. Workloads of projects that the asker may not read are counted, not named."""
     chain, headers = await newest_workload(call)
     state = chain.state
-    found = await _asked(call)
+    found = await _asked(call, chain.version)
     eviction, fresh = await _eviction(call, chain.version)
     told = answers.Explanation(
         id=state.workload_id,
         name=state.name,
         phase=state.phase,
         phase_reason=state.reason or None,
-        phase_message=state.message or None,
+        phase_message=await _named(call, state.message) or None,
         outcome=found.outcome,
         reason=found.reason or None,
         message=found.message or None,
@@ -69,17 +69,25 @@ async def explain_workload(call: Call) -> Answer[answers.Explanation]:
         changes=[*map(_change, found.changes)],
         places=[*map(_place, found.places)],
         eviction=eviction,
+        estimate=None if found.estimate is None else _estimate(found.estimate),
+        no_estimate=found.no_estimate or None,
     )
-    return read_answer(await _named(call, told), chain.version, sequence_headers(chain.version) | headers | fresh)
+    return read_answer(told, chain.version, sequence_headers(chain.version) | headers | fresh)
 
 
-async def _asked(call: Call) -> Why:
+async def _asked(call: Call, seq: int) -> Why:
     readable = call.grants.readable_projects
     question = WhyAsked(
-        workload_id=call.id, readable=None if readable is None else tuple(sorted(readable)), at=datetime.now(UTC)
+        workload_id=call.id,
+        seq=seq,
+        readable=None if readable is None else tuple(sorted(readable)),
+        at=datetime.now(UTC),
     )
     try:
-        return _ANSWER.decode(await call.api.requests.ask(WHY, msgspec.json.encode(question), seconds=ASKED_SECONDS))
+        found = await call.api.requests.ask(WHY, msgspec.json.encode(question), seconds=ASKED_SECONDS)
+        # A person's name may hold what JSON escapes.
+        subjects = await call.api.actors.subjects_of(mentioned(found.decode()))
+        return _ANSWER.decode(with_names(found.decode(), lambda id_: msgspec.json.encode(subjects[id_]).decode()[1:-1]))
     except (UnansweredError, *UNDECODABLE):
         message = f"the scheduler did not answer within {ASKED_SECONDS:g} s; ask again"
         return Why(outcome="unknown", message=message)
@@ -110,15 +118,19 @@ async def _eviction(call: Call, version: int) -> tuple[explanation.EvictionExpla
     ), headers
 
 
-async def _named(call: Call, told: answers.Explanation) -> answers.Explanation:
+async def _named(call: Call, text: str) -> str:
     """With names in the place of people's ids, as of who cordoned a node."""
-    text = msgspec.json.encode(told).decode()
-    ids = mentioned(text)
-    if not ids:
-        return told
-    subjects = await call.api.actors.subjects_of(ids)
-    quoted = {id_: msgspec.json.encode(subject).decode()[1:-1] for id_, subject in subjects.items()}
-    return msgspec.json.decode(with_names(text, quoted.__getitem__), type=answers.Explanation)
+    subjects = await call.api.actors.subjects_of(mentioned(text))
+    return with_names(text, subjects.__getitem__)
+
+
+def _estimate(estimate: Estimate) -> explanation.StartEstimate:
+    return explanation.StartEstimate(
+        earliest=estimate.earliest,
+        latest=estimate.latest,
+        measured=estimate.measured,
+        typical_error_percent=round(100 * estimate.typical_error, 1),
+    )
 
 
 def _nodes(count: NodeCount) -> explanation.NodesCounted:
@@ -135,7 +147,7 @@ def _step(step: Step) -> explanation.ChangeStep:
     return explanation.ChangeStep(
         act=step.act,
         field=step.field or UNSET,
-        value=msgspec.json.decode(step.value) if valued else UNSET,
+        value=step.value if valued else UNSET,
         of=step.of or UNSET,
         node_pool=step.pool or UNSET,
         workloads=list(step.workloads) if ends else UNSET,

@@ -28,10 +28,12 @@ from services.scheduler.snapshot import Bound, PodClass, Snapshot
 MOST_TRIED: Final = 40
 """Plans for one answer, where the cluster is small."""
 LEAST_TRIED: Final = 2
-MOST_LOOKED_AT: Final = 500_000
+MOST_LOOKED_AT: Final = 200_000
 """Nodes for classes of pods in all plans of one answer, some 0.3 s in which nothing is placed: with ten thousand nodes
-and fifty classes there are LEAST_TRIED plans.
+and twenty classes there are LEAST_TRIED plans.
 """
+A_CLASS: Final = 500
+"""Nodes that a class of pods counts as by itself."""
 MOST_ALIKE: Final = 5
 """Nodes, clusters, pools or projects that are tried for one remedy."""
 MOST_ENDED: Final = 64
@@ -57,7 +59,9 @@ def changes(scene: Scene) -> tuple[Change, ...]:
     for remedy in REMEDIES[scene.waiting.reason]:
         trials, last = remedy(scene), None
         trial = next(trials, None)
-        while trial is not None and tried < most:
+        # Half of what is left, so that those after it have theirs.
+        until = tried + max((most - tried + 1) // 2, 1)
+        while trial is not None and tried < min(until, most):
             tried += 1
             started = scene.starts(trial.snapshot, trial.key)
             last = trial if started else last
@@ -73,13 +77,14 @@ def changes(scene: Scene) -> tuple[Change, ...]:
 
 
 def _most_tried(scene: Scene) -> int:
-    looked_at = len(scene.snapshot.nodes.keys) * min(len(scene.snapshot.queues), MOST_QUEUES)
+    classes = min(len(scene.snapshot.queues), MOST_QUEUES)
+    looked_at = classes * (len(scene.snapshot.nodes.keys) + A_CLASS)
     return max(LEAST_TRIED, min(MOST_TRIED, MOST_LOOKED_AT // max(looked_at, 1)))
 
 
 def words(step: Step) -> str:
     """For a person: what is to be done."""
-    value = json.loads(bytes(step.value))
+    value = step.value
     match step.act:
         case "change_workload":
             told = "without it" if value is None else f"as {json.dumps(value)}"
@@ -113,8 +118,9 @@ def _free(value: dict[str, Any]) -> str:
     return ", ".join(parts) or "room for a pod"
 
 
-def _raw(value: object) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
+def _json(value: object) -> object:
+    """As JSON has it."""
+    return msgspec.to_builtins(value)
 
 
 def _camel(name: str) -> str:
@@ -128,7 +134,7 @@ def _camel(name: str) -> str:
 def _submitted(scene: Scene, spec: TrainingSpec, *fields: tuple[str, object]) -> Trial:
     """With these fields of the spec set otherwise (path, value)."""
     snapshot, key = scene.changed(spec=spec)
-    steps = tuple(Step(act="change_workload", field=f"spec.{path}", value=_raw(value)) for path, value in fields)
+    steps = tuple(Step(act="change_workload", field=f"spec.{path}", value=_json(value)) for path, value in fields)
     return Trial(steps, snapshot, key)
 
 
@@ -219,7 +225,7 @@ def fewer_workers(scene: Scene) -> Generator[Trial, bool, None]:
         count = (least + most) // 2
         less = with_fields(distributed, distribution=with_fields(of, **{name: count}))
         snapshot, key = scene.changed(distributed=less)
-        step = Step(act="change_workload", field=f"spec.{_camel(name)}", value=_raw(count))
+        step = Step(act="change_workload", field=f"spec.{_camel(name)}", value=_json(count))
         if (yield Trial((step,), snapshot, key)):
             least = count + 1
         else:
@@ -260,7 +266,7 @@ def other_cluster(scene: Scene) -> Generator[Trial, bool, None]:
     others = [id_ for id_, view in scene.snapshot.clusters.items() if view.exists and view.connected]
     for id_ in others[:MOST_ALIKE]:
         snapshot, key = scene.changed(cluster_id=id_)
-        if (yield Trial((Step(act="change_workload", field="clusterId", value=_raw(id_)),), snapshot, key)):
+        if (yield Trial((Step(act="change_workload", field="clusterId", value=_json(id_)),), snapshot, key)):
             return
 
 
@@ -270,7 +276,7 @@ def other_project(scene: Scene) -> Generator[Trial, bool, None]:
     ids = sorted(each.project_id for each in projects if scene.readable is None or each.project_id in scene.readable)
     for id_ in ids[:MOST_ALIKE]:
         snapshot, key = scene.changed(project_id=id_)
-        if (yield Trial((Step(act="change_workload", field="projectId", value=_raw(id_)),), snapshot, key)):
+        if (yield Trial((Step(act="change_workload", field="projectId", value=_json(id_)),), snapshot, key)):
             return
 
 
@@ -296,7 +302,7 @@ def _raised(of: Snapshot, raised: list[tuple[Bound, int]]) -> Trial:
             act="set_quota" if bound.firm else "set_limit",
             of=bound.holder,
             pool=bound.pool,
-            value=_raw(most / WHOLE_GPU_MILLI),
+            value=_json(most / WHOLE_GPU_MILLI),
         )
         for bound, most in raised
     )
@@ -484,7 +490,7 @@ def _added(scene: Scene, snapshot: Snapshot) -> Trial | None:
         pool = pools_to_try(scene.snapshot, part)[0]
         needs, labels = _node_for(part.request)
         snapshot = _with_nodes(snapshot, part, pool, count, labels)
-        steps.append(Step(act="add_node", pool=pool, value=_raw({"nodes": count} | needs)))
+        steps.append(Step(act="add_node", pool=pool, value=_json({"nodes": count} | needs)))
     return Trial(tuple(steps), snapshot)
 
 

@@ -23,17 +23,27 @@ from events.department import Department
 from events.ids import key_of_id
 from events.installation import LOG_KEY
 from events.node import Node, reservation_id, run_of
-from events.phases import FINISHED, PodPhase, WaitingReason
+from events.phases import FINISHED, DesiredPhase, PodPhase, WaitingReason
 from events.project import Project
 from events.quotas import PoolQuota
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
-from events.workload.pod import LIVE_POD_PHASES, Pod, PodRef, PodsBound, pod_id
+from events.workload.pod import (
+    LIVE_POD_PHASES,
+    Pod,
+    PodFailed,
+    PodRef,
+    PodsBound,
+    PodStopped,
+    PodSucceeded,
+    pod_id,
+)
 from events.workload.pods import changed
 from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import (
     PodsEvicted,
     Workload,
+    WorkloadWaiting,
     bindable,
     next_retry_at,
     placed_of,
@@ -41,6 +51,7 @@ from events.workload.state import (
 )
 from services.runtime.log.log_fold import LogFold
 from services.scheduler.columns import Columns, uncount
+from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
 from services.scheduler.must_leave import is_emptied, leavers
 from services.scheduler.policy.phases.report import is_news
@@ -69,13 +80,15 @@ from services.scheduler.snapshot import (
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
+_TELLING: Final = frozenset({WorkloadWaiting, PodsBound, PodSucceeded, PodFailed, PodStopped})
+"""Events from which it is learnt how long things take."""
 LEAVING_LATE: Final = timedelta(minutes=5)
 """How long after its grace a pod that was told to end is still counted on to end."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
 
 
-type _Beside = tuple[bytes, dict[str, str], dict[str, datetime]]
+type _Beside = tuple[bytes, dict[str, str], dict[str, datetime], bytes]
 
 
 @dataclass(slots=True)
@@ -96,6 +109,9 @@ class SchedulingState(LogFold):
         self.freed = 0
         """Rises whenever something may fit that did not before."""
         self.mix = Mix()
+        self.forecast = Forecast()
+        self.ends: Kept | None = None
+        """When what runs is expected to end, while that holds (services.scheduler.estimate)."""
         self._columns = Columns()
         self._queues: dict[PodClass, WaitingQueue] = {}
         self._extended_asked: Counter[str] = Counter()
@@ -151,6 +167,10 @@ class SchedulingState(LogFold):
                         self._promise(after.state.workload_id, event)
                     if isinstance(event, PodsBound) and after.state.gave_way_to:
                         self._placed_again[commit.key] = commit.record.occurred_at
+                    if type(event) in _TELLING:
+                        self._learn(commit, event, before.state)
+                if not schedulable(after.state):
+                    self.forecast.waits_no_longer(commit.key)
                 if before.state.workload_id != after.state.workload_id:
                     self._came(after.state, commit.record.occurred_at)
             case "node":
@@ -164,6 +184,22 @@ class SchedulingState(LogFold):
         for ref in event.pods if event.beneficiary else ():
             id_ = reservation_id(workload_id, ref.pod_set, ref.index, ref.attempt, ref.try_)
             self._promised[id_] = event.beneficiary
+
+    def _learn(self, commit: Commit, event: object, before: Workload) -> None:
+        """How long runs last, and when what waits starts."""
+        at = commit.record.occurred_at
+        match event:
+            case WorkloadWaiting(expected_start=datetime() as start):
+                self.forecast.expects(commit.key, at, start)
+            case PodsBound():
+                self.forecast.started(commit.key, at)
+            case PodSucceeded() | PodFailed() | PodStopped():
+                pod = before.pods.live.get(pod_id(event.pod))
+                evicted = isinstance(event, PodStopped) and before.desired is DesiredPhase.RUNNING
+                if pod is not None and pod.running_since is not None and pod.is_run(event.pod) and not evicted:
+                    self.forecast.ran(before, event.pod.pod_set, (event.at - pod.running_since).total_seconds())
+            case _:
+                pass
 
     def _came(self, workload: Workload, at: datetime) -> None:
         for each in workload.pod_sets:
@@ -188,18 +224,18 @@ class SchedulingState(LogFold):
         """
         super().restore(seq, chains)
         try:
-            mix, self._promised, self._placed_again = msgspec.msgpack.decode(beside, type=_Beside)
+            mix, self._promised, self._placed_again, learnt = msgspec.msgpack.decode(beside, type=_Beside)
         except msgspec.MsgspecError:
-            mix, self._promised, self._placed_again = b"", {}, {}
-        self.mix = Mix.restored(mix)
+            mix, self._promised, self._placed_again, learnt = b"", {}, {}, b""
+        self.mix, self.forecast = Mix.restored(mix), Forecast.restored(learnt)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes.update(self.nodes)
 
     def beside(self) -> bytes:
         """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
-        others were told to end, and when those got another place.
+        others were told to end, when those got another place, and what was learnt of how long all that takes.
         """
-        return msgspec.msgpack.encode((self.mix.stored(), self._promised, self._placed_again))
+        return msgspec.msgpack.encode((self.mix.stored(), self._promised, self._placed_again, self.forecast.stored()))
 
     @property
     def incarnation(self) -> int:

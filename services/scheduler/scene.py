@@ -23,7 +23,7 @@ from services.scheduler.policy.rules import Filter
 from services.scheduler.room import View
 from services.scheduler.snapshot import Pending, PodClass, Queue, Snapshot, Waiting
 
-MOST_QUEUES: Final = 50
+MOST_QUEUES: Final = 20
 """Classes of waiting pods that are tried to be placed before it, where something is otherwise: one takes some
 milliseconds on ten thousand nodes.
 """

@@ -23,7 +23,7 @@ from events.node import NodeFacts
 from events.refusal import Refusal
 from events.subjects import WHAT_IF, WHY
 from events.what_if import WhatIf, WhatIfAsked
-from events.why import WhyAsked
+from events.why import Why, WhyAsked
 from events.workload.state import WorkloadCreated, WorkloadQueued
 from events.workload.state import fold as fold_workload
 from services.runtime.log.fold_snapshots import FoldSnapshots
@@ -44,6 +44,7 @@ from services.scheduler.batches import (
     seen_by,
     update_drafts,
 )
+from services.scheduler.estimate import with_estimates
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.snapshot import Eviction, Plan, StatusUpdate
@@ -175,7 +176,7 @@ class Scheduler:
         """Plan once and commit the plan. Whether there was anything to do."""
         now = self._clock()
         snapshot = self.fold.snapshot(now)
-        planned = plan(snapshot)
+        planned = with_estimates(plan(snapshot), snapshot, self.fold)
         self.fold.note(snapshot, planned)
         if planned.put_off:
             self._changed.set()
@@ -320,6 +321,8 @@ def _answer_why(fold: SchedulingState, question: bytes, now: datetime) -> bytes 
     asked = msgspec.json.decode(question, type=WhyAsked)
     if abs(now - asked.at) > WHAT_IF_WAITS:
         return None
+    if fold.seq < asked.seq:
+        return msgspec.json.encode(Why(outcome="unknown", message="the scheduler has not read so far yet; ask again"))
     readable = None if asked.readable is None else frozenset(asked.readable)
     return msgspec.json.encode(why(fold, asked.workload_id, now, readable))
 

@@ -367,6 +367,8 @@ class StatusUpdate:
     workload_id: str
     name: str
     waiting: Waiting | None
+    expected_start: datetime | None = None
+    """When it is expected to start; None where there is no ground for an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,17 +6,32 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import TypedDict
 
 import numpy as np
 
 from events.ids import key_of_id
 from events.node import Reservation
 from events.phases import WaitingReason
-from events.why import MOST_HOLDERS, MOST_PLACES, Change, Holder, NodeCount, Option, Others, Place, ScoreOf, Step, Why
+from events.why import (
+    MOST_HOLDERS,
+    MOST_PLACES,
+    Change,
+    Estimate,
+    Holder,
+    NodeCount,
+    Option,
+    Others,
+    Place,
+    ScoreOf,
+    Step,
+    Why,
+)
 from events.workload.state import Workload, next_retry_at, schedulable
 from services.scheduler.changes import changes
+from services.scheduler.estimate import BY_BOUND, BY_ROOM, Estimates
 from services.scheduler.fold import SchedulingState
+from services.scheduler.forecast import LEAST_ESTIMATES, LEAST_RUNS
 from services.scheduler.plan import MAX_PODS_PER_PLAN
 from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.phases import explain
@@ -84,7 +99,38 @@ def _waits(scene: Scene, places: tuple[Place, ...]) -> Why:
         others=others,
         changes=changes(scene),
         places=places,
+        **_estimate(scene),
     )
+
+
+class _Estimated(TypedDict, total=False):
+    estimate: Estimate
+    no_estimate: str
+
+
+def _estimate(scene: Scene) -> _Estimated:
+    """A range, or why there is none: never a number without ground."""
+    forecast, reason = scene.fold.forecast, scene.waiting.reason
+    if reason not in BY_ROOM | BY_BOUND:
+        return {"no_estimate": "nobody knows how long this reason lasts"}
+    start = Estimates(scene.fold, scene.snapshot).start(scene.queue, scene.entry, reason)
+    if start is None:
+        told = f"of those that hold what it needs, too few are like at least {LEAST_RUNS} that have ended"
+        return {"no_estimate": f"it is not known how long enough of the others run: {told}"}
+    error = forecast.error
+    if error is None:
+        told = f"{forecast.known} past estimates have come out, and a range needs {LEAST_ESTIMATES}"
+        return {"no_estimate": f"it is not known how good an estimate would be: {told}"}
+    wait = start - scene.now
+    try:
+        earliest, latest = scene.now + wait * error.low, scene.now + wait * error.high
+    except OverflowError:
+        return {"no_estimate": "past estimates were too far off to tell anything"}
+    return {
+        "estimate": Estimate(
+            earliest=earliest, latest=latest, measured=error.measured, typical_error=round(error.typical, 3)
+        )
+    }
 
 
 def _ahead(scene: Scene) -> int:
@@ -137,15 +183,13 @@ def counts_of(view: View, filters: list[Filter]) -> Iterator[NodeCount]:
 
 # -- who holds it ------------------------------------------------------------------------------------------------------
 
-_BY_BOUND: Final = frozenset({WaitingReason.QUOTA_USED, WaitingReason.LIMIT_USED})
-
 
 def _holders(scene: Scene) -> tuple[tuple[Holder, ...], Others]:
     """Under its bound, where that is what it waits for, else on the nodes where it could run; who holds most first."""
     if scene.waiting.reason in NEVER or not len(scene.parts):
         return (), Others()
     held = list(scene.holdings.values())
-    if scene.waiting.reason in _BY_BOUND:
+    if scene.waiting.reason in BY_BOUND:
         shortfall = next((each for i, each in scene.planning.short.items() if _is_of(scene, i)), None)
         bound = None if shortfall is None else shortfall.bound
         keys = {key for key, _ in scene.fold.under(bound)} if bound is not None else set[str]()

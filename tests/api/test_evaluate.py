@@ -60,6 +60,64 @@ def by_field(evaluation: Json) -> dict[str, Json]:
     return {one["field"]: one for one in evaluation["fields"]}
 
 
+@contextmanager
+def a_scheduler_that_answers(settings: Settings) -> Generator[None]:
+    """With the log as it is now; it places nothing."""
+    ready, loop = threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def answer() -> None:
+        nc = await connect(settings, "scheduler")
+        store, answering = JetStreamEventStore(nc), Answering(nc)
+        fold, last = SchedulingState(), await store.last_seq()
+        async with aclosing(follow_into(store, fold, on_standing=lambda _: None, idle_seconds=0.1)) as follower:
+            async for _ in follower:
+                if fold.seq >= last:
+                    break
+        answering.fold = fold
+        await answering.start()
+        await nc.flush()
+        ready.set()
+        await stop.wait()
+        await nc.close()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(answer(),))
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(20)
+        loop.close()
+
+
+def test_the_scheduler_explains_a_workload_to_whoever_may_read_it(admin: httpx.Client, served: Served) -> None:
+    # While nothing else waits.
+    asked = served.training(projectId=served.made["other"]) | {"spec": {"image": "i", "priorityClass": "very-high"}}
+    made = admin.post(TRAININGS, json=asked)
+    assert made.status_code == 202, made.text
+    path = f"{V1}/workloads/{made.json()['workloadId']}/explain"
+    away = admin.get(path)
+    assert (away.status_code, away.json()["outcome"], away.json()["changes"]) == (200, "unknown", [])
+    assert "did not answer" in away.json()["message"]
+    with a_scheduler_that_answers(served.settings), served.client("alice") as alice:
+        found = admin.get(path).json()
+        assert alice.get(path).status_code == 404
+        later = admin.post(TRAININGS, json=served.training()).json()["workloadId"]
+        behind = admin.get(f"{V1}/workloads/{later}/explain").json()
+        assert (behind["outcome"], "has not read so far" in behind["message"]) == ("unknown", True)
+    # No agent of the cluster reports.
+    assert (found["outcome"], found["reason"], found["waitingPods"]) == ("waits", "cluster_disconnected", 1)
+    assert (found["name"], found["phase"], found["eviction"]) == (made.json()["name"], "Creating", None)
+    # It has no nodes, either.
+    (change,) = found["changes"]
+    assert [step["act"] for step in change["steps"]] == ["connect_cluster", "add_node"]
+    assert change["message"] == (
+        "have the agent of cluster local report again; add 1 node with room for a pod to pool default"
+    )
+
+
 @pytest.mark.usefixtures("policy")
 def test_each_field_says_what_it_would_be_and_what_it_may_be(admin: httpx.Client, served: Served) -> None:
     variable = {"name": "LR", "value": "0.1", "description": "learning rate"}
@@ -135,38 +193,6 @@ def test_what_evaluates_well_is_accepted_and_nothing_else(admin: httpx.Client, s
     agree(admin, served, random.Random(SEED), policies=3, requests=20)
 
 
-@contextmanager
-def a_scheduler_that_answers(settings: Settings) -> Generator[None]:
-    """With the log as it is now; it places nothing."""
-    ready, loop = threading.Event(), asyncio.new_event_loop()
-    stop = asyncio.Event()
-
-    async def answer() -> None:
-        nc = await connect(settings, "scheduler")
-        store, answering = JetStreamEventStore(nc), Answering(nc)
-        fold, last = SchedulingState(), await store.last_seq()
-        async with aclosing(follow_into(store, fold, on_standing=lambda _: None, idle_seconds=0.1)) as follower:
-            async for _ in follower:
-                if fold.seq >= last:
-                    break
-        answering.fold = fold
-        await answering.start()
-        await nc.flush()
-        ready.set()
-        await stop.wait()
-        await nc.close()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(answer(),))
-    thread.start()
-    try:
-        assert ready.wait(20)
-        yield
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
-        loop.close()
-
-
 def test_the_scheduler_is_asked_where_it_would_run_and_nobody_waits_for_one_that_is_away(
     admin: httpx.Client, served: Served
 ) -> None:
@@ -188,27 +214,6 @@ def test_the_scheduler_is_asked_where_it_would_run_and_nobody_waits_for_one_that
         assert found["message"]
         asked["spec"] = {"image": "i", "completions": 0}
         assert "placement" not in outlook(placement="true"), "what is refused runs nowhere"
-
-
-def test_the_scheduler_explains_a_workload_to_whoever_may_read_it(admin: httpx.Client, served: Served) -> None:
-    made = admin.post(TRAININGS, json=served.training(projectId=served.made["other"]))
-    assert made.status_code == 202, made.text
-    path = f"{V1}/workloads/{made.json()['workloadId']}/explain"
-    away = admin.get(path)
-    assert (away.status_code, away.json()["outcome"], away.json()["changes"]) == (200, "unknown", [])
-    assert "did not answer" in away.json()["message"]
-    with a_scheduler_that_answers(served.settings), served.client("alice") as alice:
-        found = admin.get(path).json()
-        assert alice.get(path).status_code == 404
-    # No agent of the cluster reports.
-    assert (found["outcome"], found["reason"], found["waitingPods"]) == ("waits", "cluster_disconnected", 1)
-    assert (found["name"], found["phase"], found["eviction"]) == (made.json()["name"], "Creating", None)
-    # It has no nodes, either.
-    (change,) = found["changes"]
-    assert [step["act"] for step in change["steps"]] == ["connect_cluster", "add_node"]
-    assert change["message"] == (
-        "have the agent of cluster local report again; add 1 node with room for a pod to pool default"
-    )
 
 
 async def _evict(settings: Settings, key: str, beneficiary: str) -> None:

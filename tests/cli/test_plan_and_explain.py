@@ -1,4 +1,4 @@
-"""`muster plan` and `muster explain`: what is asked, shown and refused. Requirement rows: S083."""
+"""`muster plan` and `muster explain`: what is asked, shown and refused."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,9 +1,9 @@
 """Why a workload waits, and that what is named as the smallest change lets it start (issue 14 sections 3 and 4.4).
 
-Every reason has a case here: one that is added without fails `test_every_reason_has_a_case`. Requirement rows: S083.
+Every reason has a case here: one that is added without fails `test_every_reason_has_a_case`.
 """
 
-import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
@@ -124,6 +124,12 @@ def without_an_agent() -> tuple[World, str]:
     return submitted(world)
 
 
+def without_an_agent_and_nodes() -> tuple[World, str]:
+    world = cluster()
+    world.connect(world.cluster_id, connected=False)
+    return submitted(world, gpu_devices_request=1)
+
+
 def in_a_cluster_that_was_removed() -> tuple[World, str]:
     world = cluster(a={})
     other = world.cluster("other")
@@ -240,7 +246,11 @@ CASES: Final[dict[WaitingReason, tuple[Case, ...]]] = {
     ),
     WaitingReason.QUOTA_TOO_SMALL: (larger_than_the_quota,),
     WaitingReason.PROJECT_DELETED: (in_a_project_that_was_deleted,),
-    WaitingReason.CLUSTER_DISCONNECTED: (without_an_agent, in_a_cluster_that_was_removed),
+    WaitingReason.CLUSTER_DISCONNECTED: (
+        without_an_agent,
+        without_an_agent_and_nodes,
+        in_a_cluster_that_was_removed,
+    ),
     WaitingReason.NO_NODES: (
         without_nodes,
         where_the_only_node_is_cordoned,
@@ -294,7 +304,7 @@ def _submit_again(world: World, key: str, steps: list[Step]) -> str:
             here = here[part]
         here = told["distribution"] if name in told["distribution"] else here
         assert name in here, step
-        here[name] = json.loads(bytes(step.value))
+        here[name] = step.value
     world.now += timedelta(seconds=1)
     distributed = state.distributed
     if distributed is not None:
@@ -315,7 +325,7 @@ def _submit_again(world: World, key: str, steps: list[Step]) -> str:
 
 
 def _do(world: World, key: str, step: Step) -> None:
-    value = json.loads(bytes(step.value))
+    value = step.value
     match step.act:
         case "set_quota" | "set_limit":
             noun, _, name = step.of.partition(" ")
@@ -392,8 +402,8 @@ EXPECTED: Final[list[tuple[Case, list[str]]]] = [
     (larger_than_the_quota, ["set the GPU quota of project small to 2"]),
     (where_the_only_node_is_cordoned, ["uncordon node a"]),
     (beyond_what_is_left_of_the_quota, ["set the GPU quota of project small to 5"]),
-    # Four GPUs are short of two, and one of two on b and of six on a: no more ends than must.
-    (where_no_gpu_is_free, ["wait until these end, or end them: holder2"]),
+    # Of the two small ones on the node with two free GPUs either one: no more ends than must.
+    (where_no_gpu_is_free, ["wait until these end, or end them: holder[23]"]),
     (a_gang_for_which_too_little_is_free, ["submit it again with spec.numWorkers as 2"]),
     (without_an_agent, ["have the agent of cluster local report again"]),
 ]
@@ -404,7 +414,7 @@ def test_the_smallest_change_is_no_larger_than_it_must_be(case: Case, messages: 
     world, key = case()
     told = [change.message for change in asked(world, key).changes]
     for message in messages:
-        assert message in told
+        assert any(re.fullmatch(message, each) for each in told), told
 
 
 # -- who holds it, and what nobody may learn ---------------------------------------------------------------------------
@@ -504,4 +514,4 @@ def test_tolerations_of_others_stay_where_taints_of_a_node_are_added() -> None:
     world = cluster(a={"taints": (Taint(key="dedicated"),)})
     world, key = submitted(world, tolerations=(toleration,))
     (step,) = asked(world, key).changes[0].steps
-    assert [each["key"] for each in json.loads(bytes(step.value))] == ["mine", "dedicated"]
+    assert [each["key"] for each in step.value] == ["mine", "dedicated"]

@@ -29,6 +29,7 @@ from services.scheduler.batches import (
     seen_by,
     update_drafts,
 )
+from services.scheduler.estimate import with_estimates
 from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.planning import Policy
@@ -188,7 +189,7 @@ class World:
     def cycle(self, *, max_messages: int = 300, **limits: Any) -> Plan:
         """Plan and commit, as the service does."""
         snapshot = self.fold.snapshot(self.now)
-        planned = plan(snapshot, policy=self.policy, **limits)
+        planned = with_estimates(plan(snapshot, policy=self.policy, **limits), snapshot, self.fold)
         self.fold.note(snapshot, planned)
         self.seen, self.seen_queues = seen_by(planned, self.fold.nodes), snapshot.queues
         bound, released = batches(planned, max_messages=max_messages)

@@ -1016,6 +1016,10 @@ class Explanation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Where its pods are, at most five nodes."""
     eviction: EvictionExplained | None
     """Null where nobody ever took its place."""
+    estimate: StartEstimate | None
+    """When it is expected to start. Null where there is no ground for an estimate."""
+    no_estimate: str | None
+    """Why there is none, of what waits."""
 
 
 class Connections(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4508,6 +4512,19 @@ class EvictionExplained(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Its name."""
 
 
+class StartEstimate(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """When it is expected to start, as a range."""
+
+    earliest: datetime
+    """Begin of the range."""
+    latest: datetime
+    """End of the range: four in five of the past waits came out within such a one."""
+    measured: int
+    """Past estimates from which the range is: those of workloads that have started since."""
+    typical_error_percent: float
+    """The median of how far those were off, in percent of the wait that was expected."""
+
+
 class Connection(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """How one port of a workload is reached."""
 
@@ -6293,6 +6310,8 @@ class WorkloadWaitingData(Model, frozen=True, kw_only=True, rename="camel", omit
     """A waiting reason, such as `insufficient_gpu` (refusals.md)."""
     message: str
     """The same in a sentence, with numbers."""
+    expected_start: datetime | None = None
+    """When the scheduler expected it to start. Absent where it had no ground for an estimate."""
 
 
 class PodsBoundData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

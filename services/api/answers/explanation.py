@@ -142,6 +142,19 @@ class EvictionExplained(Form, frozen=True, kw_only=True):
     """Its name."""
 
 
+class StartEstimate(Form, frozen=True, kw_only=True):
+    """When it is expected to start, as a range."""
+
+    earliest: Moment
+    """Begin of the range."""
+    latest: Moment
+    """End of the range: four in five of the past waits came out within such a one."""
+    measured: int
+    """Past estimates from which the range is: those of workloads that have started since."""
+    typical_error_percent: float
+    """The median of how far those were off, in percent of the wait that was expected."""
+
+
 class Explanation(Form, frozen=True, kw_only=True):
     """Why a workload waits, runs where it does, or was evicted."""
 
@@ -180,3 +193,7 @@ class Explanation(Form, frozen=True, kw_only=True):
     """Where its pods are, at most five nodes."""
     eviction: EvictionExplained | None
     """Null where nobody ever took its place."""
+    estimate: StartEstimate | None
+    """When it is expected to start. Null where there is no ground for an estimate."""
+    no_estimate: str | None
+    """Why there is none, of what waits."""
