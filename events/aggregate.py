@@ -89,7 +89,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=14,
+    fold_version=15,
 )
 NODE: Final = Aggregate(
     name="node",
@@ -186,7 +186,7 @@ ASSET: Final = Aggregate(
     about=lambda state: About(
         id=state.asset_id or None, project_id=state.project_id or None, cluster_id=state.cluster_id or None
     ),
-    fold_version=2,
+    fold_version=3,
 )
 
 POLICY: Final = Aggregate(

@@ -11,7 +11,7 @@ from msgspec import inspect
 from events.aggregate import AGGREGATES
 
 KNOWN: Final = {
-    "asset": (2, "a91177d7087e"),
+    "asset": (3, "b76e415f63b5"),
     "cluster": (6, "4984561f6874"),
     "department": (1, "01f63da0a60e"),
     "hours": (1, "3e43f81ae15d"),
@@ -22,7 +22,7 @@ KNOWN: Final = {
     "project": (9, "819307d1e923"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (14, "8dc77ea50c50"),
+    "workload": (15, "5bd88232d7c2"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 
