@@ -124,9 +124,13 @@ def queue(
     pools: tuple[str, ...] = (),
 ) -> Queue:
     pod_class = PodClass(project_id=project, cluster_id="c", pools=pools, request=request, preemptible=True, gang=gang)
-    pods = sum(len(each.pods) for each in entries)
     return Queue(
-        pod_class=pod_class, entries=tuple(entries), unreported=(), blocked=None, report_again=False, pods=pods
+        pod_class=pod_class,
+        entries=tuple(entries),
+        unreported=(),
+        blocked=None,
+        report_again=False,
+        pods=sum(len(each.pods) for each in entries),
     )
 
 

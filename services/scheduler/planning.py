@@ -147,6 +147,12 @@ class Planning:
         self.held_pods = 0
         self.reserved: dict[int, list[Kept]] = {}
         """By index of the queue: what is kept for a gang that has waited for long, of what is free."""
+        self.spoken_for: dict[int, dict[int, int]] = {}
+        """By index of the queue and number of a pool: what a gang that has waited for long is to have of its project's
+        share.
+        """
+        self.spoken_for_by: set[str] = set()
+        """Ids of their projects: of each the first one."""
         self.reserved_pools: set[int] = set()
         """Numbers of the pools where that is: in each for one gang."""
         self.held_queues: dict[int, str] = {}

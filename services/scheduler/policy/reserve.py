@@ -47,6 +47,8 @@ def reserve(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> 
         return 0
     if pod_class.together is not None or sum(part.needed for part in parts) > MOST_RESERVED:
         return 0
+    if pod_class.project_id in planning.spoken_for_by:
+        return 0
     taken = _Taken(planning)
     kept: list[Kept] = []
     numbers: set[int] = set()
@@ -57,13 +59,29 @@ def reserve(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> 
         number, places = found
         numbers.add(number)
         kept += places
-    if not numbers.isdisjoint(planning.reserved_pools) or not _within_share(planning, pod_class, parts, numbers):
+    if not _within_share(planning, pod_class, parts, numbers):
+        return 0
+    planning.spoken_for_by.add(pod_class.project_id)
+    planning.spoken_for[i] = {
+        number: sum(part.needed * planning.shares.milli_of(part.request, number) for part in parts)
+        for number in numbers
+    }
+    speak_for(planning, i, pod_class, sign=1)
+    if not numbers.isdisjoint(planning.reserved_pools):
         return 0
     for each in kept:
         planning.take(each.row, each.request, each.devices)
     planning.reserved_pools |= numbers
     planning.reserved[i] = kept
     return len({each.row for each in kept})
+
+
+def speak_for(planning: Planning, i: int, pod_class: PodClass, *, sign: int) -> None:
+    """Have what a gang that has waited for long needs count as used (1), or not any more (-1): what comes after it in
+    its project would else have the project's share, over and over, before there is enough of it for the gang.
+    """
+    for number, milli in planning.spoken_for.get(i, {}).items():
+        planning.shares.use(pod_class.project_id, number, sign * milli)
 
 
 def let_go(planning: Planning, i: int) -> list[Kept]:

@@ -101,7 +101,8 @@ def _of_share(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -
         share, milli = shares.of(project_id, number), shares.milli_of(pod_class.request, number)
         if shares.allows(project_id, number, milli) or share >= shares.total(number):
             return ""
-        used = shares.used.get((project_id, number), 0)
+        spoken = (of.get(number, 0) for j, of in planning.spoken_for.items() if _is_of(planning, j, project_id))
+        used = shares.used.get((project_id, number), 0) - sum(spoken)
         told.append(f"{gpus(used)} of pool {pool}, where its fair share is {gpus(share)}")
     return f"; project {shares.project(project_id).name} has {listed(tuple(told))}" if told else ""
 
@@ -112,6 +113,10 @@ def held() -> Waiting:
         reason=WaitingReason.WAITING_FOR_PODS_TO_END,
         message="its place is kept: pods that were told to end still hold it, and it starts once they have ended",
     )
+
+
+def _is_of(planning: Planning, i: int, project_id: str) -> bool:
+    return planning.snapshot.queues[i].pod_class.project_id == project_id
 
 
 def reserved(waiting: Waiting, count: int) -> Waiting:

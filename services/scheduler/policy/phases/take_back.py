@@ -16,7 +16,7 @@ from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning
 from services.scheduler.policy.phases import explain, place, quota
 from services.scheduler.policy.pools import pools_of
-from services.scheduler.policy.reserve import let_go
+from services.scheduler.policy.reserve import let_go, speak_for
 from services.scheduler.policy.victims import Choice, Cost, Needed, Right, Victim, Victims, choose
 from services.scheduler.room import Room
 from services.scheduler.snapshot import Eviction, OrderKey, Pending, PodClass
@@ -38,23 +38,30 @@ def run(planning: Planning) -> None:
     victims: dict[str, Victims] = {}
     for i in sorted(planning.short, key=lambda i: _first_put_off(planning, i)):
         pod_class = snapshot.queues[i].pod_class
-        if _is_hopeless(planning, i, lowest):
-            continue
-        weighed = planning.weighed
-        if weighed[pod_class.project_id] >= MOST_WEIGHED or weighed.total() >= MOST_WEIGHED_IN_ALL:
-            planning.put_off.add(i)
-            continue
-        if pod_class.cluster_id not in victims:
-            planning.soon()
-            victims[pod_class.cluster_id] = Victims(planning, pod_class.cluster_id)
-        kept = let_go(planning, i)
-        _take_back(planning, i, victims[pod_class.cluster_id])
-        if kept and i in planning.short:
-            for each in kept:
-                planning.take(each.row, each.request, each.devices)
+        speak_for(planning, i, pod_class, sign=-1)
+        if not _is_hopeless(planning, i, lowest):
+            _look_at(planning, i, victims)
+        if i in planning.short:
+            speak_for(planning, i, pod_class, sign=1)
         if sum(len(each.pods) for each in planning.evictions) >= MOST_EVICTED:
             planning.cut_short = True
             return
+
+
+def _look_at(planning: Planning, i: int, victims: dict[str, Victims]) -> None:
+    """At what a queue may take, unless enough was looked at in this plan."""
+    pod_class, weighed = planning.snapshot.queues[i].pod_class, planning.weighed
+    if weighed[pod_class.project_id] >= MOST_WEIGHED or weighed.total() >= MOST_WEIGHED_IN_ALL:
+        planning.put_off.add(i)
+        return
+    if pod_class.cluster_id not in victims:
+        planning.soon()
+        victims[pod_class.cluster_id] = Victims(planning, pod_class.cluster_id)
+    kept = let_go(planning, i)
+    _take_back(planning, i, victims[pod_class.cluster_id])
+    if i in planning.short:
+        for each in kept:
+            planning.take(each.row, each.request, each.devices)
 
 
 def _first_put_off(planning: Planning, i: int) -> tuple[int, OrderKey]:
