@@ -89,7 +89,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=14,
+    fold_version=15,
 )
 NODE: Final = Aggregate(
     name="node",
@@ -116,7 +116,7 @@ PROJECT: Final = Aggregate(
     evolve=project.evolve,
     decide=project.decide,
     about=lambda state: About(id=state.project_id or None, project_id=state.project_id or None),
-    fold_version=9,
+    fold_version=10,
 )
 DEPARTMENT: Final = Aggregate(
     name="department",

@@ -19,10 +19,10 @@ KNOWN: Final = {
     "node": (6, "b8379e5754db"),
     "policy": (3, "e50a43252122"),
     "prices": (1, "8fcf2c5d2bd8"),
-    "project": (9, "819307d1e923"),
+    "project": (10, "a6b9071d58c1"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (14, "8dc77ea50c50"),
+    "workload": (15, "8dc77ea50c50"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 

@@ -78,6 +78,8 @@ from services.api.answers.organisation import (
     ServiceAccount,
     ServiceAccounts,
     ServiceAccountToken,
+    TimeLimit,
+    TimeLimits,
 )
 from services.api.answers.outcomes import (
     BatchItemOutcome,
@@ -248,6 +250,8 @@ __all__ = [
     "Template",
     "TemplateMeta",
     "Templates",
+    "TimeLimit",
+    "TimeLimits",
     "Training1",
     "TrainingPolicy",
     "Undo",
