@@ -22,6 +22,7 @@ BENCHMARKS = (
     "memory",
     "width",
     "scheduler",
+    "peers",
     "placement",
     "restart",
     "backup",

@@ -30,6 +30,8 @@ FEW: Final = 8
 MOST_KEPT: Final = 10_000
 """States of nodes, for one request: some 4 MB."""
 
+type _Key = tuple[int, ...]
+"""Of a node: first what is packed first."""
 type _Kept = dict[tuple[int, ...], int]
 type Packed = list[tuple[Score, int, int]]
 """Scores that share one integer: each with its largest value, and how far it is shifted to the left."""
@@ -43,9 +45,13 @@ class Candidates:
         "_kept",
         "_kept_ties",
         "_keys",
+        "_largest_milli",
+        "_lead",
+        "_lead_key",
         "_packed",
         "_request",
         "_room",
+        "_second",
         "_seen",
         "_share_milli",
         "_ties",
@@ -76,6 +82,14 @@ class Candidates:
         """Keys by the state of a node; None where they do not follow from that."""
         self._kept_ties: list[_Kept | None] = [{} if _by_room(each) else None for each in scores[1:]]
         self._seen = len(room.changed)
+        self._largest_milli = int(self.gpu_milli.max(initial=0))
+        self._lead = -1
+        """Index of the node that was the best of all; -1 where that is not known. Most often it still is with one pod
+        more, because a node that fills up gets better: most pods cost no look at the others.
+        """
+        self._lead_key: _Key = (NO_ROOM,)
+        self._second: _Key = (NO_ROOM,)
+        """No other node comes before it."""
 
     def best(self, *, most_gpu_milli: int | None = None, within: Booleans | None = None) -> int | None:
         """Index among `rows` of the best node that takes at most so much of GPUs; None where none has room.
@@ -86,30 +100,51 @@ class Candidates:
         self._update()
         if not len(self.rows):
             return None
+        if self._lead_key < self._second and self._may_take(self._lead, most_gpu_milli, within):
+            return self._lead
         keys = self._keys
         if most_gpu_milli is not None:
             keys = np.where(self.gpu_milli > most_gpu_milli, NO_ROOM, keys)
         if within is not None:
             keys = np.where(within, keys, NO_ROOM)
-        best = int(keys.argmin())
-        least = keys[best]
-        if least == NO_ROOM:
+        best, key, second = self._first(keys)
+        if key[0] == NO_ROOM:
             return None
-        if self._ties:
-            alike = np.flatnonzero(keys == least)
-            for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
-                if len(alike) == 1:
-                    break
-                alike = self._least(column, scores, known, alike)
-            best = int(alike[0])
+        if within is None and (most_gpu_milli is None or most_gpu_milli >= self._largest_milli):
+            self._lead, self._lead_key, self._second = best, key, second
         return best
 
-    def _least(self, column: Integers, scores: Packed, known: _Kept | None, alike: Integers) -> Integers:
-        """Of these rows, those with the least of the scores."""
-        unknown = alike[column[alike] == _UNKNOWN]
-        if len(unknown):
-            column[unknown] = self._found(known, partial(_together, scores), unknown)
-        return alike[column[alike] == column[alike].min()]
+    def _first(self, keys: Integers) -> tuple[int, _Key, _Key]:
+        """Of the nodes with these keys the one that comes first, as much of its key as says so, and what no other one
+        comes before.
+        """
+        best = int(keys.argmin())
+        least = int(keys[best])
+        key: _Key = (least,)
+        if least == NO_ROOM:
+            return best, key, key
+        alike = np.flatnonzero(keys == least)
+        if len(alike) == 1:
+            keys[best] = NO_ROOM
+            second = int(keys.min())
+            keys[best] = least
+            return best, key, (second,)
+        for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
+            unknown = alike[column[alike] == _UNKNOWN]
+            if len(unknown):
+                column[unknown] = self._found(known, partial(_together, scores), unknown)
+            ties = column[alike]
+            least = int(ties.min())
+            first = alike[ties == least]
+            if len(first) == 1:
+                return int(first[0]), (*key, least), (*key, int(np.partition(ties, 1)[1]))
+            alike, key = first, (*key, least)
+        return int(alike[0]), key, key
+
+    def _may_take(self, index: int, most_gpu_milli: int | None, within: Booleans | None) -> bool:
+        return (most_gpu_milli is None or self.gpu_milli[index] <= most_gpu_milli) and (
+            within is None or bool(within[index])
+        )
 
     def least_gpu_milli(self) -> int | None:
         """The least of GPUs that a node which has room would give in all; None where none has room."""
@@ -155,16 +190,41 @@ class Candidates:
         changed = self._room.changed
         if self._seen == len(changed):
             return
-        touched = sorted(set(changed[self._seen :]))
+        touched = set(changed[self._seen :])
         self._seen = len(changed)
         if not len(self.rows):
             return
+        if self._lead >= 0 and (row := int(self.rows[self._lead])) in touched:
+            touched.remove(row)
+            self._move_lead(row)
+        if touched:
+            self._move(sorted(touched))
+
+    def _move(self, touched: list[int]) -> None:
+        """Look again at these nodes, of which none is the one that was the best."""
         at = np.minimum(self.rows.searchsorted(touched), len(self.rows) - 1)
         at = at[self.rows[at] == touched]
         if len(at):
-            self._keys[at] = self._found(self._kept, self._keyed, at)
+            keys = self._keys[at] = self._found(self._kept, self._keyed, at)
             for column in self._ties:
                 column[at] = _UNKNOWN
+            if self._lead >= 0:
+                self._second = min(self._second, (int(keys.min()),))
+
+    def _move_lead(self, row: int) -> None:
+        """Look again at the node that was the best."""
+        lead = self._lead
+        state = (int(self._share_milli[lead]), *self._room.state(row, self._request))
+        if self._kept is None or (key := self._kept.get(state)) is None:
+            key = int(self._found(self._kept, self._keyed, np.array([lead]))[0])
+        self._keys[lead] = key
+        found = [key]
+        for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
+            if known is None or (tie := known.get(state)) is None:
+                tie = int(self._found(known, partial(_together, scores), np.array([lead]))[0])
+            column[lead] = tie
+            found.append(tie)
+        self._lead_key = tuple(found)
 
     def _found(self, kept: _Kept | None, keyed: Callable[[View], Integers], at: Integers) -> Integers:
         """Keys of these of the rows: of a few nodes by what was found out about nodes alike, else anew."""
