@@ -58,11 +58,12 @@ FINISHED: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
 UNQUEUED: Final = frozenset({Phase.CREATING, Phase.RESUMING})
 """Phases of an attempt that the scheduler has not taken up yet."""
 
+CLOSING: Final = FINISHED | {Phase.TERMINATING}
+"""Phases in which nothing of it starts any more."""
+
 UNBUILT_PHASES: Final[dict[Phase, str]] = {
     Phase.UPDATING: "a change reaches the pods that run, and not all of them have it: every change that can be made "
     "now is for runs that begin later",
-    Phase.TERMINATING: "a limit ends it, such as one on its running time, and its pods are being ended: there are no "
-    "such limits yet",
 }
 """Phases of the contract that no workload enters yet, and what each means. The table says what may come before and
 after them.
@@ -75,6 +76,8 @@ TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
             Phase.INITIALIZING,
             # An inference that is scaled to zero while its replicas wait for a node.
             Phase.RUNNING,
+            # A limit on waiting, while pods of it that lost their place still end.
+            Phase.TERMINATING,
             Phase.STOPPED,
             Phase.STOPPING,
             Phase.DELETING,
@@ -239,6 +242,12 @@ TAINTED: Final = "tainted"
 """Reason of a workload that waits again: its node got a taint that it does not tolerate."""
 DRAINED: Final = "drained"
 """Reason of a workload that waits again: its node is drained."""
+RUNTIME_LIMIT: Final = "runtime_limit"
+"""Reason of a workload that a limit of its project on running time ends."""
+IDLE_GPU_LIMIT: Final = "idle_gpu_limit"
+"""Likewise: all its GPUs did nothing for too long."""
+PENDING_LIMIT: Final = "pending_limit"
+"""Likewise: it waited for too long."""
 BACKOFF_LIMIT_EXCEEDED: Final = "backoff_limit_exceeded"
 """Reason of a workload that is Failed."""
 
@@ -262,6 +271,9 @@ PHASE_REASONS: Final = (
     RECLAIMED,
     TAINTED,
     DRAINED,
+    RUNTIME_LIMIT,
+    IDLE_GPU_LIMIT,
+    PENDING_LIMIT,
     BACKOFF_LIMIT_EXCEEDED,
     SCALED_TO_ZERO,
     NODE_PORT_TAKEN,

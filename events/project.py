@@ -54,6 +54,7 @@ from events.subscriptions import (
     decide_on_subscription,
     evolve_subscriptions,
 )
+from events.time_limits import SetTimeLimits, TimeLimit, TimeLimitsSet
 from events.webhooks import (
     ChangeWebhook,
     CreateWebhook,
@@ -190,6 +191,7 @@ ProjectEvent = (
     | SubscriptionEvent
     | WebhookEvent
     | BudgetEvent
+    | TimeLimitsSet
 )
 
 # -- state -----------------------------------------------------------------------------------------------------------
@@ -216,6 +218,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     subscriptions: Subscriptions = msgspec.field(default_factory=dict[str, Subscription])
     webhooks: Webhooks = msgspec.field(default_factory=dict[str, Webhook])
     budget: Budget | None = None
+    time_limits: tuple[TimeLimit, ...] = ()
     deleted_at: datetime | None = None
 
     @property
@@ -297,6 +300,8 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
         case BudgetSet() | BudgetRemoved() | BudgetWarned() | BudgetExhausted() | BudgetReopened():
             budget = evolve_budget(state.budget, event)
             return state if budget is state.budget else replace(state, budget=budget)
+        case TimeLimitsSet():
+            return replace(state, time_limits=event.limits)
         case _:
             assert_never(event)
 
@@ -410,6 +415,7 @@ ProjectCommand = (
     | SubscriptionCommand
     | WebhookCommand
     | BudgetCommand
+    | SetTimeLimits
 )
 
 
@@ -443,6 +449,8 @@ def decide(command: ProjectCommand, state: Project, context: Context) -> Decisio
             return decide_on_webhook(command, state.webhooks, state.name, context)
         case SetBudget() | RemoveBudget() | NoteBudgetUse():
             return decide_on_budget(command, state.budget, state.name, context)
+        case SetTimeLimits():
+            return () if command.limits == state.time_limits else (TimeLimitsSet(limits=command.limits),)
         case _:
             return decide_on_account(command, state.accounts, state.name, context)
 

@@ -72,6 +72,8 @@ AUTHORS: Final[Mapping[str, str]] = {
     "PriceRemoved": "user",
     "BudgetSet": "user",
     "BudgetRemoved": "user",
+    "TimeLimitsSet": "user",
+    "WorkloadLimitReached": "auto_deletion",
     "BudgetWarned": "auto_deletion",
     "BudgetExhausted": "auto_deletion",
     "HoursMeasured": "auto_deletion",

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from events.actors import STRANGER
+from events.time_limits import LimitKind
 from events.workload.fields.inference import ScaleReason
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
@@ -130,6 +131,19 @@ class ScaleInference(_Command, frozen=True, kw_only=True):
     """The load that it was decided by, in a sentence of at most 300 characters."""
 
 
+class EndAtLimit(_Command, frozen=True, kw_only=True):
+    """From auto_deletion: a limit of its project on its time is reached. Where it does something else by now, it does
+    nothing.
+    """
+
+    workload_id: str
+    limit: LimitKind
+    seconds: int
+    """That the limit is."""
+    attempt: int
+    """In which it was seen."""
+
+
 class OpenSession(_Command, frozen=True, kw_only=True):
     """Let somebody into a pod."""
 
@@ -236,6 +250,7 @@ UserWorkloadCommand = (
     | TransferWorkload
     | UndoAct
     | ScaleInference
+    | EndAtLimit
     | OpenSession
     | CloseSession
 )

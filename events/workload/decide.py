@@ -10,13 +10,27 @@ from msgspec.structs import replace
 
 from events.decision import Context, Decision
 from events.ids import incarnation_id, name_suffix, workload_key
-from events.phases import BACKOFF_LIMIT_EXCEEDED, ENDS_AT_ONCE, FINISHED, PREEMPTED, DesiredPhase, Phase, PodPhase
+from events.phases import (
+    BACKOFF_LIMIT_EXCEEDED,
+    CLOSING,
+    ENDS_AT_ONCE,
+    FINISHED,
+    IDLE_GPU_LIMIT,
+    PENDING_LIMIT,
+    PREEMPTED,
+    RUNS,
+    RUNTIME_LIMIT,
+    DesiredPhase,
+    Phase,
+    PodPhase,
+)
 from events.refusal import Refusal
 from events.workload.commands import (
     ChangeWorkload,
     CloseSession,
     CreateWorkload,
     DeleteWorkload,
+    EndAtLimit,
     EvictPods,
     OpenSession,
     PlacePods,
@@ -76,6 +90,7 @@ from events.workload.state import (
     WorkloadDeletionRequested,
     WorkloadEvent,
     WorkloadFailed,
+    WorkloadLimitReached,
     WorkloadQueued,
     WorkloadResumed,
     WorkloadScaled,
@@ -141,6 +156,8 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
             return _transfer(command, state, context)
         case ScaleInference():
             return _rescale(command, state)
+        case EndAtLimit():
+            return _end_at_limit(command, state, context)
         case CloseSession():
             return _close(command, state, context)
         case _:
@@ -401,11 +418,33 @@ def _rescale(command: ScaleInference, state: Workload) -> WorkloadDecision:
             field="replicas",
             message=f"{state.name!r} has {least} to {most} replicas; {command.replicas} were asked for",
         )
-    running = state.desired is DesiredPhase.RUNNING and state.queued and state.phase not in FINISHED
+    running = state.desired is DesiredPhase.RUNNING and state.queued and state.phase not in CLOSING
     if not running or command.was != state.inference.replicas or command.replicas == command.was:
         return ()
     message = command.message[:MOST_SCALE_WORDS]
     return (WorkloadScaled(replicas=command.replicas, was=command.was, reason=command.reason, message=message),)
+
+
+def _end_at_limit(command: EndAtLimit, state: Workload, context: Context) -> WorkloadDecision:
+    """Only where it still does what is limited, in the attempt in which that was seen."""
+    limited = {Phase.PENDING} if command.limit == "pending" else RUNS
+    if not schedulable(state) or state.phase not in limited or state.attempt != command.attempt:
+        return ()
+    match command.limit:
+        case "runtime":
+            reason, what = RUNTIME_LIMIT, "it has run for as long as a workload of its kind may"
+        case "idle_gpu":
+            reason, what = IDLE_GPU_LIMIT, "all its GPUs did nothing for as long as those of its kind may"
+        case "pending":
+            reason, what = PENDING_LIMIT, "it has waited for as long as a workload of its kind may"
+        case _:
+            assert_never(command.limit)
+    message = f"{what} in this project: {command.seconds} s"
+    if not state.pods.live:
+        return (
+            WorkloadFailed(at=context.now, reason=reason, message=message, delete_at=_delete_at(state, context.now)),
+        )
+    return (WorkloadLimitReached(at=context.now, reason=reason, message=message),)
 
 
 def shut_to(state: Workload, context: Context) -> Refusal | None:
@@ -481,7 +520,7 @@ def _close(command: CloseSession, state: Workload, context: Context) -> Workload
 def _ended(state: Workload, verb: str) -> Refusal | None:
     if state.desired is DesiredPhase.DELETED:
         return _deleted_refusal(state, verb)
-    if state.phase in FINISHED:
+    if state.phase in CLOSING:
         return Refusal(
             code="workload_finished",
             message=f"{state.name!r} is {state.phase} and cannot be {verb}; submit it again as a new workload",
@@ -631,7 +670,7 @@ def _of_fact(fact: PodFact, edit: Edit, now: datetime) -> tuple[PodEvent, ...]:
             return (PodSucceeded(pod=fact.pod, at=fact.at),)
         # The workload of a pod that outlives it has its end already.
         case "stopped" | "succeeded" | "failed" | "interrupted" | "refused" if (
-            pod.phase is PodPhase.STOPPING or edit.state.phase in FINISHED
+            pod.phase is PodPhase.STOPPING or edit.state.phase in CLOSING
         ):
             return (PodStopped(pod=fact.pod, at=fact.at, exit_code=fact.exit_code),)
         case "succeeded":
@@ -696,6 +735,8 @@ def _what_follows(event: PodEvent, edit: Edit, now: datetime) -> WorkloadEvent |
         return WorkloadCompleted(at=now, succeeded=state.succeeded, delete_at=_delete_at(state, now))
     if state.phase is Phase.STOPPING and not edit.pods.live.size:
         return WorkloadStopped(at=now)
+    if state.phase is Phase.TERMINATING and not edit.pods.live.size:
+        return WorkloadFailed(at=now, reason=state.reason, message=state.message, delete_at=_delete_at(state, now))
     return None
 
 

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from events.phases import (
-    FINISHED,
+    CLOSING,
     NODE_UNREACHABLE,
     PODS_RUN_AGAIN,
     SCALED_TO_ZERO,
@@ -168,13 +168,24 @@ class WorkloadFailed(_Event, frozen=True, kw_only=True):
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`, `node_port_taken` or `no_claim`."""
+    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `preempted`, or that of a limit on its time."""
     message: str
     """The same in a sentence."""
     delete_at: datetime
     """When auto-deletion is due."""
     exit_code: int | None = None
     """Exit code of the last failed run."""
+
+
+class WorkloadLimitReached(_Event, frozen=True, kw_only=True):
+    """A limit of its project on its time ends it: its pods are told to end, and it is Failed when they are gone."""
+
+    at: datetime
+    """When it was decided."""
+    reason: str
+    """Code: `runtime_limit`, `idle_gpu_limit` or `pending_limit`."""
+    message: str
+    """The same in a sentence."""
 
 
 class WorkloadChanged(_Event, frozen=True, kw_only=True):
@@ -285,6 +296,7 @@ WorkloadEvent = (
     | WorkloadResumed
     | WorkloadCompleted
     | WorkloadFailed
+    | WorkloadLimitReached
     | WorkloadChanged
     | WorkloadTransferred
     | ActUndone
@@ -442,7 +454,7 @@ def _pod_sets_of_alike(kind: str, spec: TrainingSpec, beside: Beside) -> tuple[P
 
 
 def schedulable(state: Workload) -> bool:
-    return state.living and state.desired is DesiredPhase.RUNNING and state.phase not in FINISHED
+    return state.living and state.desired is DesiredPhase.RUNNING and state.phase not in CLOSING
 
 
 def is_completed(state: Workload) -> bool:
@@ -665,7 +677,7 @@ def _take_of_pod(edit: Edit, event: PodEvent, pod: Pod) -> None:
             assert_never(event)
     if ends:
         _name_unseen(edit)
-    over = state.phase in FINISHED or state.desired is DesiredPhase.DELETED
+    over = state.phase in CLOSING or state.desired is DesiredPhase.DELETED
     edit.pods.put(pod_id(event.pod), moved(pod, event, attempt=None if over else state.attempt))
     if state.inference is not None and isinstance(event, PodStopped):
         _leave_if_surplus(edit, pod_id(event.pod))
@@ -696,6 +708,11 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
         case WorkloadFailed():
             _finish(edit, Phase.FAILED, event.at, event.delete_at)
             edit.state = replace(edit.state, reason=event.reason, message=event.message)
+        case WorkloadLimitReached():
+            _stop_pods(edit)
+            for id_ in edit.pods.waiting.ids():
+                edit.pods.put(id_, None)
+            _say(edit, Phase.TERMINATING, reason=event.reason, message=event.message)
         case WorkloadChanged():
             edit.state = _changed(state, event)
         case ActUndone():
@@ -740,7 +757,7 @@ def _derive(edit: Edit, *, queued: bool = False) -> None:
         queued: whether the scheduler takes up the attempt just now.
     """
     state, pods = edit.state, edit.pods
-    if state.phase in FINISHED or state.desired is DesiredPhase.DELETED:
+    if state.phase in CLOSING or state.desired is DesiredPhase.DELETED:
         return
     if state.desired is DesiredPhase.STOPPED:
         if pods.live.size and state.phase is not Phase.STOPPING:

@@ -119,6 +119,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_budgets",
         summary="Budgets: what a project may use in a month, in GPU hours or money.",
     ),
+    "limit": Noun(
+        module="time_limits",
+        add="add_limits",
+        summary="Limits: how long workloads of a project may run, wait, or keep GPUs that do nothing.",
+    ),
     "price": Noun(module="prices", add="add_prices", summary="Prices: what an hour of a GPU costs, by its model."),
     "diff": Noun(
         module="diff",

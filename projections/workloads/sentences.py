@@ -43,6 +43,7 @@ from events.workload.state import (
     WorkloadDeletionRequested,
     WorkloadEvent,
     WorkloadFailed,
+    WorkloadLimitReached,
     WorkloadQueued,
     WorkloadResumed,
     WorkloadScaled,
@@ -127,6 +128,8 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
             return f"{done}, {lasted} after submission; {_deleted_on(event.at, event.delete_at)}"
         case WorkloadFailed():
             return f"failed: {event.message}; {_deleted_on(event.at, event.delete_at)}"
+        case WorkloadLimitReached():
+            return f"terminating: {event.message}; {_told_to_stop(happened.live)}"
         case WorkloadChanged():
             return _changed(event, happened.asked, actor)
         case ActUndone():

@@ -39,6 +39,7 @@ from events.node import (
     NodeUncordoned,
 )
 from events.project import ProjectChanged, ProjectCreated, ProjectDeleted, ProjectMoved
+from events.time_limits import TimeLimitsSet
 from services.api import answers
 from services.api.answers.diff import About
 from services.api.context import Look
@@ -85,6 +86,9 @@ def sentence(event: object) -> str | None:
             return f"budget set to {budget.told(budget.limit)} per {event.per}"
         case BudgetRemoved():
             return "budget removed"
+        case TimeLimitsSet():
+            kinds = ", ".join(limit.kind for limit in event.limits) or "none"
+            return f"limits on the time of workloads set: {kinds}"
         case BudgetWarned() | BudgetExhausted():
             used = f"{100 * event.used // max(event.limit, 1)} % of the budget is used"
             return f"{used}: nothing new is taken" if isinstance(event, BudgetExhausted) else used

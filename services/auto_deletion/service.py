@@ -1,7 +1,7 @@
 """Looks at the due rows a few times a second and asks `commands` to delete what is due, what stands in a project that
 was deleted, and what has not ended on a cluster that was removed; a project that came into a department while that was
-deleted is moved. Beside it, budgets are measured (budgets.py), and how busy GPUs were (hours.py), in the same way: from
-the tables, by commands.
+deleted is moved. Beside it, budgets are measured (budgets.py), how busy GPUs were (hours.py), and limits on time
+(time_limits.py), in the same way: from the tables, by commands.
 
 It has no timers and keeps nothing: the due times stand in the log, the table of them is a projection, and the decider
 does nothing where the generation has moved on. So several instances are harmless, and an outage only delays.
@@ -22,6 +22,7 @@ from projections.postgres import CUT_OFF, Pool, create_pool
 from services.auto_deletion.budgets import BudgetRows, Budgets, last_seq_of
 from services.auto_deletion.due import SERVICE, Due, Lost, Work, command, plan
 from services.auto_deletion.hours import Hours, SampleRows
+from services.auto_deletion.time_limits import LimitRows, TimeLimits
 from services.runtime.nats.bus import CommandClient, GateAwayError
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests
@@ -187,7 +188,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         pool = await create_pool(
             settings.database_url,
             min_size=0,
-            max_size=3,
+            max_size=4,
             timeout_seconds=QUERY_SECONDS,
             command_timeout_seconds=QUERY_SECONDS,
             server_settings={"application_name": "muster-auto-deletion", "default_transaction_read_only": "on"},
@@ -198,6 +199,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
                 measuring = [
                     tasks.create_task(budgets.run(stop), name="budgets"),
                     tasks.create_task(Hours(SampleRows(pool), send).run(stop), name="hours"),
+                    tasks.create_task(TimeLimits(LimitRows(pool), send).run(stop), name="time_limits"),
                 ]
                 await AutoDeletion(DueRows(pool), send).run(health, stop)
                 # It may wait for tables that are behind, or for a long statement; the next one measures again.

@@ -169,6 +169,7 @@ def _policy(*events: tuple[str, Mapping[str, object]]) -> Story:
 LEFT_OVER = ("WorkloadDeletionRequested", {"reason": "project_deleted"})
 CORDON = ("NodeCordoned", {"actor": "root", "at": "2026-03-02T09:00:00Z"})
 DRAIN = ("NodeDrainStarted", {"actor": "root", "at": "2026-03-02T09:00:00Z"})
+NO_LIMIT = ("WorkloadLimitReached", {"at": "2026-03-02T09:00:00Z", "reason": "mood", "message": "m"})
 DRAINED = ("NodeDrained", {"at": "2026-03-02T09:00:00Z"})
 
 
@@ -301,6 +302,7 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
         ),
     ),
     "cordoned twice": ("cordon", lambda: _marked(CORDON, CORDON)),
+    "a limit that is none": ("limit", lambda: Story().node().created().bound().says(NO_LIMIT)),
     "drained, and not cordoned": ("drain", lambda: _marked(DRAIN)),
     "empty, and not drained": ("drain", lambda: _marked(CORDON, DRAINED)),
     "drained, and not empty": ("drain", lambda: _drained(Story().node().created().bound())),

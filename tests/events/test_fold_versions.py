@@ -19,7 +19,7 @@ KNOWN: Final = {
     "node": (6, "b8379e5754db"),
     "policy": (3, "e50a43252122"),
     "prices": (1, "8fcf2c5d2bd8"),
-    "project": (10, "114e7974764c"),
+    "project": (10, "759164feb510"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
     "workload": (16, "315fd8cccbff"),

@@ -11,6 +11,7 @@ from events.workload.commands import (
     Changeable,
     ChangeWorkload,
     DeleteWorkload,
+    EndAtLimit,
     PlacePods,
     PodFactKind,
     PodWarning,
@@ -27,6 +28,7 @@ from events.workload.pod import PodAddress, PodRef, PortAddress
 from events.workload.state import (
     bindable,
     next_retry_at,
+    schedulable,
 )
 from tests.events.given import (
     ALICE,
@@ -654,8 +656,24 @@ def test_a_phase_is_either_entered_by_something_or_told_as_not_built_yet() -> No
     """S094."""
     entered = {after for followers in TRANSITIONS.values() for after in followers} | {Phase.CREATING}
     assert entered == set(Phase) == TRANSITIONS.keys()
-    assert {Phase.UPDATING, Phase.TERMINATING} == UNBUILT_PHASES.keys()
+    assert {Phase.UPDATING} == UNBUILT_PHASES.keys()
     assert all(TRANSITIONS[phase] & FINISHED for phase in UNBUILT_PHASES)
+
+
+def test_a_workload_that_a_limit_ends_takes_nothing_new_and_fails_once_its_pods_are_gone() -> None:
+    """S094."""
+    story = running()
+    limit = EndAtLimit(workload_id=ID, limit="runtime", seconds=60, attempt=1)
+    assert story.when(replace(limit, attempt=2)) == ()
+    assert story.when(replace(limit, limit="pending")) == ()
+    assert names(story.when(limit)) == ["WorkloadLimitReached"]
+    assert (story.state.phase, story.state.reason) == (Phase.TERMINATING, "runtime_limit")
+    assert not schedulable(story.state)
+    for command in (SUSPEND, RESUME):
+        assert story.refused(command).code == "workload_finished"
+    assert story.when(limit) == ()
+    story.saw(fact("stopped"))
+    assert (story.state.phase, story.state.reason) == (Phase.FAILED, "runtime_limit")
 
 
 def test_it_is_degraded_while_some_pods_run_and_others_are_to_run_again() -> None:

@@ -1388,6 +1388,24 @@ class Me(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Roles by project id."""
 
 
+class TimeLimits(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The limits of a project on the time of its workloads."""
+
+    project_id: str
+    """Id of the project."""
+    project_name: str
+    """Name of the project."""
+    time_limits: list[TimeLimit]
+    """By kind. A kind that is not there has no limits."""
+
+
+class TimeLimitsSetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TimeLimitsSetting."""
+
+    time_limits: list[TimeLimitFields] | None = None
+    """At most one for each kind of workloads. A kind without one has no limits."""
+
+
 class UseNow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Who uses what now, as far as the caller may read. Capacity and what is free are of everybody's nodes."""
 
@@ -4164,6 +4182,27 @@ class WorkloadFailedRecord(Model, frozen=True, kw_only=True, rename="camel", omi
     details: WorkloadFailedData
 
 
+class WorkloadLimitReachedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A limit of its project on its time ends it: its pods are told to end, and it is Failed when they are gone."""
+
+    type: Literal["WorkloadLimitReached"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: WorkloadLimitReachedData
+
+
 class WorkloadChangedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody changed it. Absent fields are unchanged."""
 
@@ -4740,6 +4779,32 @@ class AccessRuleHeld(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Id of the project."""
 
 
+class TimeLimit(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Limits of one kind of workloads."""
+
+    kind: str
+    """Kind of the workloads."""
+    runtime_seconds: int | None
+    """How long one may run, in all its attempts together. Null: no limit."""
+    idle_gpu_seconds: int | None
+    """For how long all its GPUs may do nothing, by what its cluster measures. Null: no limit."""
+    pending_seconds: int | None
+    """How long one may wait at a time. Null: no limit."""
+
+
+class TimeLimitFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TimeLimitFields."""
+
+    kind: str
+    """Kind of the workloads, such as Training."""
+    runtime_seconds: int | None = None
+    """How long one may run, in all its attempts together. Null: no limit."""
+    idle_gpu_seconds: int | None = None
+    """For how long all its GPUs may do nothing, by what its cluster measures. Null: no limit."""
+    pending_seconds: int | None = None
+    """How long one may wait at a time. Null: no limit."""
+
+
 class UseRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What one project, user, node pool, node or workload uses now."""
 
@@ -5086,6 +5151,22 @@ class WorkloadResumingPublicEvent(Model, frozen=True, kw_only=True, rename="came
     sequence: str
     previous: str | None = None
     data: WorkloadResuming
+
+
+class WorkloadTerminatingPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A limit of its project on its time ends it: its pods are being ended, and it is Failed when they are gone."""
+
+    type: Literal["muster.WorkloadTerminating.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: WorkloadTerminating
 
 
 class WorkloadCompletedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6462,13 +6543,24 @@ class WorkloadFailedData(Model, frozen=True, kw_only=True, rename="camel", omit_
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`, `node_port_taken` or `no_claim`."""
+    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `preempted`, or that of a limit on its time."""
     message: str
     """The same in a sentence."""
     delete_at: datetime
     """When auto-deletion is due."""
     exit_code: int | None = None
     """Exit code of the last failed run."""
+
+
+class WorkloadLimitReachedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A limit of its project on its time ends it: its pods are told to end, and it is Failed when they are gone."""
+
+    at: datetime
+    """When it was decided."""
+    reason: str
+    """Code: `runtime_limit`, `idle_gpu_limit` or `pending_limit`."""
+    message: str
+    """The same in a sentence."""
 
 
 class WorkloadChangedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7024,6 +7116,27 @@ class WorkloadStopped(Model, frozen=True, kw_only=True, rename="camel", omit_def
 
 class WorkloadResuming(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody resumed it."""
+
+    actor: PublicActor
+    """Who caused it."""
+    workload_id: str
+    """UUID. A name that is used again is another workload."""
+    name: str
+    """Unique among the living workloads of the project."""
+    project_id: str
+    """UUID."""
+    previous_phase: str
+    """The phase before."""
+    reason: str
+    """Code of the reason; empty where the phase says it all."""
+    message: str
+    """The same in a sentence, with numbers."""
+    attempt: int
+    """Counts the runs of the whole workload, from 1."""
+
+
+class WorkloadTerminating(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A limit of its project on its time ends it: its pods are being ended, and it is Failed when they are gone."""
 
     actor: PublicActor
     """Who caused it."""
@@ -8339,6 +8452,7 @@ if TYPE_CHECKING:
         "DeleteWorkload",
         "DisableWebhook",
         "DrainNode",
+        "EndAtLimit",
         "GrantProjectRole",
         "GrantTenantRole",
         "MoveLostProject",
@@ -8361,6 +8475,7 @@ if TYPE_CHECKING:
         "SetOwnershipProtection",
         "SetPolicy",
         "SetPrice",
+        "SetTimeLimits",
         "SuspendWorkload",
         "TransferWorkload",
         "UncordonNode",
@@ -8410,6 +8525,7 @@ if TYPE_CHECKING:
         "backoff_limit_exceeded",
         "cluster_disconnected",
         "drained",
+        "idle_gpu_limit",
         "insufficient_cpu",
         "insufficient_gpu",
         "insufficient_memory",
@@ -8423,12 +8539,14 @@ if TYPE_CHECKING:
         "no_such_node_pool",
         "node_port_taken",
         "node_unreachable",
+        "pending_limit",
         "pods_run_again",
         "preempted",
         "project_deleted",
         "quota_too_small",
         "quota_used",
         "reclaimed",
+        "runtime_limit",
         "scaled_to_zero",
         "tainted",
         "waiting_for_pods_to_end",
@@ -8451,6 +8569,7 @@ if TYPE_CHECKING:
         | WorkloadStoppingPublicEvent
         | WorkloadStoppedPublicEvent
         | WorkloadResumingPublicEvent
+        | WorkloadTerminatingPublicEvent
         | WorkloadCompletedPublicEvent
         | WorkloadFailedPublicEvent
         | WorkloadDeletingPublicEvent
@@ -8498,6 +8617,7 @@ if TYPE_CHECKING:
         | WorkloadResumedRecord
         | WorkloadCompletedRecord
         | WorkloadFailedRecord
+        | WorkloadLimitReachedRecord
         | WorkloadChangedRecord
         | WorkloadTransferredRecord
         | ActUndoneRecord
@@ -8642,6 +8762,7 @@ else:
             "muster.WorkloadStopping.v1": WorkloadStoppingPublicEvent,
             "muster.WorkloadStopped.v1": WorkloadStoppedPublicEvent,
             "muster.WorkloadResuming.v1": WorkloadResumingPublicEvent,
+            "muster.WorkloadTerminating.v1": WorkloadTerminatingPublicEvent,
             "muster.WorkloadCompleted.v1": WorkloadCompletedPublicEvent,
             "muster.WorkloadFailed.v1": WorkloadFailedPublicEvent,
             "muster.WorkloadDeleting.v1": WorkloadDeletingPublicEvent,
@@ -8693,6 +8814,7 @@ else:
             "WorkloadResumed": WorkloadResumedRecord,
             "WorkloadCompleted": WorkloadCompletedRecord,
             "WorkloadFailed": WorkloadFailedRecord,
+            "WorkloadLimitReached": WorkloadLimitReachedRecord,
             "WorkloadChanged": WorkloadChangedRecord,
             "WorkloadTransferred": WorkloadTransferredRecord,
             "ActUndone": ActUndoneRecord,

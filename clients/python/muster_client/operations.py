@@ -2971,6 +2971,30 @@ def who_am_i() -> Request[models.Me]:
     return Request("GET", "/api/v1/me", models.Me)
 
 
+def get_time_limits(project_id: str) -> Request[models.TimeLimits]:
+    """Get the limits of a project on the time of its workloads."""
+    return Request("GET", path("/api/v1/org-unit/projects/{}/time-limits", project_id), models.TimeLimits)
+
+
+def set_time_limits(
+    project_id: str, body: models.TimeLimitsSetting, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Set how long workloads of a project may run, wait, or keep GPUs that do nothing.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/org-unit/projects/{}/time-limits", project_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
 def list_usage(
     *,
     by: Literal["node", "nodePool", "project", "user", "workload"] | None = None,
@@ -3629,6 +3653,7 @@ def list_audit(
         "DeleteWorkload",
         "DisableWebhook",
         "DrainNode",
+        "EndAtLimit",
         "GrantProjectRole",
         "GrantTenantRole",
         "MoveLostProject",
@@ -3651,6 +3676,7 @@ def list_audit(
         "SetOwnershipProtection",
         "SetPolicy",
         "SetPrice",
+        "SetTimeLimits",
         "SuspendWorkload",
         "TransferWorkload",
         "UncordonNode",

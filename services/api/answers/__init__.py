@@ -80,6 +80,8 @@ from services.api.answers.organisation import (
     ServiceAccount,
     ServiceAccounts,
     ServiceAccountToken,
+    TimeLimit,
+    TimeLimits,
 )
 from services.api.answers.outcomes import (
     BatchItemOutcome,
@@ -252,6 +254,8 @@ __all__ = [
     "Template",
     "TemplateMeta",
     "Templates",
+    "TimeLimit",
+    "TimeLimits",
     "Training1",
     "TrainingPolicy",
     "Undo",

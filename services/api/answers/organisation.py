@@ -123,6 +123,30 @@ class Projects(Form, frozen=True, kw_only=True):
     """The offset of the next page; null on the last one."""
 
 
+class TimeLimit(Form, frozen=True, kw_only=True):
+    """Limits of one kind of workloads."""
+
+    kind: str
+    """Kind of the workloads."""
+    runtime_seconds: int | None
+    """How long one may run, in all its attempts together. Null: no limit."""
+    idle_gpu_seconds: int | None
+    """For how long all its GPUs may do nothing, by what its cluster measures. Null: no limit."""
+    pending_seconds: int | None
+    """How long one may wait at a time. Null: no limit."""
+
+
+class TimeLimits(Form, frozen=True, kw_only=True):
+    """The limits of a project on the time of its workloads."""
+
+    project_id: Uuid
+    """Id of the project."""
+    project_name: str
+    """Name of the project."""
+    time_limits: list[TimeLimit]
+    """By kind. A kind that is not there has no limits."""
+
+
 class AccessRuleHeld(Form, frozen=True, kw_only=True):
     """That somebody has a role."""
 
