@@ -103,7 +103,7 @@ async def _eviction(call: Call, version: int) -> tuple[explanation.EvictionExpla
     row = page.rows[0]
     details: dict[str, Any] = row["details"]
     try:
-        beneficiary = (await load_workload(call, details["beneficiary"])).state
+        beneficiary = (await load_workload(call, details.get("beneficiary", ""))).state
     except ApiError:  # whoever asks may not see it
         beneficiary = None
     actors = await call.api.actors.subjects_of((row["actor_id"],))

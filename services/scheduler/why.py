@@ -34,7 +34,7 @@ from services.scheduler.fold import SchedulingState
 from services.scheduler.forecast import LEAST_ESTIMATES, LEAST_RUNS
 from services.scheduler.plan import MAX_PODS_PER_PLAN
 from services.scheduler.planning import Planning, pools_to_try
-from services.scheduler.policy.phases import explain
+from services.scheduler.policy.phases import explain, release
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Filter
@@ -252,8 +252,7 @@ def _places(fold: SchedulingState, state: Workload, key: str, now: datetime) -> 
         )
         # One at a time: the room of a plan is changed by what is tried.
         planning = Planning(snapshot, phases(POLICY), MAX_PODS_PER_PLAN)
-        for phase in planning.policy.phases[:2]:
-            phase.run(planning)
+        release.run(planning)
         row = snapshot.nodes.keys.index(node_key)
         yield _place(
             planning,
