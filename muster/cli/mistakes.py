@@ -69,7 +69,6 @@ _USUAL_LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "chargeback": ("usage",),
     "sreport": ("usage",),
     "sshare": ("top",),
-    "login": ("context", "add"),
     "whoami": ("doctor",),
     "serve": ("up",),
 }

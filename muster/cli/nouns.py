@@ -167,7 +167,7 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_token",
         summary="Tokens: prove who you are. Signed by the local key, for one machine and for compose.",
     ),
-    "login": Noun(module="login", add="add_login", summary="Keep a token with the context in use, in the keyring."),
+    "login": Noun(module="login", add="add_login", summary="Keep a token with the context in use."),
     "logout": Noun(module="login", add="add_logout", summary="Forget the token of the context in use."),
     "context": Noun(
         module="context_commands",
