@@ -30,7 +30,8 @@ def test_label_keys_and_values_are_those_of_kubernetes(text: str) -> None:
 
 
 def test_names_are_each_there_once_or_not() -> None:
-    assert each_once([]) and each_once(["a", "b"])
+    assert each_once([])
+    assert each_once(["a", "b"])
     assert not each_once(["a", "b", "a"])
 
 
