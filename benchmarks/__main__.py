@@ -15,6 +15,7 @@ from development.limits import UNLIMITED
 BENCHMARKS = (
     "store",
     "http",
+    "request",
     "batch",
     "projector",
     "feed",

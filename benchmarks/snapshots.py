@@ -124,7 +124,14 @@ def queue(
     pools: tuple[str, ...] = (),
 ) -> Queue:
     pod_class = PodClass(project_id=project, cluster_id="c", pools=pools, request=request, preemptible=True, gang=gang)
-    return Queue(pod_class=pod_class, entries=tuple(entries), unreported=(), blocked=None, report_again=False)
+    return Queue(
+        pod_class=pod_class,
+        entries=tuple(entries),
+        unreported=(),
+        blocked=None,
+        report_again=False,
+        pods=sum(len(each.pods) for each in entries),
+    )
 
 
 def gang(

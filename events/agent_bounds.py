@@ -13,7 +13,17 @@ from typing import Any, Final, cast
 import msgspec
 
 from events.cluster import StorageClass
-from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod, UsageReport, UsageSample
+from events.cluster_protocol import (
+    MAX_ISSUE,
+    MOST_SOURCES,
+    Looked,
+    ObservedCluster,
+    ObservedNode,
+    ObservedPod,
+    SourcesRequest,
+    UsageReport,
+    UsageSample,
+)
 from events.ids import KEY_PATTERN
 from events.node import MOST_DEVICES, NodeFacts, Taint
 from events.workload.commands import PodWarning
@@ -201,6 +211,15 @@ BOUNDS: Final[dict[type[msgspec.Struct], dict[str, Bound]]] = {
         "memory_bytes": _BYTES,
         "gpu_utilization_percent": Number(most=102_400, why="100 for each device of a node"),
         "gpu_memory_bytes": Number(most=MAX_BYTES, why="the sum over all devices of a pod"),
+    },
+    Looked: {
+        "asset_id": _KEY,
+        "spec_at": _MOMENT,
+        "issue": Text(most=MAX_ISSUE, why="agents cut it, and it stands in the log"),
+    },
+    SourcesRequest: {
+        "after": Text(most=64, why="it is an id"),
+        "looked": Many(most=MOST_SOURCES, why="agents are told as many at a time"),
     },
     UsageReport: {"samples": Many(most=1_000, why="agents send 500 per message")},
 }

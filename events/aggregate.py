@@ -89,7 +89,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=14,
+    fold_version=16,
 )
 NODE: Final = Aggregate(
     name="node",
@@ -98,7 +98,7 @@ NODE: Final = Aggregate(
     evolve=node.evolve,
     decide=node.decide,
     about=lambda state: About(cluster_id=state.cluster_id or None),
-    fold_version=5,
+    fold_version=6,
 )
 CLUSTER: Final = Aggregate(
     name="cluster",
@@ -107,7 +107,7 @@ CLUSTER: Final = Aggregate(
     evolve=cluster.evolve,
     decide=cluster.decide,
     about=lambda state: About(id=state.cluster_id or None, cluster_id=state.cluster_id or None),
-    fold_version=6,
+    fold_version=7,
 )
 PROJECT: Final = Aggregate(
     name="project",
@@ -116,7 +116,7 @@ PROJECT: Final = Aggregate(
     evolve=project.evolve,
     decide=project.decide,
     about=lambda state: About(id=state.project_id or None, project_id=state.project_id or None),
-    fold_version=9,
+    fold_version=10,
 )
 DEPARTMENT: Final = Aggregate(
     name="department",
@@ -125,7 +125,7 @@ DEPARTMENT: Final = Aggregate(
     evolve=department.evolve,
     decide=department.decide,
     about=lambda state: About(id=state.department_id or None),
-    fold_version=1,
+    fold_version=2,
 )
 TENANT: Final = Aggregate(
     name="tenant",
@@ -186,7 +186,7 @@ ASSET: Final = Aggregate(
     about=lambda state: About(
         id=state.asset_id or None, project_id=state.project_id or None, cluster_id=state.cluster_id or None
     ),
-    fold_version=2,
+    fold_version=3,
 )
 
 POLICY: Final = Aggregate(

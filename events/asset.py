@@ -15,9 +15,19 @@ from events.decision import Context, Decision
 from events.ids import incarnation_id, name_key
 from events.refusal import Refusal
 
-DataSourceKind = Literal["pvc", "git", "nfs", "host-path", "config-map", "secret"]
+DataSourceKind = Literal["pvc", "git", "nfs", "s3", "host-path", "config-map", "secret"]
 AssetKind = Literal[
-    "environment", "compute", "template", "pvc", "git", "nfs", "host-path", "config-map", "secret", "credentials"
+    "environment",
+    "compute",
+    "template",
+    "pvc",
+    "git",
+    "nfs",
+    "s3",
+    "host-path",
+    "config-map",
+    "secret",
+    "credentials",
 ]
 AssetScope = Literal["tenant", "cluster", "department", "project"]
 SCOPES: Final[tuple[AssetScope, ...]] = get_args(AssetScope)
@@ -29,12 +39,15 @@ CALLED: Final[dict[AssetKind, str]] = {
     "pvc": "PVC data source",
     "git": "Git data source",
     "nfs": "NFS data source",
+    "s3": "S3 data source",
     "host-path": "host path data source",
     "config-map": "ConfigMap data source",
     "secret": "Secret data source",
     "credentials": "credential",
 }
 """In sentences."""
+MAX_MARKS: Final = 100
+"""Clusters of which a data source says that it cannot be used there."""
 OWNERS: Final = "only who created a credential may change it; create one of your own"
 MAX_SPEC_BYTES: Final = 64 * 1024
 """Of a spec as JSON: a page of a list holds a hundred, and a workload made from three of them still fits a message."""
@@ -94,9 +107,31 @@ class AssetDeleted(_Event, frozen=True, kw_only=True):
     """When it was decided."""
 
 
-AssetEvent = AssetCreated | AssetChanged | AssetDeleted
+class DataSourceMarked(_Event, frozen=True, kw_only=True):
+    """The agent of a cluster found that pods there cannot use a data source, or that nothing is known against it any
+    more.
+    """
+
+    cluster_id: str
+    """UUID of the cluster."""
+    issue: str = ""
+    """Why it cannot be used there; empty: it can, as far as the agent sees."""
+    at: datetime
+    """When it was decided."""
+
+
+AssetEvent = AssetCreated | AssetChanged | AssetDeleted | DataSourceMarked
 
 # -- state -----------------------------------------------------------------------------------------------------------
+
+
+class SourceIssue(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a data source cannot be used on a cluster."""
+
+    issue: str
+    """In words."""
+    at: datetime
+    """Since when."""
 
 
 class Asset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -115,6 +150,13 @@ class Asset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed_at: datetime | None = None
     deleted_at: datetime | None = None
     spec: AssetFields = msgspec.field(default_factory=dict[str, Any])
+    issues: dict[str, SourceIssue] = {}
+    """By cluster id: where a data source cannot be used. Of its present spec."""
+
+    @property
+    def spec_at(self) -> datetime | None:
+        """Since when it has its present spec."""
+        return self.changed_at or self.created_at
 
     @property
     def exists(self) -> bool:
@@ -157,9 +199,16 @@ def evolve(state: Asset, event: AssetEvent) -> Asset:
                 spec=event.spec,
             )
         case AssetChanged():
-            return replace(state, spec=event.spec, changed_at=event.at) if state.exists else state
+            return replace(state, spec=event.spec, changed_at=event.at, issues={}) if state.exists else state
         case AssetDeleted():
             return replace(state, deleted_at=event.at) if state.exists else state
+        case DataSourceMarked():
+            if not state.exists:
+                return state
+            issues = {id_: issue for id_, issue in state.issues.items() if id_ != event.cluster_id}
+            if event.issue:
+                issues[event.cluster_id] = SourceIssue(issue=event.issue, at=event.at)
+            return replace(state, issues=issues)
         case _:
             assert_never(event)
 
@@ -235,10 +284,23 @@ class DeleteAsset(_Command, frozen=True, kw_only=True):
     asset_id: str
 
 
+class MarkDataSource(msgspec.Struct, frozen=True, kw_only=True):
+    """From cluster_sync: what a cluster's agent found. The first words stay until nothing is known against it."""
+
+    asset_id: str
+    cluster_id: str
+    spec_at: datetime
+    """Of the spec that was looked at."""
+    issue: str
+    """Empty: nothing is known against it."""
+
+
 AssetCommand = CreateAsset | ChangeAsset | DeleteAsset | CreateCredential | ChangeCredential | DeleteCredential
 
 
-def decide(command: AssetCommand, state: Asset, context: Context) -> Decision[AssetEvent]:
+def decide(command: AssetCommand | MarkDataSource, state: Asset, context: Context) -> Decision[AssetEvent]:
+    if isinstance(command, MarkDataSource):
+        return _mark(command, state, context)
     if isinstance(command, CreateAsset):
         return _create(command, state, context)
     if isinstance(command, CreateCredential):
@@ -261,6 +323,17 @@ def decide(command: AssetCommand, state: Asset, context: Context) -> Decision[As
             return (AssetDeleted(at=context.now),)
         case _:
             assert_never(command)
+
+
+def _mark(command: MarkDataSource, state: Asset, context: Context) -> Decision[AssetEvent]:
+    """Nothing where it is about another spec, or another cluster's data source: the agent looks again."""
+    fits = state.exists and is_data_source(state.kind) and state.cluster_id in {"", command.cluster_id}
+    if not fits or (state.asset_id, state.spec_at) != (command.asset_id, command.spec_at):
+        return ()
+    marked = command.cluster_id in state.issues
+    if marked == bool(command.issue) or (not marked and len(state.issues) >= MAX_MARKS):
+        return ()
+    return (DataSourceMarked(cluster_id=command.cluster_id, issue=command.issue, at=context.now),)
 
 
 def name_taken(kind: AssetKind, name: str, instead: str) -> Refusal:

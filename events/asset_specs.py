@@ -5,7 +5,9 @@ as it is. Every field can be left out: what is mandatory is so after the merge (
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
+
+import msgspec
 
 from events.asset import AssetKind, DataSourceKind, is_data_source
 from events.fields.declare import About, Section, joined
@@ -20,10 +22,13 @@ from events.workload.fields.storage import (
     HostPathVolume,
     NfsVolume,
     PvcVolume,
+    S3Volume,
     SecretVolume,
+    StorageSpec,
 )
 from events.workload.kinds import KINDS
 from events.workload.spec import WorkloadSpec
+from events.workload.volumes import Volume, volumes
 
 if TYPE_CHECKING:
     type WorkloadType = str
@@ -122,6 +127,7 @@ SOURCES: Final[dict[DataSourceKind, tuple[str, type[Section]]]] = {
     "pvc": ("pvc", _source("PvcSource", PvcVolume)),
     "git": ("git", _source("GitSource", GitVolume)),
     "nfs": ("nfs", _source("NfsSource", NfsVolume)),
+    "s3": ("s3", _source("S3Source", S3Volume)),
     "host-path": ("hostPath", _source("HostPathSource", HostPathVolume)),
     "config-map": ("configMapVolume", _source("ConfigMapSource", ConfigMapVolume)),
     "secret": ("secretVolume", _source("SecretSource", SecretVolume)),
@@ -148,6 +154,23 @@ def source_spec(kind: DataSourceKind, spec: Mapping[str, Any]) -> dict[str, Any]
     """What people say of a data source, of its stored spec."""
     field, _ = SOURCES[kind]
     return {name: value for name, value in spec["storage"][field][0].items() if name != "name"}
+
+
+def volume_of(kind: DataSourceKind, spec: Mapping[str, Any]) -> Volume:
+    """The volume of a data source, of its stored spec. Raises msgspec.ValidationError, ValueError where it is none, as
+    one from an older version may be.
+    """
+    field, _ = SOURCES[kind]
+    (found,) = volumes(msgspec.convert({field: [_without_nulls(spec["storage"][field][0])]}, StorageSpec))
+    return found
+
+
+def _without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_nulls(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 def mount_path(kind: AssetKind, spec: Mapping[str, Any]) -> str:

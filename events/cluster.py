@@ -307,9 +307,13 @@ class AddCluster(_Command, frozen=True, kw_only=True):
 
 
 class RemoveCluster(_Command, frozen=True, kw_only=True):
-    """Forget the cluster. What runs there is no longer looked after; the gate lets only administrators do it."""
+    """Forget the cluster. What runs there is no longer looked after; the gate lets only administrators do it. Whether
+    workloads still live there, the log of this aggregate does not say: `commands` looks before.
+    """
 
     cluster_id: str
+    force: bool = False
+    """Also where workloads live there. They are deleted with the reason `cluster_removed`."""
 
 
 class SetOwnershipProtection(_Command, frozen=True, kw_only=True):

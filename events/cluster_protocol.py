@@ -192,6 +192,53 @@ class Fates(_Message, frozen=True, kw_only=True, tag=True):
     """By workload id."""
 
 
+MOST_SOURCES: Final = 50
+"""Data sources in one message."""
+MAX_ISSUE: Final = 300
+"""Characters of what is wrong with one."""
+
+
+class SourceToLookAt(_Message, frozen=True, kw_only=True):
+    """A data source that workloads of a cluster may use."""
+
+    asset_id: str
+    spec_at: datetime
+    """Since when it is so."""
+    volume: Volume
+    project_id: str = ""
+    """Whose workloads it is for, with the next; empty: everybody's."""
+    project_name: str = ""
+
+
+class Looked(_Message, frozen=True, kw_only=True):
+    """What an agent found of a data source."""
+
+    asset_id: str
+    spec_at: datetime
+    """As it was told."""
+    issue: str = ""
+    """Why pods of its cluster cannot use it; empty: nothing is known against it."""
+
+
+class SourcesRequest(_Message, frozen=True, kw_only=True, tag=True):
+    """Said by an agent on `recipes.<cluster>`, too: what it found, and which data sources come next?"""
+
+    after: str = ""
+    """Asset id; empty: the first ones."""
+    looked: tuple[Looked, ...] = ()
+    """MOST_SOURCES at most."""
+
+
+class Sources(_Message, frozen=True, kw_only=True, tag=True):
+    """Said on `agent.<cluster>.recipes`, too: the next data sources, by asset id."""
+
+    after: str = ""
+    """As it was asked."""
+    last: str = ""
+    """After which the next ones come; empty: there are none."""
+    sources: tuple[SourceToLookAt, ...] = ()
+
+
 class MessageType(_Message, frozen=True, kw_only=True):
     """Of a message on a subject on which recipes are said or asked for: those have none."""
 

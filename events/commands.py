@@ -39,7 +39,7 @@ from events.department import (
 )
 from events.hours import NoteHours, hours_key
 from events.ids import TENANT_KEY, cluster_key, key_of_id, node_key, project_key, workload_key
-from events.node import CordonNode, UncordonNode, UserNodeCommand
+from events.node import CordonNode, DrainNode, UncordonNode, UserNodeCommand
 from events.policy import DeletePolicy, PolicyCommand, SetPolicy
 from events.prices import PRICES_KEY, PriceCommand, RemovePrice, SetPrice
 from events.project import (
@@ -59,6 +59,7 @@ from events.service_accounts import (
 )
 from events.subscriptions import CreateSubscription, DeleteSubscription
 from events.tenant import GrantTenantRole, RevokeTenantRole, TenantCommand
+from events.time_limits import SetTimeLimits
 from events.void import VoidCommand, VoidMessage
 from events.webhooks import ChangeWebhook, CreateWebhook, DeleteWebhook, DisableWebhook, RotateWebhookKey
 from events.workload.commands import (
@@ -66,6 +67,7 @@ from events.workload.commands import (
     CloseSession,
     CreateWorkload,
     DeleteWorkload,
+    EndAtLimit,
     OpenSession,
     ResumeWorkload,
     ScaleInference,
@@ -285,6 +287,7 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_workload(TransferWorkload),
         _on_workload(UndoAct),
         _on_workload(ScaleInference, service="autoscaler"),
+        _on_workload(EndAtLimit, in_full_log=True, service="auto_deletion"),
         _on_workload(OpenSession, permission=Permission.EXEC),
         _on_workload(CloseSession, permission=Permission.EXEC, in_full_log=True, service="api"),
         CommandType(
@@ -301,6 +304,7 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_cluster(RemoveNodePool, target=lambda command: f"{command.name}: {command.cluster_id}"),
         _on_node(CordonNode),
         _on_node(UncordonNode),
+        _on_node(DrainNode),
         CommandType(
             type=CreateProject,
             aggregate="project",
@@ -367,6 +371,13 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_webhook(RotateWebhookKey),
         _on_webhook(DisableWebhook, service="webhooks"),
         _on_webhook(DeleteWebhook, in_full_log=True),
+        CommandType(
+            type=SetTimeLimits,
+            aggregate="project",
+            key=lambda command: key_of_id(command.project_id),
+            permission=Permission.MANAGE_PROJECTS,
+            target=lambda command: command.project_id,
+        ),
         _on_budget(SetBudget),
         _on_budget(RemoveBudget),
         _on_budget(NoteBudgetUse, in_full_log=True, service="auto_deletion"),

@@ -53,6 +53,10 @@ class DepartmentCreated(_Event, frozen=True, kw_only=True):
     """Limit on all workloads of its projects together, in thousandths of a GPU. None: no limit."""
     pool_quotas: tuple[PoolQuota, ...] = ()
     """Bounds in single node pools, beside those."""
+    minimum_runtime_seconds: int | None = None
+    """So long a workload of its projects runs before its place may be taken for another one. None: no minimum."""
+    over_quota_weight: float | None = None
+    """Weight by which its projects together share what is left of node pools beyond the quotas. None: 1."""
 
 
 class DepartmentChanged(_Event, frozen=True, kw_only=True):
@@ -67,6 +71,10 @@ class DepartmentChanged(_Event, frozen=True, kw_only=True):
     gpu_limit_milli: int | None = None
     """As in DepartmentCreated."""
     pool_quotas: tuple[PoolQuota, ...] = ()
+    """As in DepartmentCreated."""
+    minimum_runtime_seconds: int | None = None
+    """As in DepartmentCreated."""
+    over_quota_weight: float | None = None
     """As in DepartmentCreated."""
 
 
@@ -93,6 +101,8 @@ class Department(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_quota_milli: int | None = None
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
+    minimum_runtime_seconds: int | None = None
+    over_quota_weight: float | None = None
     deleted_at: datetime | None = None
 
     @property
@@ -107,6 +117,7 @@ NEVER_CHANGED: Final = Department(department_id=DEFAULT_DEPARTMENT_ID, name=DEFA
 def _settings(of: Any) -> dict[str, Any]:
     """Of a command, an event or a state: all have them under the same names."""
     names = ("node_pools", "node_types", "gpu_quota_milli", "gpu_limit_milli", "pool_quotas")
+    names = (*names, "minimum_runtime_seconds", "over_quota_weight")
     return {name: getattr(of, name) for name in names}
 
 
@@ -155,6 +166,8 @@ class _Settings(_Command, frozen=True, kw_only=True):
     gpu_quota_milli: int | None = None
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
+    minimum_runtime_seconds: int | None = None
+    over_quota_weight: float | None = None
 
 
 class CreateDepartment(_Settings, frozen=True, kw_only=True):

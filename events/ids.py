@@ -7,7 +7,7 @@ made this incarnation, so the same command again gives the same id, and an id al
 
 import hashlib
 import re
-from uuid import UUID, uuid5
+from uuid import UUID
 
 KEY_PATTERN = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
 """What may stand in a subject: no dots, no wildcards, no spaces."""
@@ -56,8 +56,8 @@ def incarnation_id(key: str, command_id: str) -> str:
     """The UUID (version 8) of what `command_id` made under `key`."""
     first = _bits_of_key(key)
     last = _digest_bits((command_id,), _INCARNATION_BITS)
-    value = (first >> 12) << 80 | 0x8 << 76 | (first & 0xFFF) << 64 | 0b10 << 62 | last
-    return str(UUID(int=value))
+    digits = f"{(first >> 12) << 80 | 0x8 << 76 | (first & 0xFFF) << 64 | 0b10 << 62 | last:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def key_of_id(identifier: str) -> str | None:
@@ -79,7 +79,11 @@ def idempotent_command_id(actor: str, method: str, path: str, idempotency_key: s
 
 def derived_command_id(*parts: str) -> str:
     """The command id of a service's own act, from what caused it: done twice, it is the same command."""
-    return str(uuid5(_COMMAND_NAMESPACE, "\x00".join(parts)))
+    # A UUID of version 5, written down at once: the standard library's takes three times as long.
+    name = "\x00".join(parts).encode()
+    digits = hashlib.sha1(_COMMAND_NAMESPACE.bytes + name, usedforsecurity=False).hexdigest()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"
 
 
 def item_command_id(batch_id: str, index: int) -> str:

@@ -3,5 +3,7 @@
 import re
 from typing import Final
 
-LABEL_KEY: Final = re.compile(r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
-LABEL_VALUE: Final = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?\Z")
+KEY_PATTERN: Final = r"(?:[a-z0-9][a-z0-9.-]*+(?<=[a-z0-9])/)?[A-Za-z0-9][A-Za-z0-9._-]*+(?<=[A-Za-z0-9])"
+VALUE_PATTERN: Final = r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,62}+(?<=[A-Za-z0-9]))?"
+LABEL_KEY: Final = re.compile(rf"{KEY_PATTERN}\Z")
+LABEL_VALUE: Final = re.compile(rf"{VALUE_PATTERN}\Z")

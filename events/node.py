@@ -22,6 +22,8 @@ from events.workload.spec import WHOLE_GPU_MILLI
 
 DEFAULT_MAX_PODS: Final = 110
 """The kubelet's default limit of pods on one node."""
+NO_EXECUTE: Final = "NoExecute"
+"""Effect of a taint that evicts those who do not tolerate it."""
 MOST_DEVICES: Final = 1_024
 """Of one node; further ones are passed by. A place is kept for each, and the largest machines have 16 to 72."""
 MOST_RESERVED: Final = 2**62
@@ -39,6 +41,8 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Value of the taint."""
     effect: str = "NoSchedule"
     """`NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
+    since: datetime | None = None
+    """When Muster first heard of it; only with `NoExecute`. Pods that tolerate it for a time stay for so long after."""
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -153,14 +157,56 @@ class NodeCordoned(_Event, frozen=True, kw_only=True):
 
 
 class NodeUncordoned(_Event, frozen=True, kw_only=True):
-    """The node accepts new pods again, unless its cluster says otherwise."""
+    """The node accepts new pods again, unless its cluster says otherwise. This ends a drain, too."""
+
+
+class NodeDrainStarted(_Event, frozen=True, kw_only=True):
+    """An administrator drains the node: it is cordoned, and its pods are told to end and run elsewhere. The node stays
+    cordoned when it is empty.
+    """
+
+    actor: str
+    """Id of the administrator."""
+    at: datetime
+    """When it was decided."""
+    force: bool = False
+    """Whether pods of non-preemptible workloads are told to end, too. Otherwise the drain waits until they have ended.
+    """
+
+
+class NodeDrained(_Event, frozen=True, kw_only=True):
+    """The drain is over: nothing on the node is reserved any more. The node stays cordoned."""
+
+    at: datetime
+    """When the last reservation was released."""
 
 
 NodeEvent = (
-    NodeRegistered | NodeChanged | NodeRemoved | PodsReserved | ReservationsReleased | NodeCordoned | NodeUncordoned
+    NodeRegistered
+    | NodeChanged
+    | NodeRemoved
+    | PodsReserved
+    | ReservationsReleased
+    | NodeCordoned
+    | NodeUncordoned
+    | NodeDrainStarted
+    | NodeDrained
 )
 
 # -- state -----------------------------------------------------------------------------------------------------------
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """That a node is being emptied, or was."""
+
+    by: str
+    """Id of who wants it."""
+    at: datetime
+    """When it began."""
+    force: bool = False
+    """Whether non-preemptible workloads go, too."""
+    ended_at: datetime | None = None
+    """When the node was empty; None while it is not."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -172,6 +218,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cordoned_by: str = ""
     """Id of who keeps new pods away; empty where nobody does. It stays while the node is away, too."""
     cordoned_at: datetime | None = None
+    drain: Drain | None = None
+    """The last one, until somebody uncordons the node."""
     reservations: dict[str, Reservation] = msgspec.field(default_factory=dict[str, Reservation])
     used_cpu_milli: int = 0
     used_memory_bytes: int = 0
@@ -188,6 +236,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def cordoned(self) -> bool:
         return self.cordoned_at is not None
+
+    @property
+    def draining(self) -> bool:
+        """Whether its pods are to leave it."""
+        return self.drain is not None and self.drain.ended_at is None
 
     @property
     def free_cpu_milli(self) -> int:
@@ -270,7 +323,11 @@ def _evolve(state: Node, event: NodeEvent) -> Node:
         case NodeCordoned():
             return replace(state, cordoned_by=event.actor, cordoned_at=event.at)
         case NodeUncordoned():
-            return replace(state, cordoned_by="", cordoned_at=None)
+            return replace(state, cordoned_by="", cordoned_at=None, drain=None)
+        case NodeDrainStarted():
+            return replace(state, drain=Drain(by=event.actor, at=event.at, force=event.force))
+        case NodeDrained():
+            return state if state.drain is None else replace(state, drain=replace(state.drain, ended_at=event.at))
         case _:
             assert_never(event)
 
@@ -343,30 +400,53 @@ class CordonNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class UncordonNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Let new pods on the node again."""
+    """Let new pods on the node again, and those that run there stay."""
 
     cluster_id: str
     name: str
 
 
-UserNodeCommand = CordonNode | UncordonNode
+class DrainNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Keep new pods away from the node, and have those that run there leave it."""
+
+    cluster_id: str
+    name: str
+    force: bool = False
+    """Those of non-preemptible workloads, too."""
+
+
+UserNodeCommand = CordonNode | UncordonNode | DrainNode
 NodeCommand = UserNodeCommand | ReportNode | ReportNodeGone | ReserveOnNode
 
 
 def decide(command: NodeCommand, state: Node, context: Context) -> Decision[NodeEvent]:
     match command:
         case ReportNode():
+            facts = _dated(command.facts, state, context.now)
             if not state.present:
-                return (NodeRegistered(cluster_id=command.cluster_id, name=command.name, facts=command.facts),)
-            return () if command.facts == state.facts else (NodeChanged(facts=command.facts),)
+                return (NodeRegistered(cluster_id=command.cluster_id, name=command.name, facts=facts),)
+            return () if facts == state.facts else (NodeChanged(facts=facts),)
         case ReportNodeGone():
             return (NodeRemoved(),) if state.present else ()
         case ReserveOnNode():
-            return _reserve(command, state)
-        case CordonNode() | UncordonNode():
+            return _reserve(command, state, context)
+        case CordonNode() | UncordonNode() | DrainNode():
             return _mark(command, state, context)
         case _:
             assert_never(command)
+
+
+def _dated(facts: NodeFacts, state: Node, now: datetime) -> NodeFacts:
+    """With the time since when each taint that evicts has been there. What an agent says of it counts for nothing: its
+    clock may be another.
+    """
+    if not facts.taints:
+        return facts
+    since = {(t.key, t.value): t.since for t in state.facts.taints if t.effect == NO_EXECUTE} if state.present else {}
+    dated = tuple(
+        replace(t, since=(since.get((t.key, t.value)) or now) if t.effect == NO_EXECUTE else None) for t in facts.taints
+    )
+    return replace(facts, taints=dated)
 
 
 def _mark(command: UserNodeCommand, state: Node, context: Context) -> Decision[NodeEvent]:
@@ -375,10 +455,26 @@ def _mark(command: UserNodeCommand, state: Node, context: Context) -> Decision[N
         return Refusal(code="not_found", message=f"the cluster has no node {command.name!r}")
     if isinstance(command, CordonNode):
         return () if state.cordoned else (NodeCordoned(actor=context.actor.id, at=context.now),)
+    if isinstance(command, DrainNode):
+        return _drain(command, state, context)
     return (NodeUncordoned(),) if state.cordoned else ()
 
 
-def _reserve(command: ReserveOnNode, state: Node) -> Decision[NodeEvent]:
+def _drain(command: DrainNode, state: Node, context: Context) -> Decision[NodeEvent]:
+    """One that is going on is not begun again, unless now others are to leave, too."""
+    goes_on = state.drain is not None and state.drain.ended_at is None and state.drain.force >= command.force
+    if goes_on or (state.drain is not None and not state.reservations):
+        return ()
+    events: list[NodeEvent] = []
+    if not state.cordoned:
+        events.append(NodeCordoned(actor=context.actor.id, at=context.now))
+    events.append(NodeDrainStarted(actor=context.actor.id, at=context.now, force=command.force))
+    if not state.reservations:
+        events.append(NodeDrained(at=context.now))
+    return tuple(events)
+
+
+def _reserve(command: ReserveOnNode, state: Node, context: Context) -> Decision[NodeEvent]:
     events: list[NodeEvent] = []
     release = tuple(id_ for id_ in command.release if id_ in state.reservations)
     if release:
@@ -391,6 +487,8 @@ def _reserve(command: ReserveOnNode, state: Node) -> Decision[NodeEvent]:
         if shortage := _shortage(state, reserve):
             return Refusal(code="capacity_exceeded", message=f"node {state.name!r} {shortage}")
         events.append(PodsReserved(reservations=reserve))
+    elif state.draining and not state.reservations:
+        events.append(NodeDrained(at=context.now))
     return tuple(events)
 
 

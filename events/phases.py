@@ -58,11 +58,12 @@ FINISHED: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
 UNQUEUED: Final = frozenset({Phase.CREATING, Phase.RESUMING})
 """Phases of an attempt that the scheduler has not taken up yet."""
 
+CLOSING: Final = FINISHED | {Phase.TERMINATING}
+"""Phases in which nothing of it starts any more."""
+
 UNBUILT_PHASES: Final[dict[Phase, str]] = {
     Phase.UPDATING: "a change reaches the pods that run, and not all of them have it: every change that can be made "
     "now is for runs that begin later",
-    Phase.TERMINATING: "a limit ends it, such as one on its running time, and its pods are being ended: there are no "
-    "such limits yet",
 }
 """Phases of the contract that no workload enters yet, and what each means. The table says what may come before and
 after them.
@@ -75,6 +76,8 @@ TRANSITIONS: Final[dict[Phase, frozenset[Phase]]] = {
             Phase.INITIALIZING,
             # An inference that is scaled to zero while its replicas wait for a node.
             Phase.RUNNING,
+            # A limit on waiting, while pods of it that lost their place still end.
+            Phase.TERMINATING,
             Phase.STOPPED,
             Phase.STOPPING,
             Phase.DELETING,
@@ -227,10 +230,24 @@ class WaitingReason(StrEnum):
 
 NODE_PORT_TAKEN: Final = "node_port_taken"
 """Of a run, and so of its workload: another one has the node port that it asks for (S030)."""
+NO_CLAIM: Final = "no_claim"
+"""Likewise: there is no claim of the name that it asks for, or it is another's, or none can be made."""
+ENDS_AT_ONCE: Final = frozenset({NODE_PORT_TAKEN, NO_CLAIM})
+"""Reasons of a run that more runs would not change."""
 PREEMPTED: Final = "preempted"
 """Reason of a workload that waits again, or has Failed: its place was taken for a higher priority."""
 RECLAIMED: Final = "reclaimed"
 """Reason of a workload that waits again: its place was taken for a project below its quota."""
+TAINTED: Final = "tainted"
+"""Reason of a workload that waits again: its node got a taint that it does not tolerate."""
+DRAINED: Final = "drained"
+"""Reason of a workload that waits again: its node is drained."""
+RUNTIME_LIMIT: Final = "runtime_limit"
+"""Reason of a workload that a limit of its project on running time ends."""
+IDLE_GPU_LIMIT: Final = "idle_gpu_limit"
+"""Likewise: all its GPUs did nothing for too long."""
+PENDING_LIMIT: Final = "pending_limit"
+"""Likewise: it waited for too long."""
 BACKOFF_LIMIT_EXCEEDED: Final = "backoff_limit_exceeded"
 """Reason of a workload that is Failed."""
 
@@ -252,9 +269,15 @@ PHASE_REASONS: Final = (
     NODE_UNREACHABLE,
     PREEMPTED,
     RECLAIMED,
+    TAINTED,
+    DRAINED,
+    RUNTIME_LIMIT,
+    IDLE_GPU_LIMIT,
+    PENDING_LIMIT,
     BACKOFF_LIMIT_EXCEEDED,
     SCALED_TO_ZERO,
     NODE_PORT_TAKEN,
+    NO_CLAIM,
     PODS_RUN_AGAIN,
 )
 """Every code that a workload gives for its phase."""

@@ -9,7 +9,7 @@ import msgspec
 
 from events.fields.declare import Body, Limits, Section, joined
 from events.fields.node import Kind, Node, item_key, tree
-from events.fields.values import QUANTITY_PATTERN, Items, LongText, Quantity, SomeQuantity, Uuid
+from events.fields.values import QUANTITY_PATTERN, Int64, Items, LongText, Quantity, SomeQuantity, Uuid
 from events.policy import MOST_IMPOSED
 from events.workload.kinds import KINDS
 from events.workload.spec import (
@@ -47,13 +47,13 @@ class TextRules(_FieldRules, frozen=True, kw_only=True):
 class WholeNumberRules(_FieldRules, frozen=True, kw_only=True):
     """Rules of a whole number."""
 
-    min: int | None = None
+    min: Int64 | None = None
     """The least that is possible."""
-    max: int | None = None
+    max: Int64 | None = None
     """The most that is possible."""
-    step: Annotated[int, Limits(least=1)] | None = None
+    step: Annotated[int, Limits(least=1, format="int64")] | None = None
     """Only min, or 0 where there is none, plus a multiple of this."""
-    options: Items[int] | None = None
+    options: Items[Int64] | None = None
     """The only values that are possible."""
 
 

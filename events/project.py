@@ -54,6 +54,7 @@ from events.subscriptions import (
     decide_on_subscription,
     evolve_subscriptions,
 )
+from events.time_limits import SetTimeLimits, TimeLimit, TimeLimitsSet
 from events.webhooks import (
     ChangeWebhook,
     CreateWebhook,
@@ -110,6 +111,10 @@ class ProjectCreated(_Event, frozen=True, kw_only=True):
     """Limit on all workloads, in thousandths of a GPU. None: no limit."""
     pool_quotas: tuple[PoolQuota, ...] = ()
     """Bounds in single node pools, beside those."""
+    minimum_runtime_seconds: int | None = None
+    """So long one of its workloads runs before its place may be taken for another one. None: as its department says."""
+    over_quota_weight: float | None = None
+    """Weight by which it shares what is left of node pools beyond the quotas. None: 1."""
     department_id: str = DEFAULT_DEPARTMENT_ID
     """UUID of the department that it stands in."""
     department_name: str = DEFAULT_DEPARTMENT
@@ -132,6 +137,10 @@ class ProjectChanged(_Event, frozen=True, kw_only=True):
     gpu_limit_milli: int | None = None
     """As in ProjectCreated."""
     pool_quotas: tuple[PoolQuota, ...] = ()
+    """As in ProjectCreated."""
+    minimum_runtime_seconds: int | None = None
+    """As in ProjectCreated."""
+    over_quota_weight: float | None = None
     """As in ProjectCreated."""
 
 
@@ -182,6 +191,7 @@ ProjectEvent = (
     | SubscriptionEvent
     | WebhookEvent
     | BudgetEvent
+    | TimeLimitsSet
 )
 
 # -- state -----------------------------------------------------------------------------------------------------------
@@ -198,6 +208,8 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_types: tuple[str, ...] = ()
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
+    minimum_runtime_seconds: int | None = None
+    over_quota_weight: float | None = None
     department_id: str = DEFAULT_DEPARTMENT_ID
     department_name: str = DEFAULT_DEPARTMENT
     roles: dict[str, tuple[ProjectRole, ...]] = msgspec.field(default_factory=dict[str, tuple[ProjectRole, ...]])
@@ -206,6 +218,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     subscriptions: Subscriptions = msgspec.field(default_factory=dict[str, Subscription])
     webhooks: Webhooks = msgspec.field(default_factory=dict[str, Webhook])
     budget: Budget | None = None
+    time_limits: tuple[TimeLimit, ...] = ()
     deleted_at: datetime | None = None
 
     @property
@@ -233,6 +246,8 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 node_types=event.node_types,
                 gpu_limit_milli=event.gpu_limit_milli,
                 pool_quotas=event.pool_quotas,
+                minimum_runtime_seconds=event.minimum_runtime_seconds,
+                over_quota_weight=event.over_quota_weight,
                 department_id=event.department_id,
                 department_name=event.department_name,
             )
@@ -246,6 +261,8 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 node_types=event.node_types,
                 gpu_limit_milli=event.gpu_limit_milli,
                 pool_quotas=event.pool_quotas,
+                minimum_runtime_seconds=event.minimum_runtime_seconds,
+                over_quota_weight=event.over_quota_weight,
             )
         case ProjectMoved():
             return replace(state, department_id=event.department_id, department_name=event.department_name)
@@ -283,6 +300,8 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
         case BudgetSet() | BudgetRemoved() | BudgetWarned() | BudgetExhausted() | BudgetReopened():
             budget = evolve_budget(state.budget, event)
             return state if budget is state.budget else replace(state, budget=budget)
+        case TimeLimitsSet():
+            return replace(state, time_limits=event.limits)
         case _:
             assert_never(event)
 
@@ -316,6 +335,8 @@ class CreateProject(_Command, frozen=True, kw_only=True):
     node_types: tuple[str, ...] = ()
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
+    minimum_runtime_seconds: int | None = None
+    over_quota_weight: float | None = None
     department_id: str = DEFAULT_DEPARTMENT_ID
     department_name: str = DEFAULT_DEPARTMENT
 
@@ -335,6 +356,8 @@ class ChangeProject(_Command, frozen=True, kw_only=True):
     node_types: tuple[str, ...] = ()
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
+    minimum_runtime_seconds: int | None = None
+    over_quota_weight: float | None = None
     department_id: str | None = None
     """Of the department to move into; None: it stays where it is."""
     department_name: str = ""
@@ -392,6 +415,7 @@ ProjectCommand = (
     | SubscriptionCommand
     | WebhookCommand
     | BudgetCommand
+    | SetTimeLimits
 )
 
 
@@ -425,6 +449,8 @@ def decide(command: ProjectCommand, state: Project, context: Context) -> Decisio
             return decide_on_webhook(command, state.webhooks, state.name, context)
         case SetBudget() | RemoveBudget() | NoteBudgetUse():
             return decide_on_budget(command, state.budget, state.name, context)
+        case SetTimeLimits():
+            return () if command.limits == state.time_limits else (TimeLimitsSet(limits=command.limits),)
         case _:
             return decide_on_account(command, state.accounts, state.name, context)
 
@@ -460,6 +486,8 @@ def _change(command: ChangeProject, state: Project) -> tuple[ProjectEvent, ...]:
         node_types=command.node_types,
         gpu_limit_milli=command.gpu_limit_milli,
         pool_quotas=command.pool_quotas,
+        minimum_runtime_seconds=command.minimum_runtime_seconds,
+        over_quota_weight=command.over_quota_weight,
     )
     events: list[ProjectEvent] = [] if evolve(state, changed) == state else [changed]
     if command.department_id is not None and command.department_id != state.department_id:
@@ -482,6 +510,8 @@ def _create(command: CreateProject, state: Project, context: Context) -> Decisio
             node_types=command.node_types,
             gpu_limit_milli=command.gpu_limit_milli,
             pool_quotas=command.pool_quotas,
+            minimum_runtime_seconds=command.minimum_runtime_seconds,
+            over_quota_weight=command.over_quota_weight,
             department_id=command.department_id,
             department_name=command.department_name,
         ),

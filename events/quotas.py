@@ -12,3 +12,5 @@ class PoolQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Limit on non-preemptible workloads there, in thousandths of a GPU. None: no limit."""
     gpu_limit_milli: int | None = None
     """Limit on all workloads there, in thousandths of a GPU. None: no limit."""
+    over_quota_weight: float | None = None
+    """Weight by which it shares what is left there beyond the quotas. None: the one that holds everywhere."""

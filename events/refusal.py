@@ -46,6 +46,7 @@ REFUSALS: Final[dict[str, str]] = {
     "unknown_cluster": "No cluster has this id.",
     "set_by_cluster": "The cluster's own configuration sets the opposite, and it takes precedence.",
     "project_not_empty": "The project still has living workloads, so it cannot be deleted.",
+    "cluster_not_empty": "Workloads still live on the cluster, so it cannot be removed without `force`.",
     "department_not_empty": "Projects still stand in the department, so it cannot be deleted.",
     "default_department": "The default department is always there, so it cannot be deleted.",
     "node_pool_in_use": "Departments or projects name the node pool, so it cannot be removed.",

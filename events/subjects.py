@@ -41,6 +41,8 @@ WEBHOOKS_ASKED: Final = "webhooks.asked"
 """Below it the api asks the service `webhooks`; never stored."""
 WHAT_IF: Final = "scheduler.asked"
 """Where the api asks where a workload would run; never stored."""
+WHY: Final = "scheduler.why"
+"""Where the api asks why a workload waits, or runs where it does; never stored."""
 ALL_STANDS: Final = "stand.>"
 """Of the stream below. A pattern, as of every stream: to a subject that is imported as it is, the server delivers also
 the answers that somebody asks to be sent there.

@@ -40,6 +40,16 @@ class WouldRun(msgspec.Struct, frozen=True, kw_only=True):
     """That they would hold there together."""
 
 
+class WouldEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload whose place it would take. Who asks may see it: it is of the same project."""
+
+    workload_id: str
+    name: str
+    pods: int
+    rule: str
+    """`preempted` or `reclaimed`."""
+
+
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the next plan would do with it, beside everything that waits now."""
 
@@ -57,6 +67,10 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Code of why they wait, such as `insufficient_gpu`."""
     message: str = ""
     """The same in a sentence, with numbers."""
+    evicted: tuple[WouldEnd, ...] = ()
+    """At most MOST_TOLD."""
+    evicted_elsewhere: int = 0
+    """Pods of workloads of other projects, and of those beyond MOST_TOLD."""
 
 
 MOST_TOLD: Final = 100

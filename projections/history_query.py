@@ -27,6 +27,7 @@ class HistoryQuery:
     """From this time, or sequence of the log, on."""
     end: datetime | int | None = None
     """Up to it, with it."""
+    newest_first: bool = False
 
 
 ALL_RECORDS: Final = HistoryQuery()
@@ -40,10 +41,11 @@ def people_statement(workload_id: str) -> Select[Any]:
 
 
 def history_statement(workload_id: str, asked: HistoryQuery, *, offset: int, limit: int) -> Select[Any]:
-    """Records, oldest first. Raises InvalidQueryError where Postgres can hold no such text."""
+    """Records, in the order that is asked for. Raises InvalidQueryError where Postgres can hold no such text."""
     h = history.c
     statement = select(history).where(h.workload_id == workload_id, *_conditions(asked))
-    return statement.order_by(h.seq, h.index).offset(offset).limit(limit)
+    order = (h.seq.desc(), h.index.desc()) if asked.newest_first else (h.seq, h.index)
+    return statement.order_by(*order).offset(offset).limit(limit)
 
 
 def _conditions(asked: HistoryQuery) -> list[ColumnElement[bool]]:

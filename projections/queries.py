@@ -14,7 +14,20 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import asyncpg
-from sqlalchemy import ColumnElement, Double, Executable, RowMapping, Select, func, literal, or_, select, text, union
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    Executable,
+    RowMapping,
+    Select,
+    and_,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    union,
+)
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
@@ -42,10 +55,20 @@ from projections.tables import (
     pods,
     project_use,
     projects,
+    reservations,
     usage_samples,
     workloads,
 )
-from projections.use_hours import MOST_ROWS, Amounts, By, HoursQuery, amounts, changed_statement, rates_statement
+from projections.use_hours import (
+    MOST_ROWS,
+    Amounts,
+    By,
+    HoursQuery,
+    amounts,
+    changed_statement,
+    of_departments,
+    rates_statement,
+)
 from projections.use_now import SUMMED, UseQuery, use_statement
 
 STATEMENT_TIMEOUT_SECONDS: Final = 5
@@ -136,6 +159,15 @@ class AssetQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
+    rows: Sequence[RowMapping]
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePods:
+    """A node, and the pods that hold something of it."""
+
+    node: RowMapping
     rows: Sequence[RowMapping]
     seq: int
 
@@ -405,7 +437,7 @@ class Queries:
     async def history(
         self, workload_id: str, asked: HistoryQuery = ALL_RECORDS, *, offset: int = 0, limit: int = 50
     ) -> Page:
-        """What happened to one workload, oldest first."""
+        """What happened to one workload, in the order that is asked for."""
         statement = history_statement(workload_id, asked, offset=offset, limit=limit + 1)
         async with self._snapshot() as (connection, seq):
             rows = (await connection.execute(statement)).mappings().all()
@@ -437,6 +469,38 @@ class Queries:
             statement = statement.where(nodes.c.cluster_id == cluster_id)
         async with self._snapshot() as (connection, seq):
             return Rows(rows=(await connection.execute(statement)).mappings().all(), seq=seq)
+
+    async def pods_on(self, cluster_id: str, name: str, *, limit: int) -> NodePods | None:
+        """What is reserved on a present node, as far as it may be read, by workload and pod; None: no such node."""
+        n, r, w, p = nodes.c, reservations.c, workloads.c, pods.c
+        run = func.concat(p.workload_id, "/", p.pod_set, "-", p.index, "/", p.attempt, ".", p.try_)
+        statement = (
+            select(
+                w.id.label("workload_id"),
+                w.name,
+                w.project_id,
+                projects.c.name.label("project_name"),
+                w.preemptibility,
+                w.phase.label("workload_phase"),
+                p.pod_set,
+                p.index,
+                p.phase,
+            )
+            .select_from(
+                reservations.join(workloads, w.id == r.workload_id)
+                .join(pods, and_(p.workload_id == w.id, run == r.id))
+                .outerjoin(projects, projects.c.id == w.project_id)
+            )
+            .order_by(w.name, w.id, p.pod_set, p.index)
+            .limit(limit)
+        )
+        there = select(nodes).where(n.present, n.cluster_id == cluster_id, n.name == name)
+        async with self._snapshot() as (connection, seq):
+            node = (await connection.execute(there)).mappings().first()
+            if node is None:
+                return None
+            found = (await connection.execute(statement.where(r.node_key == node["key"]))).mappings().all()
+            return NodePods(node=node, rows=found, seq=seq)
 
     async def nodes_by_pool(self) -> dict[tuple[str, str], int]:
         """How many present nodes each pool has, by (cluster id, pool); those without are not there."""
@@ -510,8 +574,17 @@ class Queries:
                 raise TooManyRowsError(f"it has more than {MOST_ROWS:,} sums")
             named = _NAMED_BY.get(query.by)
             names = {} if named is None else dict((await connection.execute(select(named.c.id, named.c.name))).all())
+            places: list[tuple[str, str, str]] = []
+            if query.by is By.DEPARTMENT:
+                p = projects.c
+                listed = await connection.execute(select(p.id, p.department_id, p.department_name))
+                places = [(row.id, row.department_id, row.department_name) for row in listed]
         # Seconds for a large installation with many periods: in a thread, so that others are answered meanwhile.
-        return UseHours(amounts=await asyncio.to_thread(amounts, query, changed, rates), names=names, seq=seq)
+        found = await asyncio.to_thread(amounts, query, changed, rates)
+        if query.by is By.DEPARTMENT:
+            names = {department_id: name for _, department_id, name in places}
+            found = of_departments(found, {project_id: department_id for project_id, department_id, _ in places})
+        return UseHours(amounts=found, names=names, seq=seq)
 
     async def usage(
         self, workload_id: str, start: datetime, end: datetime, *, samples: int = MAX_USAGE_SAMPLES

@@ -48,6 +48,8 @@ class By(StrEnum):
     """What the sums are of."""
 
     PROJECT = "project"
+    DEPARTMENT = "department"
+    """In which each project stands now."""
     USER = "user"
     NODE_POOL = "nodePool"
     PRIORITY = "priority"
@@ -60,6 +62,8 @@ OF_NODES: Final = frozenset({By.NODE_POOL, By.GPU_MODEL})
 
 _KEYS: Final = {
     By.PROJECT: ("project_id",),
+    # Hours say no department: their projects do (`of_departments`).
+    By.DEPARTMENT: ("project_id",),
     By.USER: ("owner",),
     By.NODE_POOL: ("cluster_id", "pool"),
     By.PRIORITY: ("priority_class",),
@@ -140,6 +144,18 @@ class Amount:
 
 type Amounts = dict[tuple[Group, int, str], Amount]
 """By (group, number of the period, GPU model)."""
+
+
+def of_departments(amounts: Amounts, departments: Mapping[str, str]) -> Amounts:
+    """What projects came to, by the department of each.
+
+    Args:
+        departments: department id by project id.
+    """
+    found: Amounts = {}
+    for ((project_id,), period, model), amount in amounts.items():
+        found.setdefault(((departments.get(project_id, ""),), period, model), Amount()).add(amount)
+    return found
 
 
 # -- statements ------------------------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ from services.runtime.process.host import is_late
 
 GRACE_SECONDS: Final = 30
 """After a test's deadline, for its end and that of its fixtures."""
+# Nobody's own keyring is written or asked; tests/cli/test_login.py has one of its own.
+os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
 STDERR: Final = pytest.StashKey[TextIO]()
 """This process's own: what a test writes there is captured, and lost where the process ends."""
 

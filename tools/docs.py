@@ -16,7 +16,7 @@ from muster.cli.reference import leaves
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 MAKE = re.compile(r"(?:`|^\s{4})make ([a-z][a-z0-9-]*)", re.MULTILINE)
-MUSTER = re.compile(r"(?:`|^\s{4})(muster(?: [a-z][a-z-]*)+)", re.MULTILINE)
+MUSTER = re.compile(r"(?:`|^\s{4})(muster(?: [a-z][a-z0-9-]*)+)", re.MULTILINE)
 TARGET = re.compile(r"^([a-z][a-z0-9-]*):", re.MULTILINE)
 HEADING = re.compile(r"^#+\s+(.+)$", re.MULTILINE)
 

@@ -252,6 +252,7 @@ def _project(log: LogChecker, project: Project) -> Answer:
         "privileged": project.privileged,
         "nodeTypes": project.node_types,
         "gpuLimit": None if project.gpu_limit_milli is None else project.gpu_limit_milli / 1000,
+        "overQuotaWeight": project.over_quota_weight,
         "departmentName": project.department,
         "use": {
             "workloads": dict(Counter(each.phase for each in its)),

@@ -4,7 +4,7 @@ Nothing of the product is imported here, nor in any module beside: it reads JSON
 A violation begins with its place in the log and the name of the invariant; docs/adr/0032 lists them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -45,6 +45,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "NodeRemoved": "cluster_sync",
     "NodeCordoned": "user",
     "NodeUncordoned": "user",
+    "NodeDrainStarted": "user",
     "ProjectDeleted": "user",
     "DepartmentCreated": "user",
     "DepartmentChanged": "user",
@@ -64,12 +65,15 @@ AUTHORS: Final[Mapping[str, str]] = {
     "AssetCreated": "user",
     "AssetChanged": "user",
     "AssetDeleted": "user",
+    "DataSourceMarked": "cluster_sync",
     "PolicySet": "user",
     "PolicyDeleted": "user",
     "PriceSet": "user",
     "PriceRemoved": "user",
     "BudgetSet": "user",
     "BudgetRemoved": "user",
+    "TimeLimitsSet": "user",
+    "WorkloadLimitReached": "auto_deletion",
     "BudgetWarned": "auto_deletion",
     "BudgetExhausted": "auto_deletion",
     "HoursMeasured": "auto_deletion",
@@ -257,11 +261,19 @@ class LogChecker:
                 gone = self.places.is_gone(workload.project_id)
                 if type_ == "WorkloadDeletionRequested" and data["reason"] == "project_deleted" and not gone:
                     self._wrong("project", f"{workload.name} is deleted with its project, which is there")
+                if type_ == "WorkloadDeletionRequested" and data["reason"] == "cluster_removed":
+                    self._all_wrong(self._ended_with_cluster(workload))
                 self._all_wrong(model.take(type_, data))
                 self._note(workload, type_, data)
         if model is not None:
             self._all_wrong(model.settle())
         self._remember(record, model.workload.id if model else "")
+
+    def _ended_with_cluster(self, workload: Workload) -> Iterator[Wrong]:
+        if self.places.cluster_is_there(workload.cluster_id):
+            yield "cluster", f"{workload.name} is deleted with its cluster, which is there"
+        if workload.phase in {"Completed", "Failed"}:
+            yield "cluster", f"{workload.name} is deleted with its cluster, and had ended"
 
     def _restored(self, record: Record, data: Fields) -> None:
         if data["incarnation"] != self._incarnation + 1:

@@ -18,6 +18,7 @@ class Node:
     present: bool = False
     cordoned_by: str = ""
     """Who keeps new pods away with the product's own mark; empty where nobody does."""
+    draining: bool = False
     facts: Fields = field(default_factory=dict[str, object])
     held: dict[str, Fields] = field(default_factory=dict[str, Fields])
     """Reservations by their id."""
@@ -78,7 +79,15 @@ class Nodes:
             case "NodeUncordoned":
                 if not node.cordoned_by:
                     yield "cordon", f"{node.name} is uncordoned, and was not cordoned"
-                node.cordoned_by = ""
+                node.cordoned_by, node.draining = "", False
+            case "NodeDrainStarted":
+                if not node.cordoned_by:
+                    yield "drain", f"{node.name} is drained, and is not cordoned"
+                node.draining = True
+            case "NodeDrained":
+                if not node.draining or node.held:
+                    yield "drain", f"{node.name} is said to be empty: drained {node.draining}, {len(node.held)} held"
+                node.draining = False
             case "PodsReserved":
                 for reservation in data["reservations"]:
                     yield from self._reserve(node, reservation)

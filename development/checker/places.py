@@ -28,6 +28,7 @@ class Project:
     privileged: bool = False
     node_types: list[str] = field(default_factory=list[str])
     gpu_limit_milli: int | None = None
+    over_quota_weight: float | None = None
     department: str = DEFAULT_DEPARTMENT
     """Its name."""
     deleted: bool = False
@@ -83,6 +84,8 @@ class Asset:
     version: int
     spec: Fields
     deleted: bool = False
+    marked: set[str] = field(default_factory=set[str])
+    """Ids of clusters on which it cannot be used."""
 
 
 class Places:
@@ -113,6 +116,10 @@ class Places:
         """Whether there was such a project, and it is deleted."""
         return project_id in self.projects and self.projects[project_id].deleted
 
+    def cluster_is_there(self, cluster_id: str) -> bool:
+        """Whether there is such a cluster that was not removed."""
+        return cluster_id in self.clusters and not self.clusters[cluster_id].removed
+
     def take_project(self, record: Record, type_: str, data: Fields) -> Iterator[Wrong]:
         known = self._project_of.get(record.key)
         if type_ == "ProjectCreated":
@@ -131,6 +138,7 @@ class Places:
             known.privileged = data.get("privileged", False)
             known.node_types = data.get("node_types", [])
             known.gpu_limit_milli = data.get("gpu_limit_milli")
+            known.over_quota_weight = data.get("over_quota_weight")
             known.department = data.get("department_name", known.department)
         elif type_ == "ProjectMoved":
             if known.department == data["department_name"] == DEFAULT_DEPARTMENT:
@@ -185,6 +193,12 @@ class Places:
             if data["spec"] == known.spec:
                 yield "asset", f"{known.name} is changed into what it was"
             known.spec = data["spec"]
+            known.marked.clear()
+        elif type_ == "DataSourceMarked":
+            cluster_id, issue = data["cluster_id"], data.get("issue", "")
+            if bool(issue) == (cluster_id in known.marked):
+                yield "asset", f"{known.name} is marked as it was for {cluster_id}"
+            known.marked ^= {cluster_id}
         elif type_ == "AssetDeleted":
             known.deleted = True
         else:

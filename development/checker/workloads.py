@@ -42,6 +42,7 @@ type Wrong = tuple[str, str]
 SIGNALLED = 128
 """Exit codes from here on say that a signal ended the process."""
 INCARNATION: Final = 2**40
+LIMITS: Final = frozenset({"runtime_limit", "idle_gpu_limit", "pending_limit"})
 """What a restore of the log adds to every run token after it."""
 
 
@@ -122,6 +123,8 @@ class Workload:
     removed: set[Place] = field(default_factory=set[Place])
     """Replicas that were too many: their places are not used again."""
     pods: dict[Place, Run | Waiting] = field(default_factory=dict[Place, Run | Waiting])
+    limit: str = ""
+    """The limit on its time that ends it."""
     spent: bool = False
     """A run failed for which there is no further try."""
     delete_at: datetime | None = None
@@ -273,6 +276,8 @@ class Model:
             yield "completed", f"{workload.name}: {workload.sizes} succeeded, and it is not Completed"
         if workload.spent and not workload.ended:
             yield "failed", f"{workload.name}: a run failed for good, and it is not Failed"
+        if workload.limit and not workload.live and not workload.ended and workload.desired != "Deleted":
+            yield "limit", f"{workload.name}: nothing of it lives, {workload.limit} ends it, and it is not Failed"
         if self._evicted and workload.spec.get("terminateAfterPreemption") and not workload.ended:
             yield "failed", f"{workload.name} was evicted, is to end then, and is not Failed"
         if workload.desired == "Stopped" and not workload.live and not workload.halted and not workload.ended:
@@ -308,6 +313,8 @@ class Model:
             return
         if workload.ended:
             workload.phase = workload.ended
+        elif workload.limit:
+            workload.phase = "Terminating"
         elif workload.desired == "Stopped":
             workload.phase = "Stopping" if workload.live else "Stopped"
         elif "unknown" in phases:
@@ -403,15 +410,17 @@ class Model:
 
     def _may_run(self, what: str) -> Iterator[Wrong]:
         workload = self.workload
-        if workload.ended:
-            yield "ended", f"{workload.name} {what} after it was {workload.ended}"
+        if workload.ended or workload.limit:
+            yield "ended", f"{workload.name} {what} after it was {workload.ended or workload.limit}"
         if workload.desired != "Running":
             yield "desired", f"{workload.name} {what}, and should be {workload.desired}"
 
     def _pods_evicted(self, data: Fields) -> Iterator[Wrong]:
-        workload, self._evicted = self.workload, True
+        # What lies in the node spares no non-preemptible workload, and is none of terminateAfterPreemption.
+        of_node = data["reason"] in {"tainted", "drained"}
+        workload, self._evicted = self.workload, not of_node
         yield from self._may_run("was evicted")
-        if workload.spec.get("preemptibility") == "non-preemptible":
+        if not of_node and workload.spec.get("preemptibility") == "non-preemptible":
             yield "evicted", f"{workload.name} is non-preemptible, and was evicted"
         for pod in data["pods"]:
             run = workload.pods.get((pod["pod_set"], pod["index"]))
@@ -429,6 +438,17 @@ class Model:
         for place, waiting in workload.pods.items():
             if isinstance(waiting, Waiting) and not staying:
                 workload.pods[place] = Waiting(workload.attempt, 0, waiting.not_before)
+
+    def _workload_limit_reached(self, data: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        yield from self._may_run("reached a limit")
+        if data["reason"] not in LIMITS:
+            yield "limit", f"{workload.name} is ended by {data['reason']}, which is no limit"
+        if not workload.live:
+            yield "limit", f"{workload.name} is terminating, and nothing of it lives"
+        workload.limit = data["reason"]
+        self._all_stop()
+        workload.pods = {place: pod for place, pod in workload.pods.items() if isinstance(pod, Run)}
 
     def _workload_suspended(self, _: Fields) -> Iterator[Wrong]:
         yield from self._may_run("was suspended")
@@ -552,7 +572,7 @@ class Model:
             yield "deleted", f"the deletion of {workload.name} was asked for twice"
         if data["reason"] == "auto_deletion" and (workload.delete_at is None or self.record.at < workload.delete_at):
             yield "due", f"{workload.name} is deleted by itself, and was due at {workload.delete_at}"
-        itself = data["reason"] in {"auto_deletion", "project_deleted"}
+        itself = data["reason"] in {"auto_deletion", "project_deleted", "cluster_removed"}
         if not self._stand_ins and (self.record.author == "auto_deletion") != itself:
             yield "author", f"{self.record.author} deleted {workload.name} for {data['reason']}"
         if workload.live:
@@ -633,8 +653,8 @@ class Model:
         workload = self.workload
         workload.failed_runs += 1
         workload.spent = retry_at is None
-        # Whoever has its node port may keep it for ever (S030).
-        never = data.get("reason") == "node_port_taken"
+        # Whoever has its node port may keep it for ever (S030), and no more runs make a claim.
+        never = data.get("reason") in {"node_port_taken", "no_claim"}
         if workload.inference:
             if (retry_at is None) != never:
                 yield "failed", f"{run.name} of an inference is not run again"
@@ -660,7 +680,9 @@ class Model:
 
     def _workload_failed(self, data: Fields) -> Iterator[Wrong]:
         workload = self.workload
-        if not workload.spent and not (self._evicted and workload.spec.get("terminateAfterPreemption")):
+        at_limit = data["reason"] in LIMITS and (workload.limit == data["reason"] or not workload.live)
+        evicted = self._evicted and workload.spec.get("terminateAfterPreemption")
+        if not workload.spent and not evicted and not at_limit:
             yield "failed", f"{workload.name} is Failed after {workload.failed_runs} failed runs, and may go on"
         workload.exit_code = data.get("exit_code")
         yield from self._over("Failed", data)

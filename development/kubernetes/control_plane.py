@@ -44,7 +44,7 @@ class ControlPlane:
 
     `node_monitor_grace_seconds`: after that long without a sign of life a node is Unknown. Nodes send four in that
     time: let it be 40 for a thousand nodes. `port`: the API server's, a free one by default. `audit`: the API server
-    notes down in `cluster.audit_log` when it made which pod.
+    notes down in `cluster.audit_log` when it made which pod. `ways`: commands in pods run, on this machine; for tests.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class ControlPlane:
         port: int | None = None,
         fsync: bool = False,
         audit: bool = False,
+        ways: bool = False,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder.resolve()
@@ -72,6 +73,7 @@ class ControlPlane:
         self.ca_file = self.cluster.credentials / "ca.crt"
         self.container_log = self.cluster.container_log
         self._with_scheduler = scheduler
+        self._with_ways = ways
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         # The kernel ends a child when the thread that started it ends, and callers may come from short-lived threads.
         self._spawner = ThreadPoolExecutor(1, thread_name_prefix="control-plane")
@@ -81,7 +83,7 @@ class ControlPlane:
 
     def start(self) -> None:
         """Start everything and wait until it serves. Raises ControlPlaneError; nothing runs then."""
-        programs.write_configuration(self.folder, self.cluster.ports, self.admin_token)
+        programs.write_configuration(self.folder, self.cluster.ports, self.admin_token, ways=self._with_ways)
         try:
             self.start_etcd()
             self.start_api_server()

@@ -163,6 +163,10 @@ class WorkloadCompleted(PhaseEvent, frozen=True, kw_only=True, rename="camel"):
     """When it will be deleted by itself."""
 
 
+class WorkloadTerminating(PhaseEvent, frozen=True, kw_only=True, rename="camel"):
+    """A limit of its project on its time ends it: its pods are being ended, and it is Failed when they are gone."""
+
+
 class WorkloadFailed(PhaseEvent, frozen=True, kw_only=True, rename="camel"):
     """It failed. It will not run again."""
 
@@ -239,7 +243,7 @@ class WorkloadDeleted(OfWorkload, frozen=True, kw_only=True, rename="camel"):
     """It is deleted, its pods are gone, and its name is free."""
 
     reason: str
-    """`user`, `auto_deletion` or `project_deleted`."""
+    """`user`, `auto_deletion`, `project_deleted` or `cluster_removed`."""
     last_phase: str
     """The phase that it had last."""
     at: datetime
@@ -287,6 +291,7 @@ PHASE_EVENTS: Final[dict[Phase, type[PhaseEvent]]] = {
     Phase.STOPPING: WorkloadStopping,
     Phase.STOPPED: WorkloadStopped,
     Phase.RESUMING: WorkloadResuming,
+    Phase.TERMINATING: WorkloadTerminating,
     Phase.COMPLETED: WorkloadCompleted,
     Phase.FAILED: WorkloadFailed,
     Phase.DELETING: WorkloadDeleting,

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from events.actors import STRANGER
+from events.time_limits import LimitKind
 from events.workload.fields.inference import ScaleReason
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
@@ -64,6 +65,8 @@ class DeleteWorkload(_Command, frozen=True, kw_only=True):
     """Of the auto-deletion that is due; a command with a generation that has moved on does nothing."""
     project_deleted: bool = False
     """From auto_deletion: its project is no more."""
+    cluster_removed: bool = False
+    """From auto_deletion: its cluster is no more, and it had not ended."""
 
 
 class ChangeWorkload(_Command, frozen=True, kw_only=True):
@@ -128,6 +131,19 @@ class ScaleInference(_Command, frozen=True, kw_only=True):
     """The load that it was decided by, in a sentence of at most 300 characters."""
 
 
+class EndAtLimit(_Command, frozen=True, kw_only=True):
+    """From auto_deletion: a limit of its project on its time is reached. Where it does something else by now, it does
+    nothing.
+    """
+
+    workload_id: str
+    limit: LimitKind
+    seconds: int
+    """That the limit is."""
+    attempt: int
+    """In which it was seen."""
+
+
 class OpenSession(_Command, frozen=True, kw_only=True):
     """Let somebody into a pod."""
 
@@ -164,10 +180,14 @@ class PlacePods(_Command, frozen=True, kw_only=True):
     waiting_reason: str = ""
     """Why the rest waits; told again only when it is another reason."""
     waiting_message: str = ""
+    expected_start: datetime | None = None
+    """When it is expected to start, as it is told with a reason; None: nobody knows."""
 
 
 class EvictPods(_Command, frozen=True, kw_only=True):
-    """From the scheduler: end these runs, since another workload needs their place and has more right to it."""
+    """From the scheduler: end these runs, since another workload needs their place and has more right to it, or they
+    have to leave their node.
+    """
 
     workload_id: str
     pods: tuple[PodRef, ...]
@@ -176,7 +196,7 @@ class EvictPods(_Command, frozen=True, kw_only=True):
     message: str
     """For whom and by which rule, in a sentence."""
     beneficiary: str
-    """Id of the workload that gets the place."""
+    """Id of the workload that gets the place; empty where none does."""
 
 
 PodFactKind = Literal["starting", "running", "unreachable", "succeeded", "failed", "interrupted", "refused", "stopped"]
@@ -230,6 +250,7 @@ UserWorkloadCommand = (
     | TransferWorkload
     | UndoAct
     | ScaleInference
+    | EndAtLimit
     | OpenSession
     | CloseSession
 )

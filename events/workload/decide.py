@@ -10,13 +10,27 @@ from msgspec.structs import replace
 
 from events.decision import Context, Decision
 from events.ids import incarnation_id, name_suffix, workload_key
-from events.phases import BACKOFF_LIMIT_EXCEEDED, FINISHED, NODE_PORT_TAKEN, PREEMPTED, DesiredPhase, Phase, PodPhase
+from events.phases import (
+    BACKOFF_LIMIT_EXCEEDED,
+    CLOSING,
+    ENDS_AT_ONCE,
+    FINISHED,
+    IDLE_GPU_LIMIT,
+    PENDING_LIMIT,
+    PREEMPTED,
+    RUNS,
+    RUNTIME_LIMIT,
+    DesiredPhase,
+    Phase,
+    PodPhase,
+)
 from events.refusal import Refusal
 from events.workload.commands import (
     ChangeWorkload,
     CloseSession,
     CreateWorkload,
     DeleteWorkload,
+    EndAtLimit,
     EvictPods,
     OpenSession,
     PlacePods,
@@ -62,6 +76,7 @@ from events.workload.sessions import (
 )
 from events.workload.spec import Distributed, Inference, beside_with_defaults
 from events.workload.state import (
+    LEAVES_NODE,
     LONGEST_RETRY_WAIT,
     ActUndone,
     Edit,
@@ -75,6 +90,7 @@ from events.workload.state import (
     WorkloadDeletionRequested,
     WorkloadEvent,
     WorkloadFailed,
+    WorkloadLimitReached,
     WorkloadQueued,
     WorkloadResumed,
     WorkloadScaled,
@@ -89,7 +105,7 @@ from events.workload.state import (
     schedulable,
     take,
 )
-from events.workload.volumes import ClonedFolder
+from events.workload.volumes import FetchedFolder
 
 MAX_WARNINGS_OF_RUN: Final = 10
 """Different reasons; a history with more of them tells nobody more."""
@@ -140,6 +156,8 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
             return _transfer(command, state, context)
         case ScaleInference():
             return _rescale(command, state)
+        case EndAtLimit():
+            return _end_at_limit(command, state, context)
         case CloseSession():
             return _close(command, state, context)
         case _:
@@ -227,8 +245,14 @@ def _delete(command: DeleteWorkload, state: Workload, context: Context) -> Workl
     due = command.generation is not None
     if due and (command.generation != state.generation or state.delete_at is None or state.delete_at > context.now):
         return ()
-    left_over = command.project_deleted and context.actor.kind == "service"
-    requested = WorkloadDeletionRequested(reason="project_deleted" if left_over else "auto_deletion" if due else "user")
+    if command.cluster_removed and state.phase in FINISHED:
+        return ()  # its record stays; nothing of it is on the cluster any more
+    reason = "auto_deletion" if due else "user"
+    if context.actor.kind == "service":
+        reason = (
+            "project_deleted" if command.project_deleted else "cluster_removed" if command.cluster_removed else reason
+        )
+    requested = WorkloadDeletionRequested(reason=reason)
     if state.pods.live:
         return (requested,)
     return (requested, WorkloadDeleted(at=context.now))
@@ -310,11 +334,11 @@ def _others_volumes(state: Workload, context: Context) -> Refusal | None:
 
 
 def _uses_credentials(state: Workload) -> bool:
-    """Whether values of its owner's credentials come into its pods, as variables or to clone a repository with."""
+    """Whether values of its owner's credentials come into its pods, as variables or to fetch a volume with."""
     return any(
         any(one.user_credential is not None for one in each.template.environment)
         or any(
-            isinstance(one, ClonedFolder) and one.login is not None and one.login.credential
+            isinstance(one, FetchedFolder) and one.login is not None and one.login.credential
             for one in each.template.volumes
         )
         for each in state.pod_sets
@@ -394,11 +418,33 @@ def _rescale(command: ScaleInference, state: Workload) -> WorkloadDecision:
             field="replicas",
             message=f"{state.name!r} has {least} to {most} replicas; {command.replicas} were asked for",
         )
-    running = state.desired is DesiredPhase.RUNNING and state.queued and state.phase not in FINISHED
+    running = state.desired is DesiredPhase.RUNNING and state.queued and state.phase not in CLOSING
     if not running or command.was != state.inference.replicas or command.replicas == command.was:
         return ()
     message = command.message[:MOST_SCALE_WORDS]
     return (WorkloadScaled(replicas=command.replicas, was=command.was, reason=command.reason, message=message),)
+
+
+def _end_at_limit(command: EndAtLimit, state: Workload, context: Context) -> WorkloadDecision:
+    """Only where it still does what is limited, in the attempt in which that was seen."""
+    limited = {Phase.PENDING} if command.limit == "pending" else RUNS
+    if not schedulable(state) or state.phase not in limited or state.attempt != command.attempt:
+        return ()
+    match command.limit:
+        case "runtime":
+            reason, what = RUNTIME_LIMIT, "it has run for as long as a workload of its kind may"
+        case "idle_gpu":
+            reason, what = IDLE_GPU_LIMIT, "all its GPUs did nothing for as long as those of its kind may"
+        case "pending":
+            reason, what = PENDING_LIMIT, "it has waited for as long as a workload of its kind may"
+        case _:
+            assert_never(command.limit)
+    message = f"{what} in this project: {command.seconds} s"
+    if not state.pods.live:
+        return (
+            WorkloadFailed(at=context.now, reason=reason, message=message, delete_at=_delete_at(state, context.now)),
+        )
+    return (WorkloadLimitReached(at=context.now, reason=reason, message=message),)
 
 
 def shut_to(state: Workload, context: Context) -> Refusal | None:
@@ -474,7 +520,7 @@ def _close(command: CloseSession, state: Workload, context: Context) -> Workload
 def _ended(state: Workload, verb: str) -> Refusal | None:
     if state.desired is DesiredPhase.DELETED:
         return _deleted_refusal(state, verb)
-    if state.phase in FINISHED:
+    if state.phase in CLOSING:
         return Refusal(
             code="workload_finished",
             message=f"{state.name!r} is {state.phase} and cannot be {verb}; submit it again as a new workload",
@@ -515,7 +561,11 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
         events.append(PodsBound(placements=command.placements, token=run_token(context.incarnation, context.version)))
     told = (state.reason, state.message)
     if command.waiting_reason and told != (command.waiting_reason, command.waiting_message):
-        events.append(WorkloadWaiting(reason=command.waiting_reason, message=command.waiting_message))
+        events.append(
+            WorkloadWaiting(
+                reason=command.waiting_reason, message=command.waiting_message, expected_start=command.expected_start
+            )
+        )
     return tuple(events)
 
 
@@ -534,7 +584,8 @@ def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
 def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDecision:
     """On the scheduler's word, and only while all that it decided by still holds."""
     told: Counter[str] = Counter()
-    if not schedulable(state) or not state.preemptible:
+    leaves = command.reason in LEAVES_NODE
+    if not schedulable(state) or not (state.preemptible or leaves):
         return Refusal(code="stale_eviction", message=f"{state.name!r} is {state.phase} and gives up no place")
     for ref in command.pods:
         pod = state.pods.live.get(pod_id(ref))
@@ -555,7 +606,7 @@ def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDec
         message=command.message[:MOST_EVICTION_WORDS],
         beneficiary=command.beneficiary,
     )
-    if not state.spec.terminate_after_preemption:
+    if leaves or not state.spec.terminate_after_preemption:
         return (evicted,)
     message = f"ended because it was preempted, as terminateAfterPreemption asks: {evicted.message}"
     return (
@@ -619,7 +670,7 @@ def _of_fact(fact: PodFact, edit: Edit, now: datetime) -> tuple[PodEvent, ...]:
             return (PodSucceeded(pod=fact.pod, at=fact.at),)
         # The workload of a pod that outlives it has its end already.
         case "stopped" | "succeeded" | "failed" | "interrupted" | "refused" if (
-            pod.phase is PodPhase.STOPPING or edit.state.phase in FINISHED
+            pod.phase is PodPhase.STOPPING or edit.state.phase in CLOSING
         ):
             return (PodStopped(pod=fact.pod, at=fact.at, exit_code=fact.exit_code),)
         case "succeeded":
@@ -639,7 +690,7 @@ def _failed(fact: PodFact, pod: Pod, state: Workload, now: datetime) -> PodFaile
         retry_at = now + retry_wait(failures_in_a_row(pod, fact.at) - 1)
     else:
         # S030: whoever has the node port may keep it for ever.
-        over = fact.reason == NODE_PORT_TAKEN or state.failures >= limit
+        over = fact.reason in ENDS_AT_ONCE or state.failures >= limit
         retry_at = None if over else now + retry_wait(state.failures)
     return PodFailed(
         pod=fact.pod,
@@ -684,11 +735,13 @@ def _what_follows(event: PodEvent, edit: Edit, now: datetime) -> WorkloadEvent |
         return WorkloadCompleted(at=now, succeeded=state.succeeded, delete_at=_delete_at(state, now))
     if state.phase is Phase.STOPPING and not edit.pods.live.size:
         return WorkloadStopped(at=now)
+    if state.phase is Phase.TERMINATING and not edit.pods.live.size:
+        return WorkloadFailed(at=now, reason=state.reason, message=state.message, delete_at=_delete_at(state, now))
     return None
 
 
 def _spent(event: PodFailed, state: Workload, now: datetime) -> WorkloadFailed:
-    if event.reason == NODE_PORT_TAKEN:
+    if event.reason in ENDS_AT_ONCE:
         return WorkloadFailed(at=now, reason=event.reason, message=event.message, delete_at=_delete_at(state, now))
     runs = "1 failed run" if state.failures == 1 else f"{state.failures} failed runs"
     pod = f"{event.pod.pod_set}-{event.pod.index}"

@@ -49,17 +49,22 @@ class Tolerated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """None: any."""
     effect: str = ""
     """Empty: every one."""
+    seconds: int | None = None
+    """For how long, once a node gets the taint; None: for ever. New pods go to no node that has it already."""
 
 
 def tolerated(tolerations: tuple[Toleration, ...]) -> tuple[Tolerated, ...]:
-    """Each once, in an order of their own."""
-    found = {
-        (
+    """Each once, for the longest time that is named, in an order of their own."""
+    found: dict[tuple[str, str | None, str], int | None] = {}
+    for toleration in tolerations:
+        taint = (
             toleration.key or "",
             (toleration.value or "") if toleration.operator == "Equal" else None,
             "" if toleration.effect in {None, "Any"} else toleration.effect or "",
         )
-        for toleration in tolerations
-    }
-    ordered = sorted(found, key=lambda each: (each[0], each[1] is None, each[1] or "", each[2]))
-    return tuple(Tolerated(key=key, value=value, effect=effect) for key, value, effect in ordered)
+        seconds, before = toleration.seconds, found.get(taint, 0)
+        found[taint] = None if seconds is None or before is None else max(seconds, before)
+    ordered = sorted(found.items(), key=lambda each: (each[0][0], each[0][1] is None, each[0][1] or "", each[0][2]))
+    return tuple(
+        Tolerated(key=key, value=value, effect=effect, seconds=seconds) for (key, value, effect), seconds in ordered
+    )

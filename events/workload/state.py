@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final, Literal, assert_never
 
 import msgspec
 from msgspec.structs import replace
 
 from events.phases import (
-    FINISHED,
+    CLOSING,
     NODE_UNREACHABLE,
     PODS_RUN_AGAIN,
     SCALED_TO_ZERO,
@@ -128,6 +129,8 @@ class WorkloadWaiting(_Event, frozen=True, kw_only=True):
     """A waiting reason, such as `insufficient_gpu` (refusals.md)."""
     message: str
     """The same in a sentence, with numbers."""
+    expected_start: datetime | None = None
+    """When the scheduler expected it to start. Absent where it had no ground for an estimate."""
 
 
 class WorkloadSuspended(_Event, frozen=True, kw_only=True):
@@ -165,13 +168,24 @@ class WorkloadFailed(_Event, frozen=True, kw_only=True):
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded` or `node_port_taken`."""
+    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `preempted`, or that of a limit on its time."""
     message: str
     """The same in a sentence."""
     delete_at: datetime
     """When auto-deletion is due."""
     exit_code: int | None = None
     """Exit code of the last failed run."""
+
+
+class WorkloadLimitReached(_Event, frozen=True, kw_only=True):
+    """A limit of its project on its time ends it: its pods are told to end, and it is Failed when they are gone."""
+
+    at: datetime
+    """When it was decided."""
+    reason: str
+    """Code: `runtime_limit`, `idle_gpu_limit` or `pending_limit`."""
+    message: str
+    """The same in a sentence."""
 
 
 class WorkloadChanged(_Event, frozen=True, kw_only=True):
@@ -226,29 +240,35 @@ class WorkloadScaled(_Event, frozen=True, kw_only=True):
     """The load that it was decided by, in a sentence."""
 
 
-EvictionReason = Literal["preempted", "reclaimed"]
+EvictionReason = Literal["preempted", "reclaimed", "tainted", "drained"]
+LEAVES_NODE: Final[frozenset[EvictionReason]] = frozenset({"tainted", "drained"})
+"""Reasons that lie in the node: they hold for non-preemptible workloads, too, and nobody gets the place."""
 
 
 class PodsEvicted(_Event, frozen=True, kw_only=True):
-    """The scheduler took the place of some pods for another workload. They are told to end, and then wait again."""
+    """The scheduler took the place of some pods for another workload, or their node is to be without them. They are
+    told to end, and then wait again.
+    """
 
     pods: tuple[PodRef, ...]
     """The runs that are told to end."""
     attempt: int
     """The workload's from now on: another one where no pod of it goes on."""
     reason: EvictionReason
-    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota."""
+    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `tainted`: their
+    node has a taint that they do not tolerate, or no longer; `drained`: an administrator drains their node.
+    """
     message: str
     """For whom, and by which rule, in a sentence."""
     beneficiary: str
-    """Id of the workload that gets the place."""
+    """Id of the workload that gets the place; empty if none does."""
 
 
 class WorkloadDeletionRequested(_Event, frozen=True, kw_only=True):
     """Somebody or auto-deletion deleted it. It becomes Deleted when its pods are gone."""
 
     reason: str
-    """`user`, `auto_deletion` or `project_deleted`."""
+    """`user`, `auto_deletion`, `project_deleted` or `cluster_removed`."""
 
 
 class WorkloadDeleted(_Event, frozen=True, kw_only=True):
@@ -276,6 +296,7 @@ WorkloadEvent = (
     | WorkloadResumed
     | WorkloadCompleted
     | WorkloadFailed
+    | WorkloadLimitReached
     | WorkloadChanged
     | WorkloadTransferred
     | ActUndone
@@ -306,6 +327,8 @@ def countable(event: WorkloadEvent) -> bool:
 LONGEST_RETRY_WAIT: Final = timedelta(seconds=300)
 """Failed runs wait 1, 2, 4… s, at most this (architecture.md section 5)."""
 
+MOST_GAVE_WAY_TO: Final = 50
+"""That are remembered: some 2 kB of a workload that others keep from running."""
 MOST_PODS: Final = 10_000
 """Of one set at a time: all that the API takes, and further ones wait."""
 
@@ -357,6 +380,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deleted_at: datetime | None = None
     sessions: tuple[Session, ...] = ()
     """Ways into its pods that are open."""
+    gave_way_to: tuple[str, ...] = ()
+    """Ids of the workloads that got its place, the last ones: it never takes it back from them."""
 
     @property
     def exists(self) -> bool:
@@ -417,13 +442,19 @@ def _pod_sets(kind: str, spec: TrainingSpec, beside: Beside) -> tuple[PodSet, ..
         return known[3]
     if len(_known_pod_sets) >= _KEPT_POD_SETS:
         _known_pod_sets.clear()
-    sets = KINDS[kind].pod_sets(spec, beside)
+    sets = _pod_sets_of_alike(kind, spec, beside)
     _known_pod_sets[id(spec)] = (kind, spec, beside, sets)
     return sets
 
 
+@lru_cache(maxsize=100)
+def _pod_sets_of_alike(kind: str, spec: TrainingSpec, beside: Beside) -> tuple[PodSet, ...]:
+    """Workloads of one batch mostly have the same spec: to find it costs a twentieth of what making them does."""
+    return KINDS[kind].pod_sets(spec, beside)
+
+
 def schedulable(state: Workload) -> bool:
-    return state.living and state.desired is DesiredPhase.RUNNING and state.phase not in FINISHED
+    return state.living and state.desired is DesiredPhase.RUNNING and state.phase not in CLOSING
 
 
 def is_completed(state: Workload) -> bool:
@@ -476,6 +507,21 @@ def placed_of(state: Workload, pod_set: PodSet) -> int:
 def evictable(pod: Pod) -> bool:
     """Whether its place can be taken: what nobody sees, or ends anyway, gives none back by being told to end."""
     return pod.phase in {PodPhase.BOUND, PodPhase.STARTING, PodPhase.RUNNING}
+
+
+def leaving_with(state: Workload, refs: Iterable[PodRef]) -> tuple[PodRef, ...]:
+    """The runs that are told to end where these have to: of a gang of which too few would be left, all. None where that
+    is not possible now, since nobody sees some of them.
+    """
+    going = tuple(sorted(set(refs)))
+    if is_whole(state, {name: -count for name, count in Counter(ref.pod_set for ref in going).items()}):
+        return going
+    staying = [(id_, pod) for id_, pod in state.pods.live.items() if pod.phase is not PodPhase.STOPPING]
+    if not all(evictable(pod) for _, pod in staying):
+        return ()
+    return tuple(
+        sorted(PodRef(pod_set=name, index=index, attempt=p.attempt, try_=p.try_) for (name, index), p in staying)
+    )
 
 
 def bindable_among(state: Workload, refs: Iterable[PodRef], now: datetime) -> set[PodRef]:
@@ -631,7 +677,7 @@ def _take_of_pod(edit: Edit, event: PodEvent, pod: Pod) -> None:
             assert_never(event)
     if ends:
         _name_unseen(edit)
-    over = state.phase in FINISHED or state.desired is DesiredPhase.DELETED
+    over = state.phase in CLOSING or state.desired is DesiredPhase.DELETED
     edit.pods.put(pod_id(event.pod), moved(pod, event, attempt=None if over else state.attempt))
     if state.inference is not None and isinstance(event, PodStopped):
         _leave_if_surplus(edit, pod_id(event.pod))
@@ -662,6 +708,11 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
         case WorkloadFailed():
             _finish(edit, Phase.FAILED, event.at, event.delete_at)
             edit.state = replace(edit.state, reason=event.reason, message=event.message)
+        case WorkloadLimitReached():
+            _stop_pods(edit)
+            for id_ in edit.pods.waiting.ids():
+                edit.pods.put(id_, None)
+            _say(edit, Phase.TERMINATING, reason=event.reason, message=event.message)
         case WorkloadChanged():
             edit.state = _changed(state, event)
         case ActUndone():
@@ -706,7 +757,7 @@ def _derive(edit: Edit, *, queued: bool = False) -> None:
         queued: whether the scheduler takes up the attempt just now.
     """
     state, pods = edit.state, edit.pods
-    if state.phase in FINISHED or state.desired is DesiredPhase.DELETED:
+    if state.phase in CLOSING or state.desired is DesiredPhase.DELETED:
         return
     if state.desired is DesiredPhase.STOPPED:
         if pods.live.size and state.phase is not Phase.STOPPING:
@@ -781,6 +832,8 @@ def _evict(edit: Edit, event: PodsEvicted) -> None:
             if (waiting := edit.pods.waiting.get(id_)) is not None:
                 edit.pods.put(id_, replace(waiting, attempt=event.attempt, try_=0))
         edit.state = replace(edit.state, attempt=event.attempt)
+    others = tuple(id_ for id_ in edit.state.gave_way_to if id_ != event.beneficiary)
+    edit.state = replace(edit.state, gave_way_to=(*others, event.beneficiary)[-MOST_GAVE_WAY_TO:])
     _derive(edit)
     if edit.state.phase is Phase.PENDING:
         _say(edit, Phase.PENDING, reason=event.reason, message=event.message)

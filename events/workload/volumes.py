@@ -8,11 +8,18 @@ from typing import Final
 import msgspec
 
 from events.quantities import parse_bytes
-from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, StorageSpec
+from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, S3Volume, StorageSpec
 
 DEFAULT_FILE_MODE: Final = 0o644
 """Of files that are made from a ConfigMap or a Secret, as Kubernetes has it."""
 
+
+AWS_S3: Final = "https://s3.amazonaws.com"
+"""The object store of a bucket that names none."""
+_KEYS_OF_SECRETS: Final = ("AccessKeyId", "SecretKey")
+"""Of a Secret that says no others (R33): the id and the secret of an access key."""
+_KEYS_OF_CREDENTIALS: Final = ("accessKeyId", "accessKeySecret")
+"""Likewise of a credential, which are those of the kind access-key."""
 
 LOCAL_CLASS: Final = "local"
 """The one storage class of a cluster of kind local: folders of the machine."""
@@ -84,8 +91,8 @@ class ClaimedFolder(_Volume, frozen=True, kw_only=True):
     read_only: bool = False
 
 
-class GitLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a user name and a password for a repository are."""
+class FolderLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a user name and a password for a repository are, or an access key and its secret for a bucket."""
 
     name: str
     """Of a credential of the workload's owner, or of a Secret in the project's namespace."""
@@ -104,15 +111,33 @@ class ClonedFolder(_Volume, frozen=True, kw_only=True):
     """Empty: the repository's own."""
     revision: str = ""
     """Empty: the newest."""
-    login: GitLogin | None = None
+    login: FolderLogin | None = None
     """None: everybody may read it."""
 
 
-Volume = ClonedFolder | EmptyFolder | NodeFolder | NfsFolder | ConfigFiles | ClaimedFolder
+class BucketFolder(_Volume, frozen=True, kw_only=True):
+    """What a bucket holds. Each pod has its own copy, and may change it."""
+
+    bucket: str
+    url: str = AWS_S3
+    """Of the object store."""
+    login: FolderLogin | None = None
+    """None: everybody may read it. Its keys are there."""
+
+
+FetchedFolder = ClonedFolder | BucketFolder
+"""Filled before the pod's program starts."""
+Volume = BucketFolder | ClonedFolder | EmptyFolder | NodeFolder | NfsFolder | ConfigFiles | ClaimedFolder
+
+
+_NONE: Final = StorageSpec()
+"""As nearly every workload has it."""
 
 
 def volumes(storage: StorageSpec) -> tuple[Volume, ...]:
     """Every volume, in the order of the fields. What the rules refuse has empty texts here."""
+    if storage == _NONE:
+        return ()
     empty = (
         EmptyFolder(
             mount_path=one.path or "",
@@ -165,16 +190,36 @@ def volumes(storage: StorageSpec) -> tuple[Volume, ...]:
         for one in storage.secret_volume
     )
     claims = (_claim(number, one) for number, one in enumerate(storage.pvc))
-    return (*config_maps, *empty, *cloned, *of_nodes, *nfs, *claims, *secrets)
+    return (*config_maps, *empty, *cloned, *of_nodes, *nfs, *claims, *secrets, *map(_bucket, storage.s3))
 
 
-def _login(given: GitSecretRef) -> GitLogin:
-    return GitLogin(
+def _login(given: GitSecretRef) -> FolderLogin:
+    return FolderLogin(
         name=given.name,
         credential=bool(given.user_credential),
         user_key=given.secret_key_of_user or "",
         password_key=given.secret_key_of_password or "",
     )
+
+
+def _bucket(given: S3Volume) -> BucketFolder:
+    return BucketFolder(
+        mount_path=given.path or "",
+        bucket=given.bucket or "",
+        url=given.url or AWS_S3,
+        login=None if given.access_key_secret is None else _access_key(given, given.access_key_secret),
+    )
+
+
+def _access_key(given: S3Volume, name: str) -> FolderLogin:
+    id_key, secret_key = access_key_names(given)
+    return FolderLogin(name=name, credential=bool(given.user_credential), user_key=id_key, password_key=secret_key)
+
+
+def access_key_names(given: S3Volume) -> tuple[str, str]:
+    """Under which keys the id and the secret of its access key are (R33)."""
+    usual = _KEYS_OF_CREDENTIALS if given.user_credential else _KEYS_OF_SECRETS
+    return given.secret_key_of_access_key_id or usual[0], given.secret_key_of_secret_key or usual[1]
 
 
 def _claim(number: int, pvc: PvcVolume) -> ClaimedFolder:

@@ -14,6 +14,7 @@ IMAGE: Final = "muster"
 """As the manifests name it."""
 NATS_PORT: Final = 4222
 _LABELS: Final = {"app.kubernetes.io/part-of": "muster"}
+_WAYS: Final = "ways.yaml"
 _PREPARATION: Final = ("namespace.yaml", "accounts.yaml", "reservations.yaml")
 
 type Manifest = dict[str, Any]
@@ -24,9 +25,11 @@ def preparation() -> list[Manifest]:
     return _read(_PREPARATION)
 
 
-def agent(*, cluster_id: str, nats_url: str, password: str, authority: str, image: str) -> list[Manifest]:
+def agent(
+    *, cluster_id: str, nats_url: str, password: str, authority: str, image: str, ways: bool = False
+) -> list[Manifest]:
     """Everything that an agent needs which runs in its cluster. `authority`: PEM of the one that signed the servers'
-    certificate, where it is one of your own.
+    certificate, where it is one of your own. `ways`: with the rights for ways into pods.
     """
     settings = {"MUSTER_AGENT_CLUSTER": cluster_id, "MUSTER_NATS_URL": nats_url}
     secret = {"password": password}
@@ -34,7 +37,7 @@ def agent(*, cluster_id: str, nats_url: str, password: str, authority: str, imag
         settings["MUSTER_NATS_CA_FILE"] = CA_PATH
         secret["ca.crt"] = authority
     listed = yaml.safe_load((_folder() / "kustomization.yaml").read_text())["resources"]
-    namespace, *others = _read(listed)
+    namespace, *others = _read([*listed, *([_WAYS] if ways else [])])
     for manifest in others:
         if manifest["kind"] == "Deployment":
             _set_image(manifest, image)

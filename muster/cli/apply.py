@@ -38,7 +38,7 @@ COLUMNS: Final = (
     Column("FILE", "file", wide=True),
     Column("WHY", "why", rest=True, wraps=True),
 )
-_FilesOption = Annotated[
+FilesOption = Annotated[
     list[str],
     typer.Option(
         "--file",
@@ -50,7 +50,7 @@ _FilesOption = Annotated[
 
 
 @dataclass(slots=True, kw_only=True)
-class _Wanted:
+class Wanted:
     """One workload as a file says it, and what became of it."""
 
     file: str
@@ -108,7 +108,7 @@ def add_apply(root: typer.Typer) -> None:
     def apply(
         session: Session,
         *,
-        files: _FilesOption,
+        files: FilesOption,
         project: ProjectOption = None,
         cluster: ClusterOption = None,
         dry_run: Annotated[
@@ -124,10 +124,10 @@ def add_apply(root: typer.Typer) -> None:
         document is what `submit -f` takes, with its kind: Training, Distributed, Workspace or Inference. Where a field
         says an id (projectId, clusterId, templateId, assets), a name does, too.
         """
-        wanted = [one for file in files for one in _read(file)]
+        wanted = [one for file in files for one in read_workloads(file)]
         if not wanted:
             raise usage("these files hold no workload", todo="a document needs kind, name and spec")
-        _place(session, wanted, project, cluster)
+        place_all(session, wanted, project, cluster)
         try:
             if dry_run:
                 _rehearse(session, wanted)
@@ -146,7 +146,7 @@ def add_apply(root: typer.Typer) -> None:
         return next((one.code for one in wanted if one.code), ExitCode.OK)
 
 
-def _carry_out(session: Session, wanted: Sequence[_Wanted], *, all_or_nothing: bool) -> None:
+def _carry_out(session: Session, wanted: Sequence[Wanted], *, all_or_nothing: bool) -> None:
     """Raises Problem; results say how far it came."""
     for batch in _batches(wanted, all_or_nothing=all_or_nothing):
         _create(session, batch, all_or_nothing=all_or_nothing)
@@ -160,8 +160,12 @@ def _carry_out(session: Session, wanted: Sequence[_Wanted], *, all_or_nothing: b
 # -- from files to requests --------------------------------------------------------------------------------------------
 
 
-def _read(given: str) -> Iterator[_Wanted]:
-    """Raises Problem (usage)."""
+def read_workloads(given: str, *, usual_kind: str | None = None) -> Iterator[Wanted]:
+    """The workloads of a file or folder. Raises Problem (usage).
+
+    Args:
+        usual_kind: that of documents that name none; None: they are refused.
+    """
     from muster.cli.request_file import read_documents
 
     path = Path(given)
@@ -175,10 +179,11 @@ def _read(given: str) -> Iterator[_Wanted]:
     for name in names:
         documents = read_documents(name)
         for number, document in enumerate(documents, start=1):
-            yield _wanted(document, name if len(documents) == 1 else f"{name} (document {number})")
+            whole = {"kind": usual_kind, **document} if usual_kind and isinstance(document, dict) else document
+            yield _wanted(whole, name if len(documents) == 1 else f"{name} (document {number})")
 
 
-def _wanted(document: Json, where: str) -> _Wanted:
+def _wanted(document: Json, where: str) -> Wanted:
     """Raises Problem (usage)."""
     from events.workload.kinds import KINDS
 
@@ -204,11 +209,11 @@ def _wanted(document: Json, where: str) -> _Wanted:
         )
     check_new_name(text_of(request, "name"))
     check_units(request, where)
-    return _Wanted(file=where, kind=kind, request=request)
+    return Wanted(file=where, kind=kind, request=request)
 
 
-def _place(session: Session, wanted: Sequence[_Wanted], project: str | None, cluster: str | None) -> None:
-    """Gives each its project and cluster, where it names none. Raises Problem."""
+def place_all(session: Session, wanted: Sequence[Wanted], project: str | None, cluster: str | None) -> None:
+    """Gives each its project and cluster, where it names none, and ids where it has names. Raises Problem."""
     if project or any("projectId" not in one.request for one in wanted):
         found = find_project(session.api, project) if project else default_project(session, None)
         for one in wanted:
@@ -233,9 +238,9 @@ def _place(session: Session, wanted: Sequence[_Wanted], project: str | None, clu
 # -- creating ----------------------------------------------------------------------------------------------------------
 
 
-def _batches(wanted: Sequence[_Wanted], *, all_or_nothing: bool) -> Iterator[list[_Wanted]]:
+def _batches(wanted: Sequence[Wanted], *, all_or_nothing: bool) -> Iterator[list[Wanted]]:
     """Raises Problem (usage) where all shall be one batch, and are too many."""
-    batch: list[_Wanted] = []
+    batch: list[Wanted] = []
     size = 0
     for one in wanted:
         bytes_ = len(json.dumps(one.request))
@@ -249,7 +254,7 @@ def _batches(wanted: Sequence[_Wanted], *, all_or_nothing: bool) -> Iterator[lis
     yield batch
 
 
-def _create(session: Session, batch: Sequence[_Wanted], *, all_or_nothing: bool) -> None:
+def _create(session: Session, batch: Sequence[Wanted], *, all_or_nothing: bool) -> None:
     """Raises Problem where a request is wrong in itself: then none of the batch was created."""
     if all_or_nothing:
         # What is there already must not keep the others from being created.
@@ -275,7 +280,7 @@ def _create(session: Session, batch: Sequence[_Wanted], *, all_or_nothing: bool)
             one.refuse(why or text_of(outcome, "message"), exit_code_of(int(number_of(outcome, "code"))))
 
 
-def _in_files(problem: Problem, batch: Sequence[_Wanted]) -> Problem:
+def _in_files(problem: Problem, batch: Sequence[Wanted]) -> Problem:
     """The same, with files in the place of numbers of items."""
 
     def told(text: str) -> str:
@@ -296,7 +301,7 @@ def _in_files(problem: Problem, batch: Sequence[_Wanted]) -> Problem:
 # -- what is there -----------------------------------------------------------------------------------------------------
 
 
-def _found(session: Session, one: _Wanted) -> str:
+def _found(session: Session, one: Wanted) -> str:
     """The id of the living workload of this name; empty where there is none."""
     project, name = one.place
     same: list[tuple[str, str | int]] = [("filterBy", f"projectId=={project}"), ("filterBy", f"name=={name}")]
@@ -304,7 +309,7 @@ def _found(session: Session, one: _Wanted) -> str:
     return text_of(rows[0], "id") if rows else ""
 
 
-def _missing(session: Session, wanted: Sequence[_Wanted]) -> list[_Wanted]:
+def _missing(session: Session, wanted: Sequence[Wanted]) -> list[Wanted]:
     """Those that are not there; the others are marked."""
     for one in wanted:
         if _found(session, one):
@@ -312,7 +317,7 @@ def _missing(session: Session, wanted: Sequence[_Wanted]) -> list[_Wanted]:
     return [one for one in wanted if one.result != "exists"]
 
 
-def _compare(session: Session, one: _Wanted) -> None:
+def _compare(session: Session, one: Wanted) -> None:
     """What is to be changed of a workload that is there, or why that cannot be."""
     one.id = _found(session, one)
     if not one.id:
@@ -406,7 +411,7 @@ def set_by_policies(there: Row) -> Row:
     return found
 
 
-def _effective(one: _Wanted, of_policies: Row) -> Row | None:
+def _effective(one: Wanted, of_policies: Row) -> Row | None:
     """The workload as it would be created, with every default; None where the request is wrong in itself, and the
     reason is told.
 
@@ -453,7 +458,7 @@ def _as_json(value: object) -> Json:
     return json.loads(msgspec.json.encode(value))
 
 
-def _differing(one: _Wanted, want: Row, there: Row, of_policies: Row) -> list[str]:
+def _differing(one: Wanted, want: Row, there: Row, of_policies: Row) -> list[str]:
     """Fields of which the file says another thing than the workload has, such as `spec.image`."""
     found = [name for name in want if name != "spec" and want[name] != there.get(name)]
     given, has = row_of(one.request, "spec"), row_of(there, "spec")
@@ -492,14 +497,14 @@ def _only(row: Row, name: str) -> Row:
     return {name: row_of(row, "spec").get(name.removeprefix("spec."))}
 
 
-def _change(session: Session, one: _Wanted) -> None:
+def _change(session: Session, one: Wanted) -> None:
     try:
         session.api.mutate("PATCH", f"/workloads/{one.id}", one.changes)
     except Problem as problem:
         one.refuse("; ".join((problem.what, *problem.why)), problem.code)
 
 
-def _issues(session: Session, one: _Wanted) -> str:
+def _issues(session: Session, one: Wanted) -> str:
     """Why it would not be created; empty where it would be. Policies, templates and assets only the API knows."""
     from events.workload.kinds import KINDS
 
@@ -507,7 +512,7 @@ def _issues(session: Session, one: _Wanted) -> str:
     return "; ".join(f"{text_of(issue, 'field')}: {text_of(issue, 'details')}" for issue in rows_of(found, "issues"))
 
 
-def _rehearse(session: Session, wanted: Sequence[_Wanted]) -> None:
+def _rehearse(session: Session, wanted: Sequence[Wanted]) -> None:
     """What would be done, as far as can be said without doing it."""
     for one in wanted:
         if _found(session, one):

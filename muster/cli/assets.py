@@ -99,6 +99,7 @@ SOURCES: Final = (
     _source("pvc", "PVC", "imagenet"),
     _source("git", "Git", "code"),
     _source("nfs", "NFS", "archive"),
+    _source("s3", "S3", "sets"),
     _source("host-path", "host path", "scratch"),
     _source("config-map", "ConfigMap", "settings"),
     _source("secret", "Secret", "certificates"),
@@ -111,7 +112,7 @@ def _what(row: Row) -> str:
     names = ("gpuDevicesRequest", "gpuPortionRequest", "gpuMemoryRequest", "cpuCoreRequest", "cpuMemoryRequest")
     if text_of(spec, "kind"):
         return f"{text_of(spec, 'kind')}: {', '.join(texts_of(spec, 'keys'))}"
-    place = ("claimName", "repository", "server", "path", "configMap", "secret", "mountPath")
+    place = ("claimName", "repository", "server", "bucket", "path", "configMap", "secret", "mountPath")
     of_source = [text_of(spec, name) for name in place if text_of(spec, name)]
     told = [
         text_of(spec, "image"),
@@ -119,6 +120,13 @@ def _what(row: Row) -> str:
         *(f"{name} {plain_text(compute[name])}" for name in names if compute.get(name)),
     ]
     return ", ".join(part for part in told if part) or ", ".join(spec)
+
+
+def _status(row: Row) -> str:
+    """Of a data source: on how many clusters it cannot be used."""
+    issues = rows_of(row, "issues")
+    where = f" on {len(issues)} clusters" if len(issues) > 1 else ""
+    return f"issues found{where}" if issues else text_of(row, "status")
 
 
 ASSET_COLUMNS: Final = (
@@ -133,8 +141,10 @@ ASSET_COLUMNS: Final = (
     Column("DEPARTMENT", "meta.departmentId", wide=True),
     Column("ID", "meta.id", wide=True),
 )
-_SOURCE_COLUMNS: Final = (ASSET_COLUMNS[0], Column("KIND", "kind"), *ASSET_COLUMNS[1:2], *ASSET_COLUMNS[3:])
-"""Their kind, and no TYPE, which is that of workloads."""
+_STATUS: Final = Column("STATUS", "status", show=_status)
+_OF_ONE_KIND: Final = (*ASSET_COLUMNS[:2], _STATUS, *ASSET_COLUMNS[3:])
+"""Of data sources: whether they can be used, and no TYPE, which is that of workloads."""
+_SOURCE_COLUMNS: Final = (ASSET_COLUMNS[0], Column("KIND", "kind"), *_OF_ONE_KIND[1:])
 _SearchOption = Annotated[str | None, typer.Option("--search", help="Only those with this in their name.")]
 _FileOption = Annotated[
     str, typer.Option("--file", "-f", metavar="FILE|-", help="Read meta and spec from this YAML or JSON file.")
@@ -182,6 +192,21 @@ def _where(row: Row) -> str:
     meta = row_of(row, "meta")
     place = text_of(meta, "projectId") or text_of(meta, "clusterId") or text_of(meta, "departmentId")
     return f"{text_of(meta, 'scope')} {place}".strip()
+
+
+_PLACES: Final = {"projectId": "/org-unit/projects", "clusterId": "/clusters", "departmentId": "/org-unit/departments"}
+
+
+def _where_by_name(session: Session, row: Row) -> str:
+    """For people. What has no name any more, or is not theirs to see, is told by its id."""
+    meta = row_of(row, "meta")
+    for field, path in _PLACES.items():
+        if place := text_of(meta, field):
+            try:
+                return f"{text_of(meta, 'scope')} {text_of(session.api.get(f'{path}/{place}'), 'name')}"
+            except Problem:
+                return _where(row)
+    return _where(row)
 
 
 def add_environment(root: typer.Typer) -> None:
@@ -284,6 +309,10 @@ def find_data_source(session: Session, given: str, *, project: str, cluster: str
     )
 
 
+def _columns(of: AssetNoun) -> tuple[Column, ...]:
+    return _OF_ONE_KIND if of in SOURCES else ASSET_COLUMNS
+
+
 def _takes_one(function: "Callable[..., None]", of: AssetNoun) -> None:
     """Says of the parameter `asset` what it names, by which it is completed."""
     told = typer.Argument(metavar="ASSET", help=f"Name or id of the {of.called}.", autocompletion=of.names)
@@ -304,20 +333,20 @@ def _add_reads(app: typer.Typer, of: AssetNoun) -> None:
     ) -> None:
         scope = _scope(session, search, project, cluster, department)
         rows, more = session.api.pages(of.path, of.rows, scope, most=limit, at_once=PAGE)
-        session.out.rows(rows, ASSET_COLUMNS, name="meta.name", empty=f"no {of.called}s that you can use")
+        session.out.rows(rows, _columns(of), name="meta.name", empty=f"no {of.called}s that you can use")
         if more:
             session.out.talk(f"there are more than {limit}; --limit 0 shows all")
 
     def describe(session: Session, asset: str, *, project: ProjectOption = None, cluster: ClusterOption = None) -> None:
         row = find_asset(session, of, asset, **_place(session, project, cluster))
-        session.out.one(row, lambda: _describe(session, row), name="meta.name", columns=ASSET_COLUMNS)
+        session.out.one(row, lambda: _describe(session, row), name="meta.name", columns=_columns(of))
 
     _takes_one(describe, of)
     list_.__doc__ = f"List the {of.called}s that you can use."
     describe.__doc__ = f"Show a {of.called}." if of.noun != "environment" else "Show an environment."
     listing = f"muster {of.noun} list\nmuster {of.noun} list --search {of.example} -p vision"
-    command(app, "list", examples=listing, columns=ASSET_COLUMNS, past=True)(list_)
-    command(app, "describe", examples=f"muster {of.noun} describe {of.example}", columns=ASSET_COLUMNS, past=True)(
+    command(app, "list", examples=listing, columns=_columns(of), past=True)(list_)
+    command(app, "describe", examples=f"muster {of.noun} describe {of.example}", columns=_columns(of), past=True)(
         describe
     )
 
@@ -352,11 +381,16 @@ def _describe(session: Session, row: Row) -> None:
             ("Name", text_of(meta, "name")),
             ("Id", text_of(meta, "id")),
             ("For", text_of(meta, "workloadType")),
-            ("Scope", _where(row)),
+            ("Scope", _where_by_name(session, row)),
             ("Created", f"{session.out.time(meta.get('createdAt'))} by {text_of(meta, 'createdBy')}"),
             ("Changed", session.out.time(meta.get("changedAt")) if meta.get("changedAt") else ""),
         ]
     )
+    if issues := rows_of(row, "issues"):
+        session.out.heading("Issues")
+        for one in issues:
+            since = session.out.time(one.get("since"))
+            session.out.write(f"cluster {text_of(one, 'clusterId')}: {text_of(one, 'issue')} (since {since})\n")
     session.out.heading("Spec")
     session.out.write(yaml.safe_dump(row.get("spec"), sort_keys=False, allow_unicode=True))
 
@@ -391,7 +425,7 @@ def _add_create(app: typer.Typer, of: AssetNoun) -> None:
         "create",
         examples=f"muster {of.noun} create {of.example} -f {of.example}.yaml\n"
         f"muster {of.noun} create {of.example} -f {of.example}.yaml -p vision",
-        columns=ASSET_COLUMNS,
+        columns=_columns(of),
     )(create)
 
 
@@ -486,6 +520,6 @@ def _add_changes(app: typer.Typer, of: AssetNoun) -> None:
         app,
         "update",
         examples=f"muster {of.noun} update {of.example} -f {of.example}.yaml",
-        columns=ASSET_COLUMNS,
+        columns=_columns(of),
     )(update)
     command(app, "delete", output=False, examples=f"muster {of.noun} delete {of.example} -y")(delete)

@@ -258,7 +258,7 @@ class Api:
 
 
 _STATUS_TODO: Final[dict[int, str]] = {
-    401: "get a new token (`muster token create --user U`) and put it into MUSTER_TOKEN or the context",
+    401: "get a new token (`muster token create --user U`) and keep it (`muster login`)",
     403: "`muster doctor` shows your roles; an administrator can bind another",
     404: "`muster workload list -A` shows what you may see; with --deleted also what is gone",
     412: "read it again and repeat",

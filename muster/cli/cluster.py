@@ -374,15 +374,23 @@ def _add_changes(app: typer.Typer) -> None:
         session.api.mutate("PATCH", path, {"ownershipProtection": enabled}, idempotency_key=idempotency_key)
         session.out.talk(f"ownership protection of {cluster} is {'on' if enabled else 'off'}")
 
-    @command(app, "remove", output=False, examples="muster cluster remove demo\nmuster cluster remove demo -y")
+    @command(app, "remove", output=False, examples="muster cluster remove demo\nmuster cluster remove demo --force -y")
     def remove(
-        session: Session, cluster: ClusterArgument, *, yes: YesOption = False, idempotency_key: IdempotencyOption = None
+        session: Session,
+        cluster: ClusterArgument,
+        *,
+        force: Annotated[
+            bool, typer.Option("--force", help="Also where workloads live there. They are deleted.")
+        ] = False,
+        yes: YesOption = False,
+        idempotency_key: IdempotencyOption = None,
     ) -> None:
-        """Remove a cluster. No pod is placed on it any more."""
-        confirm(f"remove cluster {cluster}?", yes=yes)
+        """Remove a cluster on which no workload lives. No pod is placed on it any more."""
+        confirm(f"remove cluster {cluster}{' and delete what lives there' if force else ''}?", yes=yes)
         # With a key it may come again after the cluster is gone.
         identifier = text_of(find_cluster(session.api, cluster, removed=idempotency_key is not None), "id")
-        session.api.mutate("DELETE", f"/clusters/{identifier}", idempotency_key=idempotency_key)
+        parameters = [("force", "true")] if force else []
+        session.api.mutate("DELETE", f"/clusters/{identifier}", parameters=parameters, idempotency_key=idempotency_key)
         disconnect_cluster(session, identifier)
         session.out.talk(f"cluster {cluster} removed")
 

@@ -105,6 +105,20 @@ def _wait_connected(session: Session, name: str, log: Path) -> None:
     )
 
 
+PasswordFileOption = Annotated[
+    Path,
+    typer.Option(
+        "--password-file",
+        metavar="FILE",
+        help="File with the password of the agent's NATS user. Created if it does not exist.",
+    ),
+]
+WaysOption = Annotated[
+    bool,
+    typer.Option("--ways", help="Also let the agent into pods: exec, bash, attach and port-forward need it."),
+]
+
+
 def add_agent(app: typer.Typer) -> None:
     """Declares `muster cluster agent`."""
 
@@ -121,14 +135,7 @@ def add_agent(app: typer.Typer) -> None:
         session: Session,
         cluster: ClusterArgument,
         *,
-        password_file: Annotated[
-            Path,
-            typer.Option(
-                "--password-file",
-                metavar="FILE",
-                help="File with the password of the agent's NATS user. Created if it does not exist.",
-            ),
-        ],
+        password_file: PasswordFileOption,
         nats_url: Annotated[
             str | None,
             typer.Option("--nats-url", metavar="URL", help="URL at which the agent reaches NATS: tls://HOST:4222."),
@@ -140,6 +147,7 @@ def add_agent(app: typer.Typer) -> None:
             ),
         ] = None,
         image: Annotated[str, typer.Option("--image", help="Container image of the agent.")] = "muster",
+        ways: WaysOption = False,
         nats_user: Annotated[
             bool, typer.Option("--nats-user", help="Print the NATS user instead of the manifests.")
         ] = False,
@@ -171,7 +179,12 @@ def add_agent(app: typer.Typer) -> None:
 
         assert nats_url is not None
         made = manifests(
-            cluster_id=text_of(row, "id"), nats_url=nats_url, password=password, authority=authority, image=image
+            cluster_id=text_of(row, "id"),
+            nats_url=nats_url,
+            password=password,
+            authority=authority,
+            image=image,
+            ways=ways,
         )
         session.out.write(yaml.safe_dump_all(made, sort_keys=False))
 

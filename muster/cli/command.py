@@ -98,11 +98,11 @@ FormatOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Same as -o json.", rich_help_panel=OUTPUT_PANEL)]
 YamlOption = Annotated[bool, typer.Option("--yaml", help="Same as -o yaml.", rich_help_panel=OUTPUT_PANEL)]
 ColumnsOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--columns",
         metavar="A,B",
-        help="Show only these columns.",
+        help="Show only these columns. Repeatable.",
         rich_help_panel=OUTPUT_PANEL,
         autocompletion=several_columns,
     ),
@@ -239,6 +239,25 @@ class Session:
         return self.contexts.contexts.get(self.target.name, Context())
 
     @cached_property
+    def token(self) -> str:
+        """What shows the API who asks; empty where there is none. Raises Problem where the keyring does not give it."""
+        target = self.target
+        if not target.in_keyring:
+            return target.token
+        from muster.cli.keyrings import KeyringError, kept
+
+        todo = "`muster login` keeps a token; MUSTER_TOKEN goes before it"
+        try:
+            token = kept(target.name, self.context.url)
+        except KeyringError as error:
+            why = (f"that of context {target.name} is in the keyring, and {error}",)
+            raise Problem("there is no token", why=why, todo=todo, code=ExitCode.DENIED) from error
+        if not token:
+            why = (f"the keyring has that of context {target.name} no more",)
+            raise Problem("there is no token", why=why, todo=todo, code=ExitCode.DENIED)
+        return token
+
+    @cached_property
     def api(self) -> "Api":
         from muster.cli.client import Api
 
@@ -249,7 +268,7 @@ class Session:
                 todo="start one here with `muster up`, or name one with `muster context add NAME --url URL`",
                 code=ExitCode.UNREACHABLE,
             )
-        api = Api(self.target.url, self.target.token, ca_file=self.target.ca_file, talk=self.out.talk, as_of=self.as_of)
+        api = Api(self.target.url, self.token, ca_file=self.target.ca_file, talk=self.out.talk, as_of=self.as_of)
         if self.as_of:
             self.out.now = api.moment
         return api

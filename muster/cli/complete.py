@@ -170,7 +170,7 @@ def credential_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - 
 
 def data_source_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
     """Of every kind."""
-    kinds = ("pvc", "git", "nfs", "host-path", "config-map", "secret")
+    kinds = ("pvc", "git", "nfs", "s3", "host-path", "config-map", "secret")
     found = [_asset_names(f"/asset/datasource/{kind}", "dataSources", incomplete) for kind in kinds]
     return sorted({name for names in found for name in names})
 
@@ -262,6 +262,18 @@ def _target() -> Target | None:
         return None
 
 
+def _token(target: Target) -> str:
+    """Raises OSError where the keyring does not give it."""
+    if not target.in_keyring:
+        return target.token
+    from muster.cli.keyrings import KeyringError, kept
+
+    try:
+        return kept(target.name, target.url, seconds=ANSWER_SECONDS)
+    except KeyringError as error:
+        raise OSError(str(error)) from error
+
+
 def _ask(path: str, key: str) -> list[Row]:
     """The rows of a list, or none where anything at all is in the way."""
     from http.client import HTTPException
@@ -272,7 +284,7 @@ def _ask(path: str, key: str) -> list[Row]:
     try:
         connection, base = _connection(target.url, target.ca_file)
         try:
-            headers = {"Authorization": f"Bearer {target.token}", "Accept": "application/json"}
+            headers = {"Authorization": f"Bearer {_token(target)}", "Accept": "application/json"}
             connection.request("GET", f"{base}/api/v1{path}", headers=headers)
             body: Json = json.loads(connection.getresponse().read())
         finally:

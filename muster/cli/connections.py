@@ -83,7 +83,7 @@ def _add_open(app: typer.Typer, noun: str) -> None:
     ) -> None:
         """Open an exposed URL of a workload in a browser, signed in."""
         row = _chosen(_connections(session, workload, project), workload, name)
-        link = sign_in_link(text_of(row, "address"), session.target.token)
+        link = sign_in_link(text_of(row, "address"), session.token)
         if browser:
             import webbrowser
 

@@ -11,8 +11,9 @@ import typer
 from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
 from muster.cli.complete import context_names
-from muster.cli.contexts import CONTEXT_NAME, Context, Contexts, config_file, save_contexts, with_context
+from muster.cli.contexts import CONTEXT_NAME, IN_KEYRING, Context, Contexts, config_file, save_contexts, with_context
 from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.login import forgotten, keep
 from muster.cli.output import Column
 from muster.cli.values import Row
 
@@ -64,7 +65,7 @@ def _add_reads(app: typer.Typer) -> None:
         row: Row = {
             "name": target.name or None,
             "url": target.url or None,
-            "token": "set" if target.token else None,
+            "token": IN_KEYRING if target.in_keyring else "set" if target.token else None,
             "project": target.project or None,
             "cluster": target.cluster or None,
             "caFile": target.ca_file or None,
@@ -119,7 +120,8 @@ def _add_changes(app: typer.Typer) -> None:
         given_token = _token_of_stdin() if token_stdin else session.connection.token
         context = Context(
             url=session.connection.url or known.url,
-            token=given_token or known.token,
+            token="" if given_token else known.token,
+            token_in="" if given_token else known.token_in,
             ca_file=_absolute(session.connection.ca_file) if session.connection.ca_file else known.ca_file,
             data_dir=_absolute(data_dir) if data_dir else known.data_dir,
             project=default_project or known.project,
@@ -135,7 +137,7 @@ def _add_changes(app: typer.Typer) -> None:
             raise usage(
                 f"{name!r} is not a valid name for a context", todo="use letters, digits, '-', '_' and '.', at most 63"
             )
-        _save(with_context(session.contexts, name, context, use=use_it))
+        _keep(session, name, context, given_token, use=use_it)
         session.out.talk(f"context {name} kept in {config_file(os.environ)}")
 
     @command(app, "remove", output=False, examples="muster context remove staging")
@@ -145,10 +147,26 @@ def _add_changes(app: typer.Typer) -> None:
     ) -> None:
         """Remove a context and its token."""
         _known(session.contexts, name)
+        forgotten(name, session.contexts.contexts[name])
         kept = {key: context for key, context in session.contexts.contexts.items() if key != name}
         current = session.contexts.current if session.contexts.current != name else next(iter(kept), "")
         _save(Contexts(current=current, contexts=kept))
         session.out.talk(f"context {name} removed")
+
+
+def _keep(session: Session, name: str, context: Context, token: str | None, *, use: bool) -> None:
+    """Writes the context, with this token where one is given. Raises Problem."""
+    known = session.contexts.contexts.get(name, Context())
+    if known.token_in and known.url != context.url:
+        # In the keyring it is under the URL that it is for.
+        forgotten(name, known)
+        context = replace(context, token_in="")
+        if not token:
+            session.out.talk(f"the token was for {known.url}, and is forgotten; `muster login` keeps another")
+    if token:
+        keep(session, name, context, token, use=use)
+    else:
+        _save(with_context(session.contexts, name, context, use=use))
 
 
 def _row(session: Session, name: str, context: Context) -> Row:
@@ -158,7 +176,7 @@ def _row(session: Session, name: str, context: Context) -> Row:
         "url": context.url,
         "project": context.project,
         "cluster": context.cluster,
-        "token": "set" if context.token else "",
+        "token": context.token_in or ("set" if context.token else ""),
         "caFile": context.ca_file,
         "dataDir": context.data_dir,
     }

@@ -1,7 +1,8 @@
 """Which Muster to talk to: the contexts file, the environment, and which of them wins.
 
 The file is `$XDG_CONFIG_HOME/muster/config.toml` (else `~/.config/muster/config.toml`), mode 0600 because it holds
-tokens. `muster up` writes a context here by `write_context`; this module imports nothing else of the command line.
+tokens, except those that are in the system's keyring (keyrings.py). `muster up` writes a context here by
+`write_context`; this module imports nothing else of the command line.
 """
 
 import json
@@ -15,6 +16,7 @@ from typing import Final
 CONTEXT_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
 CONTEXT: Final = "local"
 """That of the `muster up` on this machine."""
+IN_KEYRING: Final = "keyring"
 _PRIVATE_FILE: Final = 0o600
 _PRIVATE_FOLDER: Final = 0o700
 
@@ -33,6 +35,8 @@ class Context:
 
     url: str = ""
     token: str = ""
+    token_in: str = ""
+    """`keyring` where the token is there instead; else empty."""
     ca_file: str = ""
     """Of the authorities whose certificates alone are trusted; empty for those that this machine trusts."""
     data_dir: str = ""
@@ -61,6 +65,8 @@ class Target:
     """Of the context; empty where flags and environment said everything."""
     url: str
     token: str
+    in_keyring: bool
+    """Whether the token is in the keyring, under the name of the context and its URL; then `token` is empty."""
     ca_file: str
     data_dir: str
     project: str
@@ -126,7 +132,7 @@ def write_context(name: str, url: str, token: str, data_dir: str | Path, project
     known = read_contexts(path)
     before = known.contexts.get(name, Context())
     kept = before if before.data_dir == str(data_dir) else Context()
-    context = replace(kept, url=url, token=token, data_dir=str(data_dir), project=kept.project or project)
+    context = replace(kept, url=url, token=token, token_in="", data_dir=str(data_dir), project=kept.project or project)
     save_contexts(path, with_context(known, name, context, use=known.current not in known.contexts))
     return path
 
@@ -171,10 +177,12 @@ def resolve(
     if foreign:
         # The rest of the context speaks of another Muster.
         ours, name = Context(), ""
+    in_keyring = ours.token_in == IN_KEYRING and not token and (bool(context) or not environ.get("MUSTER_TOKEN"))
     return Target(
         name=name if name in contexts.contexts else "",
         url=chosen_url,
-        token=chosen(token, "MUSTER_TOKEN", ours.token),
+        token="" if in_keyring else chosen(token, "MUSTER_TOKEN", ours.token),
+        in_keyring=in_keyring,
         ca_file=chosen(ca_file, "MUSTER_CA_FILE", ours.ca_file),
         data_dir=chosen(None, "MUSTER_DATA_DIR", ours.data_dir),
         project=chosen(None, "MUSTER_PROJECT", ours.project),

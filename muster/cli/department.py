@@ -15,16 +15,29 @@ from muster.cli.project import (
     PoolQuotaOption,
     PoolsOption,
     QuotaOption,
+    RuntimeOption,
     TypesOption,
+    WeightOption,
     bound_of,
     bounds_of,
     change_settings,
     lists_of,
     pool_quotas_of,
+    runtime_of,
+    told_runtime,
+    weight_of,
 )
 from muster.cli.values import Row, row_of, text_of
 
-_SETTINGS: Final = ("nodePools", "nodeTypes", "gpuQuota", "gpuLimit", "nodePoolQuotas")
+_SETTINGS: Final = (
+    "nodePools",
+    "nodeTypes",
+    "gpuQuota",
+    "gpuLimit",
+    "overQuotaWeight",
+    "minimumRuntimeSeconds",
+    "nodePoolQuotas",
+)
 DEPARTMENT_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("PROJECTS", "projects"),
@@ -35,6 +48,7 @@ DEPARTMENT_COLUMNS: Final = (
     Column("CREATED", "createdAt", time=True),
     Column("NODE-POOLS", "nodePools", wide=True),
     Column("NODE-TYPES", "nodeTypes", wide=True),
+    Column("WEIGHT", "overQuotaWeight", show=weight_of, wide=True),
     Column("POOL-QUOTAS", "nodePoolQuotas", show=pool_quotas_of, wide=True),
     Column("NON-PREEMPTIBLE", "use.gpuAllocatedNonPreemptible", wide=True),
     Column("CPU", "use.cpuAllocatedCores", wide=True),
@@ -92,6 +106,8 @@ def _describe(session: Session, row: Row) -> None:
             ("Created", session.out.time(row.get("createdAt"))),
             ("GPU quota", bound_of(row, "gpuQuota")),
             ("GPU limit", bound_of(row, "gpuLimit")),
+            ("Over-quota weight", weight_of(row)),
+            ("Minimum runtime", told_runtime(row) or "none"),
             ("By node pool", pool_quotas_of(row)),
             ("Node pools", plain_text(row.get("nodePools")) or "all"),
             ("Node types", plain_text(row.get("nodeTypes")) or "any"),
@@ -120,11 +136,13 @@ def _add_changes(app: typer.Typer) -> None:
         node_types: TypesOption = None,
         gpu_quota: QuotaOption = None,
         gpu_limit: LimitOption = None,
+        over_quota_weight: WeightOption = None,
+        minimum_runtime: RuntimeOption = None,
         pool_quota: PoolQuotaOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Create a department."""
-        bounds = bounds_of(gpu_quota, gpu_limit, pool_quota)
+        bounds = bounds_of(gpu_quota, gpu_limit, pool_quota, weight=over_quota_weight) | runtime_of(minimum_runtime)
         body: Row = {"name": name, **lists_of(node_pools, node_types), **bounds}
         session.api.mutate("POST", "/org-unit/departments", body, idempotency_key=idempotency_key)
         session.out.talk(f"department {name} created; move projects into it: muster project set P --department {name}")
@@ -150,11 +168,14 @@ def _add_set(app: typer.Typer) -> None:
         node_types: TypesOption = None,
         gpu_quota: QuotaOption = None,
         gpu_limit: LimitOption = None,
+        over_quota_weight: WeightOption = None,
+        minimum_runtime: RuntimeOption = None,
         pool_quota: PoolQuotaOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Change a department's settings."""
-        changes = lists_of(node_pools, node_types) | bounds_of(gpu_quota, gpu_limit, pool_quota)
+        bounds = bounds_of(gpu_quota, gpu_limit, pool_quota, weight=over_quota_weight)
+        changes = lists_of(node_pools, node_types) | bounds | runtime_of(minimum_runtime)
         if not changes:
             raise usage("there is nothing to change", todo="give a setting, such as --node-pools or --gpu-limit")
         row = find_department(session.api, department)

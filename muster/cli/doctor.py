@@ -214,8 +214,8 @@ def _log(session: Session) -> Finding:
 
 
 def _token(session: Session) -> Finding:
-    if not session.target.token:
-        todo = "set MUSTER_TOKEN, or `muster context add NAME --token-stdin`"
+    if not (session.target.token or session.target.in_keyring):
+        todo = "set MUSTER_TOKEN, or `muster login`"
         return Finding(check="token", verdict="problem", found="none", todo=todo)
     try:
         me = session.api.get("/me")

@@ -22,7 +22,7 @@ READS: Final = frozenset(
     {"list", "describe", "logs", "history", "pods", "metrics", "show", "tail", "status", "verify", "agent", "top"}
     | {"doctor", "version", "completion", "training", "workload", "workspace", "project", "cluster", "node"}
     | {"nodepool", "role", "user", "token", "context", "events", "audit", "projections", "log", "usage", "budget"}
-    | {"price", "explain-field"}
+    | {"price", "explain", "plan", "explain-field"}
 )
 """Words that change nothing by themselves."""
 
@@ -65,7 +65,6 @@ _USUAL_LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "start": ("workload", "resume"),
     "get": ("workload", "describe"),
     "inspect": ("workload", "describe"),
-    "explain": ("explain-field",),
     "stats": ("top",),
     "chargeback": ("usage",),
     "sreport": ("usage",),

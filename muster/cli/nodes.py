@@ -1,19 +1,23 @@
 """`muster node` and `muster nodepool`."""
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
 
 import typer
 
 from muster.cli.command import Session, command, group
 from muster.cli.complete import node_pools
-from muster.cli.exits import usage
+from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import default_cluster, find_cluster, find_node_pool, refuse_name
 from muster.cli.options import ClusterOption, IdempotencyOption, WatchOption, WatchTimeoutOption
 from muster.cli.output import Column, plain_text
 from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
-from muster.cli.watch import watch_rows
+from muster.cli.watch import POLL_SECONDS, REFRESH_SECONDS, watch_rows
 
+if TYPE_CHECKING:
+    from muster.cli.outage import Patience
+
+_QUICK_FOR_SECONDS: Final = 30.0
 _SHOWN_VALUES: Final = 5
 """Of a label, in one sentence."""
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node in its cluster.")]
@@ -67,6 +71,7 @@ def add_nodes(root: typer.Typer) -> None:
     node = group("node")
     _add_node_reads(node)
     _add_marks(node)
+    _add_drain(node)
     root.add_typer(node, name="node")
 
 
@@ -134,6 +139,122 @@ def _add_marks(node: typer.Typer) -> None:
         _mark(session, name, cluster, "uncordon", idempotency_key)
 
 
+_DRAIN_NOTE: Final = "a drain goes on when nobody waits for it; `muster node uncordon` ends it"
+_ForceOption = Annotated[
+    bool, typer.Option("--force", help="End pods of non-preemptible workloads, too. Otherwise it waits until they end.")
+]
+_DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only show which pods would be told to end, and which ones would stay.")
+]
+_NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Begin it, and do not wait until the node is empty.")]
+
+_DrainTimeoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout",
+        metavar="DURATION",
+        help="Exit 7 if the node is not empty after this time, such as 10m. "
+        "Default: no limit, but exit 9 if the server is away for 2m.",
+    ),
+]
+
+DRAIN_COLUMNS: Final = (
+    Column("WORKLOAD", "workloadName"),
+    Column("PROJECT", "projectName"),
+    Column("POD", "pod"),
+    Column("PHASE", "phase"),
+    Column("STAYS", "stays"),
+    Column("PREEMPTIBLE", "preemptible", wide=True),
+    Column("ID", "workloadId", wide=True),
+)
+
+
+def _add_drain(node: typer.Typer) -> None:
+    @command(
+        node,
+        "drain",
+        examples="""
+        muster node drain demo-3
+        muster node drain demo-3 --dry-run
+        muster node drain demo-3 --force --timeout 10m
+        """,
+        columns=DRAIN_COLUMNS,
+    )
+    def drain(
+        session: Session,
+        name: NodeArgument,
+        *,
+        cluster: ClusterOption = None,
+        force: _ForceOption = False,
+        dry_run: _DryRunOption = False,
+        no_wait: _NoWaitOption = False,
+        timeout: _DrainTimeoutOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Empty a node: keep new pods off it, have its pods end with their grace and run elsewhere, and wait for that.
+
+        It says which pods stay, and why. The drain itself is kept in Muster and ends when the node is empty; the node
+        stays cordoned. After --timeout only the waiting ends.
+        """
+        if dry_run and no_wait:
+            raise usage("--dry-run and --no-wait cannot be used together", todo="a dry run waits for nothing")
+        patience = session.patience(timeout, waits=not (dry_run or no_wait), flags="a drain that is waited for")
+        row = _find_node(session, name, cluster)
+        path = f"/nodes/{text_of(row, 'clusterId')}/{quote(text_of(row, 'name'), safe='')}"
+        if dry_run:
+            answer = session.api.get(f"{path}/pods", [("force", "true" if force else "false")])
+            session.out.rows(rows_of(answer, "pods"), DRAIN_COLUMNS, empty=_nothing_seen(answer))
+            return
+        begun = session.api.mutate("POST", f"{path}/drain", {"force": force}, idempotency_key=idempotency_key)
+        session.out.talk(f"node {name} of cluster {text_of(row, 'clusterName')} is cordoned and being drained")
+        if no_wait:
+            return
+        try:
+            _wait_until_empty(session, patience, name, path, begun.sequence or 0)
+        except KeyboardInterrupt:
+            session.out.talk(_DRAIN_NOTE)
+            raise
+
+
+def _nothing_seen(answer: Row) -> str:
+    hidden = int(number_of(answer, "reserved"))
+    return f"{hidden} pods of projects that you may not read" if hidden else "no pods"
+
+
+def _wait_until_empty(session: Session, patience: "Patience", name: str, path: str, since: int) -> None:
+    """Tells what is left, each time that it is something else. Raises Problem: 7 on timeout."""
+    told = ""
+    while True:
+        answer = patience.ask(lambda: session.api.get(f"{path}/pods", [("min_seq", since)]))
+        drain = row_of(answer, "drain")
+        if drain.get("endedAt"):
+            session.out.talk(f"node {name} is drained: it is empty, and stays cordoned")
+            return
+        if not drain:
+            raise Problem(f"node {name} is not drained any more: somebody uncordoned it", code=ExitCode.CONFLICT)
+        left = _left_on(answer)
+        if left != told:
+            session.out.talk(f"node {name}: {left}")
+        told = left
+        if patience.remaining() == 0:
+            raise Problem(f"node {name} is not empty yet", why=(left,), todo=_DRAIN_NOTE, code=ExitCode.TIMED_OUT)
+        patience.sleep(POLL_SECONDS if patience.spent_seconds < _QUICK_FOR_SECONDS else REFRESH_SECONDS)
+
+
+def _left_on(answer: Row) -> str:
+    """How many pods are left, and what stands in the way."""
+    pods, reserved = rows_of(answer, "pods"), int(number_of(answer, "reserved"))
+    parts = [f"{reserved} pod{'' if reserved == 1 else 's'} left"]
+    staying = [pod for pod in pods if text_of(pod, "stays")]
+    parts += [
+        f"{text_of(pod, 'workloadName')}/{text_of(pod, 'pod')} stays: {text_of(pod, 'stays')}"
+        for pod in staying[:_SHOWN_VALUES]
+    ]
+    if len(staying) > _SHOWN_VALUES:
+        parts.append(f"and {len(staying) - _SHOWN_VALUES} more stay")
+    return "; ".join(parts)
+
+
 def _mark(session: Session, name: str, cluster: str | None, verb: str, key: str | None) -> None:
     row = _find_node(session, name, cluster)
     path = f"/nodes/{text_of(row, 'clusterId')}/{quote(text_of(row, 'name'), safe='')}/{verb}"
@@ -167,6 +288,10 @@ def _describe(session: Session, row: Row) -> None:
     )
     by, since = text_of(row, "cordonedBy"), out.time(row.get("cordonedAt"))
     marks = [f"by {by} {since}" if by else "", "by its cluster" if row.get("cordonedByCluster") else ""]
+    drain = row_of(row, "drain")
+    drained = (
+        "" if not drain else f"empty since {out.time(drain.get('endedAt'))}" if drain.get("endedAt") else "going on"
+    )
     out.pairs(
         [
             ("Name", text_of(row, "name")),
@@ -174,6 +299,7 @@ def _describe(session: Session, row: Row) -> None:
             ("Pool", text_of(row, "nodePool")),
             ("Ready", plain_text(row.get("ready"))),
             ("Cordoned", ", ".join(filter(None, marks))),
+            ("Drain", f"{drained}, by {text_of(drain, 'startedBy')}" if drain else ""),
             ("GPUs", f"{_used(row, 'gpus')} {text_of(row_of(row, 'capacity'), 'gpuModel')}".strip()),
             ("CPU cores", _used(row, "cpuCores")),
             ("Memory", _used_memory(row)),

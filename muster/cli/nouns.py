@@ -88,6 +88,16 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_apply",
         summary="Create the workloads of files or folders, of any kinds, or change them where they may be changed.",
     ),
+    "plan": Noun(
+        module="plan",
+        add="add_plan",
+        summary="Show what would happen if the workloads of files were submitted now. Nothing is stored.",
+    ),
+    "explain": Noun(
+        module="explain",
+        add="add_explain",
+        summary="Show why a workload waits and what would let it start, why it runs where it does, or was evicted.",
+    ),
     "explain-field": Noun(
         module="explain_field",
         add="add_explain_field",
@@ -109,6 +119,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_budgets",
         summary="Budgets: what a project may use in a month, in GPU hours or money.",
     ),
+    "limit": Noun(
+        module="time_limits",
+        add="add_limits",
+        summary="Limits: how long workloads of a project may run, wait, or keep GPUs that do nothing.",
+    ),
     "price": Noun(module="prices", add="add_prices", summary="Prices: what an hour of a GPU costs, by its model."),
     "diff": Noun(
         module="diff",
@@ -127,7 +142,7 @@ NOUNS: Final[dict[str, Noun]] = {
     "node": Noun(
         module="nodes",
         add="add_nodes",
-        summary="Nodes: their capacity and what is reserved; cordon and uncordon.",
+        summary="Nodes: their capacity and what is reserved; cordon, uncordon and drain.",
     ),
     "nodepool": Noun(module="nodes", add="add_pools", summary="Node pools: nodes of a cluster with the same label."),
     "role": Noun(module="roles", add="add_role", summary="Roles: who may do what, everywhere or in a project."),
@@ -152,6 +167,8 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_token",
         summary="Tokens: prove who you are. Signed by the local key, for one machine and for compose.",
     ),
+    "login": Noun(module="login", add="add_login", summary="Keep a token with the context in use, in the keyring."),
+    "logout": Noun(module="login", add="add_logout", summary="Forget the token of the context in use."),
     "context": Noun(
         module="context_commands",
         add="add_context",

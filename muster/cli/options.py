@@ -97,7 +97,10 @@ ProjectArgument = Annotated[
     str, typer.Argument(metavar="PROJECT", help="Name, id, or unique beginning of an id.", autocompletion=project_names)
 ]
 StatusOption = Annotated[
-    str | None, typer.Option("--status", metavar="PHASE", help="Only workloads in this phase.", autocompletion=phases)
+    str | None,
+    typer.Option(
+        "--status", metavar="PHASE,…", help="Only workloads in this phase, or in one of these.", autocompletion=phases
+    ),
 ]
 FilterOption = Annotated[
     list[str] | None,
@@ -229,6 +232,16 @@ def timeout_seconds(given: str | None, *, waits: bool, flags: str = "--wait") ->
     if not waits:
         raise usage(f"--timeout goes with {flags}: without, nothing is waited for", todo="give both, or none")
     return seconds
+
+
+def phase_filters(given: str) -> list[tuple[str, str | int]]:
+    """Of --status: conditions that all hold in one of these phases. Raises Problem (usage)."""
+    phases = {phase_of(one.strip()) for one in given.split(",") if one.strip()}
+    if len(phases) == 1:
+        return [("filterBy", f"phase=={phase}") for phase in phases]
+    if not phases:
+        raise usage("--status: names no phase", todo=f"phases: {', '.join(Phase)}")
+    return [("filterBy", f"phase!={phase}") for phase in Phase if phase not in phases]
 
 
 def phase_of(given: str) -> str:

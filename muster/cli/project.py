@@ -13,7 +13,14 @@ from muster.cli.command import Session, command, group
 from muster.cli.complete import department_names, node_pools
 from muster.cli.exits import Problem, usage
 from muster.cli.names import every, find_department, find_project
-from muster.cli.options import IdempotencyOption, ProjectArgument, YesOption, confirm, switch_option
+from muster.cli.options import (
+    IdempotencyOption,
+    ProjectArgument,
+    YesOption,
+    confirm,
+    duration_option,
+    switch_option,
+)
 from muster.cli.output import Column, plain_text
 from muster.cli.values import Row, ValueProblem, format_number, number_of, parse_number, row_of, rows_of, text_of
 
@@ -27,7 +34,21 @@ CHANGE_TRIES: Final = 10
 CHANGE_PAUSE_SECONDS: Final = 0.1
 """At most, between two of them."""
 
-_SETTINGS: Final = (*("gpuQuota", "gpuLimit", "nodePoolQuotas", "nodePools", "podSecurity", "privileged", "nodeTypes"),)
+_SETTINGS: Final = (
+    "gpuQuota",
+    "gpuLimit",
+    "overQuotaWeight",
+    "minimumRuntimeSeconds",
+    "nodePoolQuotas",
+    "nodePools",
+    "podSecurity",
+    "privileged",
+    "nodeTypes",
+)
+
+
+_OF_POOL: Final = ("gpuQuota", "gpuLimit", "overQuotaWeight")
+"""What a quota of a pool gives, in this order."""
 
 
 def _quota(row: Row) -> str:
@@ -38,10 +59,19 @@ def bound_of(row: Row, name: str) -> str:
     return "none" if row.get(name) is None else format_number(number_of(row, name))
 
 
+def weight_of(row: Row) -> str:
+    """By which it shares what is left beyond the quotas."""
+    return "1" if row.get("overQuotaWeight") is None else bound_of(row, "overQuotaWeight")
+
+
 def pool_quotas_of(row: Row) -> str:
-    """Such as `h100=8/16, a100=none/4`: quota and limit of each pool; empty where there are none."""
-    rows = rows_of(row, "nodePoolQuotas")
-    return ", ".join(f"{text_of(q, 'nodePool')}={bound_of(q, 'gpuQuota')}/{bound_of(q, 'gpuLimit')}" for q in rows)
+    """Such as `h100=8/16, a100=none/4/2`: quota, limit and weight of each pool; empty where there are none."""
+    return ", ".join(_pool_quota_of(each) for each in rows_of(row, "nodePoolQuotas"))
+
+
+def _pool_quota_of(row: Row) -> str:
+    weight = "" if row.get("overQuotaWeight") is None else f"/{bound_of(row, 'overQuotaWeight')}"
+    return f"{text_of(row, 'nodePool')}={bound_of(row, 'gpuQuota')}/{bound_of(row, 'gpuLimit')}{weight}"
 
 
 PROJECT_COLUMNS: Final = (
@@ -49,6 +79,7 @@ PROJECT_COLUMNS: Final = (
     Column("DEPARTMENT", "departmentName"),
     Column("GPU-QUOTA", "gpuQuota", show=_quota),
     Column("GPU-LIMIT", "gpuLimit", show=lambda row: bound_of(row, "gpuLimit"), wide=True),
+    Column("WEIGHT", "overQuotaWeight", show=weight_of, wide=True),
     Column("POOL-QUOTAS", "nodePoolQuotas", show=pool_quotas_of, wide=True),
     Column("GPU", "use.gpuAllocated"),
     Column("PODS", "use.pods"),
@@ -79,12 +110,29 @@ LimitOption = Annotated[
     str | None,
     typer.Option("--gpu-limit", metavar="N|none", help="GPUs that all its workloads may hold. none: no limit."),
 ]
+WeightOption = Annotated[
+    str | None,
+    typer.Option(
+        "--over-quota-weight",
+        metavar="N|none",
+        help="Weight by which it shares what is left of node pools beyond the quotas. 0: no share; none: 1.",
+    ),
+]
+RuntimeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--minimum-runtime",
+        metavar="TIME|none",
+        help="How long a workload runs before its place may be taken for another, such as 10m.",
+    ),
+]
 PoolQuotaOption = Annotated[
     list[str] | None,
     typer.Option(
         "--pool-quota",
-        metavar="POOL=QUOTA[/LIMIT]",
-        help="GPUs of one node pool: for non-preemptible and for all workloads. Repeatable; sets all. none: no limit.",
+        metavar="POOL=QUOTA[/LIMIT[/WEIGHT]]",
+        help="GPUs of one node pool: for non-preemptible and for all workloads, and the weight there. Repeatable; sets "
+        "all. none: no limit.",
     ),
 ]
 PoolsOption = Annotated[
@@ -186,6 +234,8 @@ def _describe(session: Session, row: Row) -> None:
             ("Department", text_of(row, "departmentName")),
             ("GPU quota", _quota(row)),
             ("GPU limit", bound_of(row, "gpuLimit")),
+            ("Over-quota weight", weight_of(row)),
+            ("Minimum runtime", told_runtime(row) or "as its department says"),
             ("By node pool", pool_quotas_of(row)),
             ("Node pools", plain_text(row.get("nodePools")) or "all"),
             ("Node types", plain_text(row.get("nodeTypes")) or "any"),
@@ -216,6 +266,8 @@ def _add_lives(app: typer.Typer) -> None:
         *,
         gpu_quota: QuotaOption = None,
         gpu_limit: LimitOption = None,
+        over_quota_weight: WeightOption = None,
+        minimum_runtime: RuntimeOption = None,
         pool_quota: PoolQuotaOption = None,
         node_pools: PoolsOption = None,
         pod_security: SecurityOption = None,
@@ -226,7 +278,8 @@ def _add_lives(app: typer.Typer) -> None:
     ) -> None:
         """Create a project."""
         settings = (
-            bounds_of(gpu_quota, gpu_limit, pool_quota)
+            bounds_of(gpu_quota, gpu_limit, pool_quota, weight=over_quota_weight)
+            | runtime_of(minimum_runtime)
             | _settings(pod_security, privileged)
             | lists_of(node_pools, node_types)
         )
@@ -260,6 +313,7 @@ def _add_set(app: typer.Typer) -> None:
         muster project set vision --gpu-quota 32
         muster project set vision --gpu-limit 64 --pool-quota h100=8/16 --pool-quota a100=none/32
         muster project set vision --gpu-quota none --node-pools a100,default
+        muster project set vision --over-quota-weight 3
         muster project set vision --pod-security restricted
         muster project set vision --privileged on
         muster project set vision --department research
@@ -272,6 +326,8 @@ def _add_set(app: typer.Typer) -> None:
         *,
         gpu_quota: QuotaOption = None,
         gpu_limit: LimitOption = None,
+        over_quota_weight: WeightOption = None,
+        minimum_runtime: RuntimeOption = None,
         pool_quota: PoolQuotaOption = None,
         node_pools: PoolsOption = None,
         pod_security: SecurityOption = None,
@@ -283,7 +339,8 @@ def _add_set(app: typer.Typer) -> None:
         """Change a project's settings, or its department. With no option, make it this context's default."""
         row = find_project(session.api, project)
         changes = (
-            bounds_of(gpu_quota, gpu_limit, pool_quota)
+            bounds_of(gpu_quota, gpu_limit, pool_quota, weight=over_quota_weight)
+            | runtime_of(minimum_runtime)
             | _settings(pod_security, privileged)
             | lists_of(node_pools, node_types)
         )
@@ -328,26 +385,45 @@ def _department(api: "Api", given: str | None) -> Row:
     return {} if given is None else {"departmentId": text_of(find_department(api, given), "id")}
 
 
-def bounds_of(gpu_quota: str | None, gpu_limit: str | None, pool_quotas: list[str] | None) -> Row:
-    """The bounds that were given. Raises Problem (usage)."""
+def bounds_of(
+    gpu_quota: str | None, gpu_limit: str | None, pool_quotas: list[str] | None, *, weight: str | None
+) -> Row:
+    """The bounds that were given, and the weight beyond them. Raises Problem (usage)."""
     bounds: Row = {}
     if gpu_quota is not None:
         bounds["gpuQuota"] = _devices("--gpu-quota", gpu_quota)
     if gpu_limit is not None:
         bounds["gpuLimit"] = _devices("--gpu-limit", gpu_limit)
+    if weight is not None:
+        bounds["overQuotaWeight"] = _devices("--over-quota-weight", weight, "give a number, or none")
     if pool_quotas is not None:
         bounds["nodePoolQuotas"] = [_pool_quota(given) for given in pool_quotas if given]
     return bounds
 
 
+def runtime_of(given: str | None) -> Row:
+    """The minimum runtime that was given. Raises Problem (usage)."""
+    if given is None:
+        return {}
+    seconds = None if given.lower() == "none" else duration_option("--minimum-runtime", given)
+    return {"minimumRuntimeSeconds": seconds}
+
+
+def told_runtime(row: Row) -> str:
+    """Empty where there is none."""
+    return "" if row.get("minimumRuntimeSeconds") is None else f"{number_of(row, 'minimumRuntimeSeconds'):g}s"
+
+
 def _pool_quota(given: str) -> Row:
     pool, separator, bounds = given.partition("=")
-    quota, slash, limit = bounds.partition("/")
-    if not (pool and separator and quota) or (slash and not limit):
-        todo = "give POOL=QUOTA or POOL=QUOTA/LIMIT, such as h100=8/16"
+    words = bounds.split("/")
+    if not (pool and separator and all(words)) or len(words) > len(_OF_POOL):
+        todo = "give POOL=QUOTA, POOL=QUOTA/LIMIT or POOL=QUOTA/LIMIT/WEIGHT, such as h100=8/16"
         raise usage(f"--pool-quota: {given!r} is no quota of a node pool", todo=todo)
-    row: Row = {"nodePool": pool, "gpuQuota": _devices("--pool-quota", quota)}
-    return row | {"gpuLimit": _devices("--pool-quota", limit) if limit else None}
+    row: Row = {"nodePool": pool, "gpuLimit": None}
+    for name, word in zip(_OF_POOL, words, strict=False):
+        row[name] = _devices("--pool-quota", word)
+    return row
 
 
 def _settings(pod_security: SecurityLevel | None, privileged: str | None) -> Row:
@@ -359,10 +435,10 @@ def _settings(pod_security: SecurityLevel | None, privileged: str | None) -> Row
     return settings
 
 
-def _devices(flag: str, text: str) -> float | None:
+def _devices(flag: str, text: str, todo: str = "give a number of devices, or none") -> float | None:
     if text.lower() == "none":
         return None
     try:
         return parse_number(text)
     except ValueProblem as error:
-        raise usage(f"{flag}: {error}", todo="give a number of devices, or none") from error
+        raise usage(f"{flag}: {error}", todo=todo) from error

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Awaitable, Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, override
 
@@ -13,6 +14,7 @@ from muster.cli.command import MusterGroup, Session, command
 from muster.cli.contexts import Context, Contexts, config_file, read_contexts, save_contexts, with_context
 from muster.cli.directly import DataDirOption, directly, settings_of
 from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.keyrings import with_token
 from muster.cli.nouns import NOUNS
 from muster.cli.options import moment_option
 from muster.cli.output import Column
@@ -300,7 +302,11 @@ def _refuse_foreign_context(contexts: Contexts, name: str) -> None:
 def _write_context(session: Session, name: str, url: str) -> None:
     """Who looks there is who looks here. It names no data folder: what an operator does is never meant for it."""
     target = session.target
-    context = Context(url=url, token=target.token, project=target.project, cluster=target.cluster, sandbox=name)
+    context = Context(url=url, project=target.project, cluster=target.cluster, sandbox=name)
+    if target.in_keyring:
+        context, _ = with_token(name, context, session.token)
+    else:
+        context = replace(context, token=target.token)
     path = config_file(os.environ)
     try:
         save_contexts(path, with_context(read_contexts(path), name, context, use=False))

@@ -32,7 +32,7 @@ def style_of(given: dict[str, Any], *, command: str, columns: Callable[[], Seque
         columns: of its table.
     """
     form, template = _format(given)
-    asked = _listed(given.get("columns"))
+    asked = _listed(",".join(given.get("columns") or ()))
     usual: tuple[str, ...] = ()
     if given.get("set_default_columns"):
         usual = _kept(command, [find_column(columns(), name).key for name in asked])

@@ -105,14 +105,17 @@ def _add_show(app: typer.Typer) -> None:
         """,
     )
     def show(session: Session) -> None:
-        """Print the token in use: of --token, of MUSTER_TOKEN, or of the context. Whoever has it acts as you."""
-        if not session.target.token:
+        """Print the token in use: of --token, of MUSTER_TOKEN, or of the context, be it in the keyring or not.
+
+        Whoever has it acts as you.
+        """
+        if not session.token:
             raise Problem(
                 "there is no token",
-                todo="`muster token create --user U` makes one; `muster context add NAME --token-stdin` keeps it",
+                todo="`muster token create --user U` makes one; `muster login` keeps it",
                 code=ExitCode.DENIED,
             )
-        session.out.write(session.target.token + "\n")
+        session.out.write(session.token + "\n")
 
 
 def _claims(given: list[str]) -> dict[str, str]:

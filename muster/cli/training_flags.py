@@ -32,6 +32,7 @@ from muster.cli.values import (
     parse_number,
     parse_pair,
     parse_values,
+    row_of,
     set_field,
 )
 
@@ -47,6 +48,9 @@ ENVIRONMENT_FLAG: Final = "--environment"
 """Takes variables, and the name of an environment: Run:ai's tool calls both so, in older and in newer versions.
 What has no = is a name (`muster.cli.submit`).
 """
+CREDENTIAL_FLAG: Final = "--environment-credential"
+_OF_CREDENTIAL: Final = "NAME=CREDENTIAL/KEY"
+_VARIABLES: Final = "spec.environmentVariables"
 _SPELLED_OUT: Final = 3
 """So many options stand in the flag's line; more only in its help."""
 
@@ -172,6 +176,7 @@ def field_options(creation: type[Creation]) -> list[TyperOption]:
     options = [_option(flag) for flag in flags_of(creation)]
     if creation is DistributedCreation:
         options.append(_switch(["no_master", "--no-master"], "Run workers only, and no master.", Distribution.TITLE))
+    options.append(_of_credentials())
     if creation is TrainingCreation:
         options.append(_sweep_csv())
     for option in options:
@@ -186,6 +191,18 @@ def _sweep_csv() -> TyperOption:
         help="Read the runs from this CSV file: a column for each variable, a row for each run.",
         metavar="FILE",
         rich_help_panel=Sweep.TITLE,
+    )
+
+
+def _of_credentials() -> TyperOption:
+    section = next(one.section for one in tree(TrainingCreation).walk() if one.path == _VARIABLES)
+    return TyperOption(
+        param_decls=["environment_credential", CREDENTIAL_FLAG],
+        type_descriptor=TypeDescriptor(annotation=list[str], parameter_info=OptionInfo(), file_annotation=None),
+        multiple=True,
+        help="Environment variable whose value is that of a credential of yours. Repeatable.",
+        metavar=_OF_CREDENTIAL,
+        rich_help_panel=section,
     )
 
 
@@ -250,6 +267,24 @@ def set_fields(
             set_field(request, flag.field, value_of(flag, texts))
         except ValueProblem as error:
             raise usage(f"{flag.names[0]}: {error}") from error
+    credentials = given.get("environment_credential")
+    if credentials and not isinstance(credentials, (str, bool)):
+        try:
+            variables = [_variable(one) for one in credentials]
+        except ValueProblem as error:
+            raise usage(f"{CREDENTIAL_FLAG}: {error}") from error
+        # Beside those of --environment, which took the place of what a file said.
+        there = row_of(request, "spec").get("environmentVariables") if given.get("environment") else None
+        set_field(request, _VARIABLES, [*(there if isinstance(there, list) else ()), *variables])
+
+
+def _variable(text: str) -> Row:
+    """Raises ValueProblem."""
+    name, value = parse_pair(text, "variable of a credential", form=_OF_CREDENTIAL)
+    credential, slash, key = value.partition("/")
+    if not (slash and credential and key):
+        raise ValueProblem(f"{text!r} names no key of a credential; write {_OF_CREDENTIAL}")
+    return {"name": name, "userCredential": {"name": credential, "key": key}}
 
 
 def value_of(flag: Flag, texts: list[str]) -> Json:

@@ -34,6 +34,7 @@ _PAGE_ROWS: Final = 500
 
 class By(StrEnum):
     PROJECT = "project"
+    DEPARTMENT = "department"
     USER = "user"
     POOL = "pool"
     PRIORITY = "priority"
@@ -92,7 +93,7 @@ def usage_columns(by: By, per: Per | None, *, priced: bool = False) -> tuple[Col
         *_AMOUNTS,
         Column("COST", "cost", show=_cost, rare=not priced),
         _UNPRICED,
-        *((_ID,) if by in {By.PROJECT, By.CLUSTER} else ()),
+        *((_ID,) if by in {By.PROJECT, By.DEPARTMENT, By.CLUSTER} else ()),
     )
 
 

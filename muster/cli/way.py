@@ -271,7 +271,7 @@ async def _connected(
     try:
         socket = await connect(
             url,
-            additional_headers={"Authorization": f"Bearer {target.token}"} if target.token else {},
+            additional_headers={"Authorization": f"Bearer {session.token}"} if session.token else {},
             subprotocols=[SUBPROTOCOL],  # pyright: ignore[reportArgumentType] (a text by another name)
             compression=None,
             open_timeout=OPEN_SECONDS,

@@ -37,7 +37,7 @@ PortsArgument = Annotated[
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
 _AS_A_SHELL: Final = {"command_not_found": _NOT_FOUND, "not_executable": _NOT_EXECUTABLE}
-"""Exit codes of what cannot be run, by the API's refusal."""
+"""Exit codes of what cannot be run, by the API's refusal; Kubernetes finds out only once the session is open."""
 _EXITS: Final = {
     "not_permitted": ExitCode.DENIED,
     "not_in_project": ExitCode.DENIED,
@@ -198,7 +198,7 @@ def _add_port_forward(app: typer.Typer, line: str) -> None:
         parameters = [("port", str(remote)) for remote in dict.fromkeys(remote for _, remote in pairs)]
         parameters += [("pod", pod)] if pod else []
         path = f"/workloads/{workload_id(session, workload, project)}/port-forward"
-        return _exit(asyncio.run(forward(session, path, parameters, pairs, address)))
+        return _exit(session, asyncio.run(forward(session, path, parameters, pairs, address)))
 
 
 def _typed(  # noqa: PLR0917 (one place that all of them share)
@@ -227,7 +227,7 @@ def _typed(  # noqa: PLR0917 (one place that all of them share)
         parameters += [("tty", "true"), ("columns", columns), ("rows", rows)]
     path = f"/workloads/{workload_id(session, workload, project)}/{verb}"
     try:
-        return _exit(asyncio.run(carry(session, path, parameters, stdin=stdin, tty=tty)))
+        return _exit(session, asyncio.run(carry(session, path, parameters, stdin=stdin, tty=tty)))
     except Problem as problem:
         if problem.refusal in _AS_A_SHELL:
             session.out.talk(f"muster: {problem.what}")
@@ -235,10 +235,13 @@ def _typed(  # noqa: PLR0917 (one place that all of them share)
         raise
 
 
-def _exit(ended: "Ended") -> int:
+def _exit(session: Session, ended: "Ended") -> int:
     """The exit code of a session's end. Raises Problem where that is none of a command."""
     if ended.reason in {"ended", "pod_ended"} and ended.exit_code is not None:
         return ended.exit_code & 0xFF
+    if ended.reason in _AS_A_SHELL:
+        session.out.talk(f"muster: {ended.message}")
+        return _AS_A_SHELL[ended.reason]
     if ended.reason in {"left", "interrupted"}:
         return ExitCode.INTERRUPTED
     if ended.reason == "ended":

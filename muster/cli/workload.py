@@ -9,7 +9,8 @@ from events.nearest import did_you_mean
 from muster.cli.command import Session, command, group
 from muster.cli.conditions import USUAL, condition_of, conditions, wait_for
 from muster.cli.connections import CONNECTION_COLUMNS, add_connections
-from muster.cli.exits import ExitCode, usage
+from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.explain import expected_start
 from muster.cli.log_options import (
     AttemptOption,
     ContainerOption,
@@ -46,7 +47,7 @@ from muster.cli.options import (
     WorkloadArgument,
     WorkloadSortOption,
     duration_option,
-    phase_of,
+    phase_filters,
     span,
 )
 from muster.cli.output import Column, Format, Output, plain_text
@@ -142,7 +143,7 @@ def add_list(app: typer.Typer, noun: str, *, kind: str | None, framework: str = 
         parameters = workload_filters(scope)
         parameters += [("filterBy", f"type=={kind}")] if kind else []
         parameters += [("filterBy", f"distributedFramework=={framework}")] if framework else []
-        parameters += [("filterBy", f"phase=={phase_of(status)}")] if status else []
+        parameters += phase_filters(status) if status else []
         parameters += [("filterBy", condition) for condition in conditions or ()]
         parameters += [("labelSelector", selector)] if selector else []
         parameters += [("search", search)] if search else []
@@ -643,6 +644,7 @@ def _general(session: Session, identifier: str, row: Row, records: list[Row]) ->
                 told_phase(row) + (f" (wanted: {text_of(row, 'desiredPhase')})" if _differs(row) else ""),
             ),
             ("Why", why(row)),
+            ("Expected to start", _expected(session, identifier, row)),
             ("Created", _when(session, row, "createdAt") + _by(row)),
             ("Owner", text_of(row, "submittedBy") if _given_away(row) else ""),
             ("Started", _when(session, row, "startedAt")),
@@ -657,6 +659,16 @@ def _general(session: Session, identifier: str, row: Row, records: list[Row]) ->
             ("Version", plain_text(row.get("version"))),
         ]
     )
+
+
+def _expected(session: Session, identifier: str, row: Row) -> str:
+    """When it is expected to start, of what waits now."""
+    if session.as_of or told_phase(row) not in _BEFORE_PODS:
+        return ""
+    try:
+        return expected_start(session.out, session.api.get(f"/workloads/{identifier}/explain"))
+    except Problem:
+        return ""  # all else of a description is told
 
 
 def _set_by(setters: Row, path: str) -> str:

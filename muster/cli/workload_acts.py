@@ -24,7 +24,7 @@ from muster.cli.options import (
     YesOption,
     confirm,
     duration_option,
-    phase_of,
+    phase_filters,
     timeout_seconds,
 )
 from muster.cli.output import Column, Format
@@ -185,7 +185,7 @@ def chosen_rows(session: Session, verb: str, project: str | None, chosen: Chosen
     parameters += [("filterBy", f"type=={chosen.kind}")] if chosen.kind else []
     parameters += [("filterBy", f"distributedFramework=={chosen.framework}")] if chosen.framework else []
     if chosen.status:
-        parameters += [("filterBy", f"phase=={phase_of(chosen.status)}")]
+        parameters += phase_filters(chosen.status)
     else:
         parameters += [("filterBy", f"phase!={phase}") for phase in _LEFT_OUT[verb]]
     parameters += [("filterBy", condition) for condition in chosen.conditions or ()]

@@ -39,5 +39,7 @@ class AssetRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     created_at: Annotated[datetime, _Column(lambda asset: asset.state.created_at)]
     changed_at: Annotated[datetime | None, _Column(lambda asset: asset.state.changed_at)]
     deleted_at: Annotated[datetime | None, _Column(lambda asset: asset.state.deleted_at)]
+    issues: Annotated[str, _Column(lambda asset: to_json(asset.state.issues), type="json")]
+    """JSON object: by cluster id, why a data source cannot be used there (`issue`) and since when (`at`)."""
     spec: Annotated[str, _Column(lambda asset: to_json(asset.state.spec), type="json")]
     """JSON object: the fields that were given."""

@@ -33,6 +33,8 @@ class ProjectRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """JSON object: subject to [role]."""
     budget: Annotated[str, _Column(lambda project: to_json(project.state.budget), type="json")]
     """JSON object, as the state has it; null where there is none."""
+    time_limits: Annotated[str, _Column(lambda project: to_json(project.state.time_limits), type="json")]
+    """JSON: [{"kind", "runtime_seconds", "idle_gpu_seconds", "pending_seconds"}]."""
 
 
 class UseRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):

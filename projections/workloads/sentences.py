@@ -43,6 +43,7 @@ from events.workload.state import (
     WorkloadDeletionRequested,
     WorkloadEvent,
     WorkloadFailed,
+    WorkloadLimitReached,
     WorkloadQueued,
     WorkloadResumed,
     WorkloadScaled,
@@ -127,6 +128,8 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
             return f"{done}, {lasted} after submission; {_deleted_on(event.at, event.delete_at)}"
         case WorkloadFailed():
             return f"failed: {event.message}; {_deleted_on(event.at, event.delete_at)}"
+        case WorkloadLimitReached():
+            return f"terminating: {event.message}; {_told_to_stop(happened.live)}"
         case WorkloadChanged():
             return _changed(event, happened.asked, actor)
         case ActUndone():
@@ -143,15 +146,20 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
         case SessionClosed():
             return _session_closed(event)
         case WorkloadDeletionRequested():
-            if event.reason == "auto_deletion":
-                return f"auto-deletion: its time has come; {_told_to_stop(happened.live)}"
-            if event.reason == "project_deleted":
-                return f"deleted because its project was; {_told_to_stop(happened.live)}"
-            return f"deletion asked for by {_who(actor)}; {_told_to_stop(happened.live)}"
+            why = _WHY_DELETED.get(event.reason) or f"deletion asked for by {_who(actor)}"
+            return f"{why}; {_told_to_stop(happened.live)}"
         case WorkloadDeleted():
             return "deleted: its name is free again, its record stays readable"
         case _:
             assert_never(event)
+
+
+_WHY_DELETED: Final = {
+    "auto_deletion": "auto-deletion: its time has come",
+    "project_deleted": "deleted because its project was",
+    "cluster_removed": "deleted because its cluster was removed",
+}
+"""By the reason of the deletion, where nobody asked for it."""
 
 
 def duration(span: timedelta) -> str:

@@ -34,6 +34,7 @@ from events.workload.commands import PodWarning
 from services.agent.backends.interface import LIVE_KINDS, Backend, BackendError, Observation, WatchBrokenError
 from services.agent.claims import Claims
 from services.agent.logs import LogServer
+from services.agent.looks import Looks
 from services.agent.recipes import Recipes
 from services.agent.reconcile import Absent, Action, Forget, Known, Start, Stop, orphans, reconcile
 from services.agent.reports import Reports
@@ -94,7 +95,8 @@ class Agent:
         self._list_again_seconds = list_again_seconds
         self._reports = Reports(nc, cluster.cluster_id, silent=lambda: bool(backend.standby()))
         self._claims = Claims(nc, cluster.cluster_id, backend, in_use=self._in_use)
-        self._recipes = Recipes(nc, cluster.cluster_id, on_fates=self._claims.hear)
+        self._looks = Looks(nc, cluster.cluster_id, backend)
+        self._recipes = Recipes(nc, cluster.cluster_id, on_fates=self._claims.hear, on_sources=self._looks.hear)
         self._sessions = SessionServer(nc, cluster.cluster_id, backend)
         self._values = Values(cluster.cluster_id, backend, self._recipes, is_wanted=self._is_wanted)
         self._news = wanted
@@ -132,6 +134,7 @@ class Agent:
                 self._heartbeats(),
                 self._sample_usage(),
                 self._claims.run(),
+                self._looks.run(),
                 self._values.run(),
                 logs.serve(),
                 self._sessions.serve(),

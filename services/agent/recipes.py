@@ -23,6 +23,7 @@ from events.cluster_protocol import (
     RecipeRequest,
     RunPod,
     SealedValues,
+    Sources,
     sealed_about,
 )
 from events.codec import UNDECODABLE
@@ -42,11 +43,19 @@ class Recipes:
     """Of one cluster. `start` it before anything is asked, and `close` it."""
 
     def __init__(
-        self, nc: Client, cluster_id: str, *, on_fates: Callable[[dict[str, Fate]], None] | None = None
+        self,
+        nc: Client,
+        cluster_id: str,
+        *,
+        on_fates: Callable[[dict[str, Fate]], None] | None = None,
+        on_sources: Callable[[Sources], None] | None = None,
     ) -> None:
-        """`on_fates` gets what cluster_sync says of workloads, which comes on the same subject."""
+        """`on_fates` gets what cluster_sync says of workloads, `on_sources` what it says of data sources: they come on
+        the same subject.
+        """
         self._nc = nc
         self._on_fates = on_fates
+        self._on_sources = on_sources
         self._cluster_id = cluster_id
         self._private = new_private()
         """Of this process: what was sealed to another one is of no use to it."""
@@ -115,10 +124,16 @@ class Recipes:
 
     async def _on_answer(self, message: Msg) -> None:
         try:
-            if msgspec.json.decode(message.data, type=MessageType).type == Fates.__name__:
+            type_ = msgspec.json.decode(message.data, type=MessageType).type
+            if type_ == Fates.__name__:
                 fates = msgspec.json.decode(message.data, type=Fates).fates
                 if self._on_fates is not None:
                     self._on_fates(fates)
+                return
+            if type_ == Sources.__name__:
+                sources = msgspec.json.decode(message.data, type=Sources)
+                if self._on_sources is not None:
+                    self._on_sources(sources)
                 return
             recipe = msgspec.json.decode(message.data, type=RunPod)
         except UNDECODABLE as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -24,6 +25,7 @@ from events.asset import (
     CreateAsset,
     DataSourceKind,
     DeleteAsset,
+    SourceIssue,
     asset_key,
     is_data_source,
     next_name,
@@ -103,10 +105,21 @@ class ShownAsset:
 
     meta: answers.AssetMeta
     spec: Mapping[str, Any]
+    issues: Mapping[str, SourceIssue]
+    """Of a data source, by cluster id."""
 
     @property
     def fields(self) -> dict[str, Any]:
         return {"meta": self.meta, "spec": self.spec}
+
+    @property
+    def source_fields(self) -> dict[str, Any]:
+        """Of a data source."""
+        issues = [
+            answers.DataSourceIssue(cluster_id=cluster_id, issue=one.issue, since=one.at)
+            for cluster_id, one in sorted(self.issues.items())
+        ]
+        return {**self.fields, "status": "issuesFound" if issues else "ready", "issues": issues}
 
 
 async def listed(
@@ -154,6 +167,7 @@ async def listed(
                 workload_type="".join(row["workload_types"][:1]),
             ),
             spec=_said(kind, row["spec"]),
+            issues=_of_living(call, msgspec.convert(row["issues"], dict[str, SourceIssue])),
         )
         for row in page.rows
     ]
@@ -208,12 +222,17 @@ async def create(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
         created_at=reply.at,
         spec=spec,
     )
-    return _shown(made, call.identity.sub), sequence_headers(reply.seq)
+    return _shown(call, made, call.identity.sub), sequence_headers(reply.seq)
 
 
 def _stored(kind: AssetKind, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     """What of a spec the log keeps: fields of a workload's spec."""
     return volume_spec(kind, name, spec) if is_data_source(kind) else spec
+
+
+def _of_living(call: Look, issues: Mapping[str, SourceIssue]) -> dict[str, SourceIssue]:
+    """Without those of clusters that were removed."""
+    return {id_: one for id_, one in issues.items() if call.api.directory.cluster(id_) is not None}
 
 
 def _said(kind: AssetKind, spec: dict[str, Any]) -> dict[str, Any]:
@@ -304,7 +323,7 @@ async def change(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
     spec = _stored(kind, asset.name, cast("dict[str, Any]", data["spec"]))
     command = ChangeAsset(asset_id=call.id, project_id=asset.project_id or None, spec=spec)
     reply = await call.send(command)
-    changed = replace(asset, spec=spec, changed_at=reply.at) if reply.changed else asset
+    changed = replace(asset, spec=spec, changed_at=reply.at, issues={}) if reply.changed else asset
     return await shown_asset(call, changed), sequence_headers(reply.seq)
 
 
@@ -483,10 +502,10 @@ async def _of_assets(call: Call, spec: Mapping[str, Any], workload_type: str, pl
 
 
 async def shown_asset(call: Look, asset: Asset) -> ShownAsset:
-    return _shown(asset, (await call.api.actors.subjects_of((asset.created_by,)))[asset.created_by])
+    return _shown(call, asset, (await call.api.actors.subjects_of((asset.created_by,)))[asset.created_by])
 
 
-def _shown(asset: Asset, created_by: str) -> ShownAsset:
+def _shown(call: Look, asset: Asset, created_by: str) -> ShownAsset:
     assert asset.created_at is not None, "an asset that was loaded was created"
     meta = _meta(
         asset.kind,
@@ -501,7 +520,7 @@ def _shown(asset: Asset, created_by: str) -> ShownAsset:
         changed_at=asset.changed_at,
         workload_type=asset.workload_type,
     )
-    return ShownAsset(meta=meta, spec=_said(asset.kind, asset.spec))
+    return ShownAsset(meta=meta, spec=_said(asset.kind, asset.spec), issues=_of_living(call, asset.issues))
 
 
 def _meta(

@@ -35,7 +35,7 @@ from events.workload.fields.creation import MOST_CREATIONS, BatchCreation
 from events.workload.kinds import KINDS
 from events.workload.kinds.kind import Kind
 from services.api.answers import BatchItemOutcome, BatchOutcome, ComplianceIssue
-from services.api.body import MAX_BODY_BYTES, BadBodyError, read_object, unfit_texts
+from services.api.body import MAX_BODY_BYTES, BadBodyError, colons, read_object, unfit_texts
 from services.api.check import check
 from services.api.code import keep_for
 from services.api.context import Call
@@ -161,6 +161,8 @@ def _around(raw: bytes) -> tuple[list[msgspec.Raw], bool]:
     try:
         shell: dict[str, Any] = dict(msgspec.json.decode(raw, type=dict[str, msgspec.Raw]))
         raws: list[msgspec.Raw] = []
+        if colons(raw) != sum(name.count(":") + 1 + colons(bytes(value)) for name, value in shell.items()):
+            _object(raw, "body")  # says which field stands there twice
         for name, value in shell.items():
             if name == "items" and bytes(memoryview(value)[:1]) == b"[":
                 raws = msgspec.json.decode(value, type=list[msgspec.Raw])
@@ -186,7 +188,7 @@ def _object(raw: bytes | memoryview, field: str) -> dict[str, Any]:
     try:
         return read_object(bytes(raw))
     except BadBodyError as error:
-        raise bad_request([Issue(field=field, details=str(error))]) from None
+        raise bad_request([Issue(field=error.field or field, details=str(error))]) from None
 
 
 async def _prepared(call: Call, raws: Sequence[msgspec.Raw], batch_id: str) -> list[_Prepared]:
@@ -234,7 +236,8 @@ class _Alike:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._known: dict[tuple[tuple[str, bytes], ...], Examined] = {}
+        self._known: dict[tuple[int, *tuple[tuple[str, bytes], ...]], Examined] = {}
+        """By the colons of an item, of which one with a field twice has more, and its fields."""
 
     async def examined(self, raw: bytes, command_id: str) -> Examined | list[Issue]:
         """One item as it will be decided, with what is wrong with it; a list where it is no creation at all."""
@@ -243,12 +246,14 @@ class _Alike:
             name = msgspec.json.decode(fields.pop("name", msgspec.Raw(b"null")))
         except UNDECODABLE:
             return await self._examined(raw, command_id)
-        key = tuple((field, bytes(value)) for field, value in fields.items())
+        key = colons(raw), *((field, bytes(value)) for field, value in fields.items())
         known = self._known.get(key)
         fits = isinstance(name, str) and name and "\x00" not in name and len(raw) <= MAX_BODY_BYTES
         if known is not None and fits:
             checked = known.checked
             if not [*check_name(name, as_prefix=checked.use_given_name_as_prefix)]:
+                if known.like is None:
+                    known = self._known[key] = dataclasses.replace(known, like=known.command(command_id))
                 return dataclasses.replace(known, checked=replace(checked, name=name))
         asked = await self._examined(raw, command_id)
         if not isinstance(asked, list) and not asked.faulty and len(self._known) < MOST_ALIKE:
@@ -268,7 +273,7 @@ def _read(raw: bytes) -> tuple[Kind, Json] | list[Issue]:
     try:
         data = read_object(raw)
     except BadBodyError as error:
-        return [Issue(field="", details=str(error))]
+        return [Issue(field=error.field, details=str(error))]
     if unfit := unfit_texts(raw, data):
         return unfit
     kind = data.pop("kind", None)

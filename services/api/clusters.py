@@ -26,7 +26,7 @@ from events.cluster import (
 )
 from events.fields.declare import Body, Limits
 from events.fields.values import NonEmpty, PoolWord
-from events.node import CordonNode, Taint, UncordonNode
+from events.node import CordonNode, DrainNode, Taint, UncordonNode
 from events.quantities import cores_to_milli
 from projections.queries import Moment
 from services.api import answers
@@ -47,19 +47,27 @@ from services.api.places import (
     sent_with_name,
 )
 from services.api.rules import check_name, free_name
-from services.api.shown_rows import node_answer
+from services.api.shown_rows import drain_answer, node_answer, node_pod_answer
 
 MAX_SIMULATED_NODES: Final = 5000
 """Of one cluster: their names stand in one record of the log."""
 MAX_NODE_LABELS: Final = 100
 """Of a simulated node; likewise taints."""
 MAX_NODE_TAINTS: Final = 20
+MAX_NODE_PODS: Final = 1000
+"""In one answer; the kubelet's own default limit is 110."""
 MAX_NODE_CPU_CORES: Final = MAX_CPU_MILLI // 1000
 REMOVED: Final = Query(
     name="removed",
     type="boolean",
     default=False,
     help="Removed clusters instead: for each name that is free, the last one.",
+)
+FORCE: Final = Query(
+    name="force",
+    type="boolean",
+    default=False,
+    help="Also where workloads live there: they are deleted with the reason `cluster_removed`.",
 )
 CLUSTER_FILTER: Final = Query(name="clusterId", help="Only of this cluster.")
 
@@ -137,6 +145,12 @@ class SimulatedNodesFields(Body, frozen=True, kw_only=True):
     """Taints of each node."""
     extended_resources: Annotated[tuple[NodeResourceFields, ...], Limits(longest=MAX_EXTENDED)] = ()
     """Extended resources of each node."""
+
+
+class NodeDraining(Body, frozen=True, kw_only=True):
+    force: bool = False
+    """Whether pods of non-preemptible workloads are told to end, too. Otherwise the drain waits until they have ended.
+    """
 
 
 class ClusterCreation(Body, frozen=True, kw_only=True):
@@ -262,9 +276,16 @@ async def change_cluster(call: Call) -> Answer[answers.HttpResponse]:
     return call.accepted(reply, f"ownership protection of cluster {call.id} is {word}")
 
 
-@changes("DELETE", CLUSTER, tag="Clusters", summary="Remove a cluster", errors=(403, 404))
+@changes(
+    "DELETE",
+    CLUSTER,
+    tag="Clusters",
+    summary="Remove a cluster on which no workload lives",
+    query=(FORCE,),
+    errors=(403, 404),
+)
 async def remove_cluster(call: Call) -> Answer[answers.HttpResponse]:
-    reply = await call.send(RemoveCluster(cluster_id=call.id))
+    reply = await call.send(RemoveCluster(cluster_id=call.id, force=call.values["force"]))
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"cluster {call.id} is removed")
 
@@ -400,7 +421,9 @@ async def list_nodes(call: Look) -> Answer[answers.Nodes]:
     require_some_role(call)
     tables = await reading(call)
     found = await tables.queries.nodes(cluster_id=call.values["clusterId"])
-    await call.api.actors.subjects_of({row["cordoned_by"] for row in found.rows if row["cordoned_by"]})
+    people = {row["cordoned_by"] for row in found.rows if row["cordoned_by"]}
+    people |= {row["drain"]["by"] for row in found.rows if row["drain"] is not None}
+    await call.api.actors.subjects_of(people)
     nodes = [node_answer(row, call.api.actors.person) for row in found.rows]
     return read_answer(answers.Nodes(nodes=nodes), found.seq, tables.headers)
 
@@ -425,6 +448,51 @@ async def uncordon_node(call: Call) -> Answer[answers.HttpResponse]:
     cluster_id, name = _node(call)
     reply = await call.send(UncordonNode(cluster_id=cluster_id, name=name))
     return call.accepted(reply, f"node {name} {'is no longer' if reply.changed else 'was not'} cordoned")
+
+
+@changes(
+    "POST",
+    f"{NODE}/drain",
+    tag="Clusters",
+    summary="Drain a node: cordon it, and have its pods end and run elsewhere",
+    body=NodeDraining,
+    example={"force": False},
+    errors=(403, 404),
+)
+async def drain_node(call: Call) -> Answer[answers.HttpResponse]:
+    cluster_id, name = _node(call)
+    given = call.fields(NodeDraining)
+    reply = await call.send(DrainNode(cluster_id=cluster_id, name=name, force=given.force))
+    return call.accepted(reply, f"node {name} {'is' if reply.changed else 'was already'} being drained")
+
+
+@reads(
+    f"{NODE}/pods",
+    tag="Clusters",
+    summary="List what is reserved on a node, and what a drain of it leaves there",
+    query=(Query(name="force", type="boolean", default=False, help="As of a drain with force."), MIN_SEQ),
+    errors=(403, 404),
+)
+async def list_node_pods(call: Look) -> Answer[answers.NodePods]:
+    require_some_role(call)
+    cluster_id, name = _node(call)
+    headers = await call.fresh()
+    found = await call.queries.pods_on(cluster_id, name, limit=MAX_NODE_PODS)
+    if found is None:
+        raise not_found(f"there is no node {shown(name)} in this cluster")
+    if found.node["drain"] is not None:
+        await call.api.actors.subjects_of({found.node["drain"]["by"]})
+    drain = drain_answer(found.node, call.api.actors.person)
+    force: bool = call.values["force"] or (drain is not None and drain.force)
+    return read_answer(
+        answers.NodePods(
+            drain=drain,
+            reserved=found.node["reserved_pods"],
+            pods=[node_pod_answer(row, force=force) for row in found.rows],
+        ),
+        found.seq,
+        headers,
+    )
 
 
 async def pools_there_are(call: Look) -> set[str]:

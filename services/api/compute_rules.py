@@ -1,20 +1,24 @@
 """Rules of what a pod asks for: CPU, memory, GPUs and extended resources. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from events.agent_bounds import MAX_PIECES
 from events.labels import LABEL_KEY
 from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes, parse_quantity
-from events.workload.fields.compute import ComputeSpec
+from events.workload.fields.compute import ComputeSpec, ExtendedResource
 from events.workload.needs import GPU, is_extended
 from events.workload.spec import TrainingSpec
+from services.api.at_once import Lines, each_once
 from services.api.issues import Issue, fault, shown
+from services.api.label_rules import KEYS
 
 MAX_CPU_CORES: Final = 1_000_000
 """Of one pod: beyond every machine, and the sum over MAX_PARALLELISM pods still fits 64 bits."""
 MAX_GPU_DEVICES: Final = 1_000_000
 """As MAX_CPU_CORES."""
+_FEW_PIECES: Final = Lines(r"[1-9][0-9]{0,5}+")
+"""Far less than MAX_PIECES."""
 
 
 def check_compute(spec: TrainingSpec) -> Iterator[Issue]:
@@ -132,8 +136,11 @@ def _gpu_memory(compute: ComputeSpec) -> Iterator[Issue]:
 
 def check_extended_resources(spec: TrainingSpec) -> Iterator[Issue]:
     """R36, R37."""
+    resources = spec.compute.extended_resources
+    if _are_pieces(resources):
+        return
     seen: set[str] = set()
-    for index, item in enumerate(spec.compute.extended_resources):
+    for index, item in enumerate(resources):
         path, name = f"spec.compute.extendedResources[{index}]", item.resource
         if name in seen:
             yield fault(f"{path}.resource", f"{shown(name)} is given twice; leave one out")
@@ -142,6 +149,18 @@ def check_extended_resources(spec: TrainingSpec) -> Iterator[Issue]:
         seen.add(name)
         if not item.exclude:
             yield from _pieces(f"{path}.quantity", item.quantity)
+
+
+def _are_pieces(resources: Sequence[ExtendedResource]) -> bool:
+    """Whether all ask for plain numbers of extended resources."""
+    names = [item.resource for item in resources]
+    return (
+        each_once(names)
+        and KEYS.match(names)
+        and GPU not in names
+        and all(map(is_extended, names))
+        and _FEW_PIECES.match([item.quantity or "" for item in resources])
+    )
 
 
 def check_extended(field: str, name: str) -> Iterator[Issue]:

@@ -12,14 +12,17 @@ from events.project import Project
 from events.workload.fields.security import SecuritySpec
 from events.workload.pod_sets import BASELINE_CAPABILITIES
 from events.workload.spec import MOST_GROUP_ID, TrainingSpec, group_ids
+from services.api.at_once import Lines, each_once
 from services.api.issues import Issue, PolicyRule, fault, shown
-from services.api.storage_rules import check_secret_name
+from services.api.storage_rules import SECRET_NAMES, check_secret_name
 
 RESTRICTED_CAPABILITIES: Final = frozenset({"NET_BIND_SERVICE"})
 """Those of `restricted`."""
 
 MAX_GROUPS_CHARACTERS: Final = 1_000
 """Of supplementalGroups: a hundred of them. The contract sets no limit."""
+_PLAIN_ADDRESSES: Final = Lines(r"https?://[A-Za-z0-9.-]++(?::[1-9][0-9]{0,3}+)?(?:/[!-~]*+)?")
+"""Of the web. Others may be sound, too."""
 _DEFAULT: Final = SecuritySpec()
 _IDS: Final = (("runAsUid", "run_as_uid"), ("runAsGid", "run_as_gid"), ("supplementalGroups", "supplemental_groups"))
 
@@ -32,6 +35,9 @@ def check_terminal(spec: TrainingSpec) -> Iterator[Issue]:
 
 def check_pull_secrets(spec: TrainingSpec) -> Iterator[Issue]:
     """S018."""
+    names = [secret.name for secret in spec.image_pull_secrets]
+    if each_once(names) and SECRET_NAMES.match(names):
+        return
     seen: set[str] = set()
     for index, secret in enumerate(spec.image_pull_secrets):
         if secret.name in seen:
@@ -80,6 +86,9 @@ def _identity(security: SecuritySpec) -> Iterator[Issue]:
 
 def check_related_urls(spec: TrainingSpec) -> Iterator[Issue]:
     """R13. The console makes links of them: no other scheme than those of the web."""
+    urls = [related.url for related in spec.related_urls]
+    if _PLAIN_ADDRESSES.match(urls) and all(related.type.strip() for related in spec.related_urls):
+        return
     for index, related in enumerate(spec.related_urls):
         field = f"spec.relatedUrls[{index}].url"
         try:

@@ -260,7 +260,7 @@ class Call(Look):
         try:
             data = read_object(self.raw)
         except BadBodyError as error:
-            raise bad_request([Issue(field="body", details=str(error))]) from None
+            raise bad_request([Issue(field=error.field or "body", details=str(error))]) from None
         if unfit := unfit_texts(self.raw, data):
             raise bad_request(unfit)
         return data

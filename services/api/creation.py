@@ -16,6 +16,7 @@ from events.workload.decide import final_name, name_taken
 from events.workload.fields.creation import Creation, DistributedCreation
 from events.workload.fields.inference import DEFAULT_MODEL_KEY
 from events.workload.spec import Distributed, Inference, TrainingSpec
+from events.workload.volumes import access_key_names
 from services.api.code import is_kept
 from services.api.context import Call
 from services.api.issues import Issue, shown
@@ -116,6 +117,12 @@ def _named_in(path: str, spec: TrainingSpec) -> Iterator[Named]:
             keys = [(login.secret_key_of_password or "password", f"{field}.secretKeyOfPassword")]
             keys += [(login.secret_key_of_user, f"{field}.secretKeyOfUser")] if login.secret_key_of_user else []
             yield Named(f"{field}.name", login.name, tuple(keys))
+    for index, bucket in enumerate(spec.storage.s3 if path == "spec" else ()):
+        if bucket.user_credential and bucket.access_key_secret and not bucket.exclude:
+            field = f"{path}.storage.s3[{index}]"
+            fields = (f"{field}.secretKeyOfAccessKeyId", f"{field}.secretKeyOfSecretKey")
+            keys = tuple(zip(access_key_names(bucket), fields, strict=True))
+            yield Named(f"{field}.accessKeySecret", bucket.access_key_secret, keys)
 
 
 async def _of_credentials(call: Call, asked: Creation) -> list[Issue]:

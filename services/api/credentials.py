@@ -30,7 +30,7 @@ from events.authorize import Permission
 from events.fields.declare import Body, Limits
 from events.fields.node import tree
 from events.ids import incarnation_id, key_of_id
-from events.subjects import credential_subject, credential_value_id, credentials_of
+from events.subjects import credential_subject, credential_value_id
 from services.api import answers
 from services.api.asset_core import (
     LIST,
@@ -66,6 +66,11 @@ MOST_VALUES: Final = 500
 """Of one person, with those that were replaced and are not removed yet: else one who replaces one again and again fills
 the store for everybody within minutes.
 """
+SCARCE: Final = 0.5
+"""Of the store: where it is fuller, one person keeps MOST_WHERE_SCARCE values. A dozen with MOST_VALUES of the largest
+would fill it for all others; so it takes some sixty.
+"""
+MOST_WHERE_SCARCE: Final = 50
 KEY_TRIES: Final = 3
 """Of storing one value, each with another key."""
 KEYS: Final[dict[CredentialKind, tuple[frozenset[str], frozenset[str]]]] = {
@@ -339,11 +344,13 @@ async def _keep(call: Call, owner: str, value_id: str, values: dict[str, str]) -
             details="no_credential_store",
         )  # fmt: skip
     kept, subject = KeptCredentials(call.api.requests), credential_subject(owner, value_id)
-    there = await kept.subjects(credentials_of(owner))
-    if len(there) >= MOST_VALUES and subject not in there:
+    there, full = await kept.kept_of(owner)
+    most = MOST_WHERE_SCARCE if full > SCARCE else MOST_VALUES
+    if len(there) >= most and subject not in there:
+        scarce = " while the store is more than half full" if full > SCARCE else ""
         message = (
-            f"{len(there)} values of your credentials are kept, with replaced ones, and at most {MOST_VALUES} are "
-            "possible; delete credentials, or try again in two hours, when replaced values are gone"
+            f"{len(there)} values of your credentials are kept, with replaced ones, and at most {most} are "
+            f"possible{scarce}; delete credentials, or try again in two hours, when replaced values are gone"
         )
         again = {"Retry-After": str(int(2 * TIDY_SECONDS))}
         raise ApiError(429, message, details="too_many_values", headers=again)

@@ -24,6 +24,7 @@ _EXAMPLES: Final[dict[DataSourceKind, dict[str, Any]]] = {
     "pvc": {"existingPvc": True, "claimName": "imagenet", "path": "/data"},
     "git": {"repository": "https://git.example.com/team/code", "branch": "main", "path": "/code"},
     "nfs": {"server": "nfs.example.com", "path": "/exports/data", "mountPath": "/data"},
+    "s3": {"bucket": "training-sets", "path": "/data", "accessKeySecret": "object-store"},
     "host-path": {"path": "/mnt/data", "mountPath": "/data"},
     "config-map": {"configMap": "settings", "mountPath": "/etc/settings"},
     "secret": {"secret": "certificates", "mountPath": "/etc/certificates"},
@@ -49,12 +50,12 @@ def _reads(kind: DataSourceKind) -> Iterator[Operation]:
 
     async def list_them(call: Look) -> Answer[answers.DataSources]:
         page, following, seq, headers = await listed(call, kind)
-        rows = [answers.DataSource(**found.fields) for found in page]
+        rows = [answers.DataSource(**found.source_fields) for found in page]
         return read_answer(answers.DataSources(data_sources=rows, next=following), seq, headers)
 
     async def get_one(call: Look) -> Answer[answers.DataSource]:
         found, headers = await read(call, kind)
-        return Answer(answers.DataSource(**found.fields), headers=headers)
+        return Answer(answers.DataSource(**found.source_fields), headers=headers)
 
     yield reads(
         data_sources_path(kind),
@@ -83,11 +84,11 @@ def _changes(kind: DataSourceKind) -> Iterator[Operation]:
 
     async def create_one(call: Call) -> Answer[answers.DataSource]:
         made, headers = await create(call, kind, creation)
-        return Answer(answers.DataSource(**made.fields), status=202, headers=headers)
+        return Answer(answers.DataSource(**made.source_fields), status=202, headers=headers)
 
     async def set_one(call: Call) -> Answer[answers.DataSource]:
         found, headers = await change(call, kind, changed)
-        return Answer(answers.DataSource(**found.fields), status=202, headers=headers)
+        return Answer(answers.DataSource(**found.source_fields), status=202, headers=headers)
 
     async def delete_one(call: Call) -> Answer[answers.HttpResponse]:
         return await delete(call, kind)

@@ -41,7 +41,17 @@ from services.api.places import (
     projects_at,
     sent_with_name,
 )
-from services.api.quotas import GpuQuota, PoolQuotas, devices, milli, quota_issues, stored, told
+from services.api.quotas import (
+    GpuQuota,
+    MinimumRuntime,
+    PoolQuotas,
+    Weight,
+    devices,
+    milli,
+    quota_issues,
+    stored,
+    told,
+)
 from services.api.rules import check_name, free_name, listed_pools
 
 MAX_PAGE: Final = 500
@@ -66,8 +76,10 @@ class DepartmentSettings(Body, frozen=True, kw_only=True):
     """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
     gpu_limit: GpuQuota | None = None
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
-    over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    minimum_runtime_seconds: MinimumRuntime | None = None
+    """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
+    over_quota_weight: Weight | None = None
+    """Weight by which its projects share what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: PoolQuotas = ()
     """Bounds in single node pools, beside those."""
 
@@ -211,6 +223,8 @@ def _settings(given: DepartmentSettings) -> dict[str, Any]:
         "gpu_quota_milli": milli(given.gpu_quota),
         "gpu_limit_milli": milli(given.gpu_limit),
         "pool_quotas": stored(given.node_pool_quotas),
+        "minimum_runtime_seconds": given.minimum_runtime_seconds,
+        "over_quota_weight": given.over_quota_weight,
     }
 
 
@@ -324,6 +338,8 @@ def _answer(
         gpu_quota=devices(department.gpu_quota_milli),
         gpu_limit=devices(department.gpu_limit_milli),
         node_pool_quotas=told(department.pool_quotas),
+        minimum_runtime_seconds=department.minimum_runtime_seconds,
+        over_quota_weight=department.over_quota_weight,
         projects=len(projects),
         use=None if use is None else use_answer(use),
     )

@@ -7,6 +7,7 @@ that is not so, something is stored (docs/adr/0082).
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
+from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
@@ -27,20 +28,28 @@ _LAST_STEP: Final = re.compile(r"(\.\w+|\[\d+\])\Z")
 
 def set_by(kind: Kind, merged: Merged, spec: TrainingSpec, beside: Beside) -> dict[str, tuple[str, ...]]:
     """What is to be stored of who set which field: paths by source. `spec` has its defaults."""
-    actual = dict(_given(spec_node(kind.name), merged.origin, merged.spec, ""))
+    actual = dict(_given(spec_node(kind.name), merged.origin, ""))
     found: dict[str, list[str]] = {}
     # Of what nobody gave, the value says that it is a default, or follows from what somebody gave.
-    whole = {path for path, source in actual.items() if source == "request"}
-    for path, supposed in _supposed(kind, spec, beside, among=merged.origin.keys(), but=whole):
-        source = _source_of(path, actual)
-        if source != supposed:
-            found.setdefault(source, []).append(path)
+    for path, count, supposed in _supposed(kind, spec, beside, among=merged.origin.keys()):
+        whole = _source_of(path, actual)
+        if count is None:
+            if whole != supposed:
+                found.setdefault(whole, []).append(path)
+            continue
+        held = actual.get(path)
+        of_items = held if isinstance(held, list) else []
+        for index, source in enumerate(islice(chain(of_items, repeat(whole)), count)):
+            if source != supposed:
+                found.setdefault(source, []).append(f"{path}[{index}]")
     return {source: tuple(paths) for source, paths in found.items()}
 
 
 def explained(kind: Kind, spec: TrainingSpec, beside: Beside, made_from: MadeFrom | None) -> dict[str, str]:
     """Who set each field of the spec, such as `spec.labels[0]`: `request`, `default`, or the asset and its name."""
-    told: dict[str, str] = dict(_supposed(kind, spec, beside))
+    told: dict[str, str] = {}
+    for path, count, supposed in _supposed(kind, spec, beside):
+        told |= {path: supposed} if count is None else {f"{path}[{index}]": supposed for index in range(count)}
     if made_from is not None:
         called = {"template": made_from.template, "environment": made_from.environment, "compute": made_from.compute}
         for source, paths in made_from.set_by.items():
@@ -61,18 +70,12 @@ def _name_at(spec: TrainingSpec, path: str) -> str:
 
 
 def _supposed(
-    kind: Kind,
-    spec: TrainingSpec,
-    beside: Beside,
-    *,
-    among: Collection[str] | None = None,
-    but: Collection[str] = (),
-) -> Iterator[tuple[str, Source]]:
-    """Who set each field and each item, as far as its value says it.
+    kind: Kind, spec: TrainingSpec, beside: Beside, *, among: Collection[str] | None = None
+) -> Iterator[tuple[str, int | None, Source]]:
+    """(the path of each field, how many items it has where each item is told, who set it as far as its value says it).
 
     Args:
         among: only below these fields of the spec.
-        but: lists whose items need not be told one by one.
     """
     form = kind.shown(spec, beside)
     following: Section | None = None
@@ -81,15 +84,13 @@ def _supposed(
             continue
         own = leaf.value(form)
         if own and leaf.by_item:
-            if leaf.path not in but:
-                for index in range(len(own)):
-                    yield f"{leaf.path}[{index}]", "request"
+            yield leaf.path, len(own), "request"
             continue
         default = leaf.default
         if leaf.path in FOLLOWING:
             following = following or _with_what_follows(kind, spec, beside)
             default = leaf.value(following)
-        yield leaf.path, "default" if own == default else "request"
+        yield leaf.path, None, "default" if own == default else "request"
 
 
 def _with_what_follows(kind: Kind, spec: TrainingSpec, beside: Beside) -> Section:
@@ -141,23 +142,20 @@ def _in_optional(attributes: tuple[str, ...], default: Any) -> Callable[[Any], A
     return get
 
 
-def _given(
-    node: Node, origin: Mapping[str, Origin], values: Mapping[str, Any], path: str
-) -> Iterator[tuple[str, Source]]:
-    """Who gave what, by path; of lists that are merged, the items that are left when the excluded ones are dropped."""
+def _given(node: Node, origin: Mapping[str, Origin], path: str) -> Iterator[tuple[str, Source | list[Source]]]:
+    """Who gave what, by path; of lists that are merged, who gave each of the items that are left when the excluded ones
+    are dropped.
+    """
     for name, held in origin.items():
         here = f"{path}.{name}" if path else name
         if isinstance(held, Place):
             yield here, held.layer.source
         elif isinstance(held, dict):
-            yield from _given(node.by_name[name], held, values[name], here)
+            yield from _given(node.by_name[name], held, here)
         else:
-            items = cast("list[Any]", values[name])
-            left = [place for item, place in zip(items, held, strict=True) if not _is_excluded(item)]
-            for index, place in enumerate(left):
-                yield f"{here}[{index}]", place.layer.source
-            if held and not left:
-                yield here, held[-1].layer.source
+            left: list[Source] = [layer.source for item, layer, _, _ in held if not _is_excluded(item)]
+            if held:
+                yield here, left or held[-1][1].source
 
 
 def _is_excluded(item: Any) -> bool:
@@ -165,10 +163,11 @@ def _is_excluded(item: Any) -> bool:
     return isinstance(item, dict) and bool(cast("dict[str, Any]", item).get("exclude"))
 
 
-def _source_of(path: str, actual: Mapping[str, Source]) -> Source:
+def _source_of(path: str, actual: Mapping[str, Source | list[Source]]) -> Source:
     """Of a field, or of the object that it is in, where that was given or cleared as a whole."""
     while path:
-        if (source := actual.get(path)) is not None:
+        source = actual.get(path)
+        if source is not None and not isinstance(source, list):
             return source
         shorter = _LAST_STEP.sub("", path)
         path = shorter if shorter != path else ""

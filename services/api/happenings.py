@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from events.aggregate import AGGREGATES, ASSET, CLUSTER, DEPARTMENT, NODE, PROJECT
-from events.asset import CALLED, AssetChanged, AssetCreated, AssetDeleted
+from events.asset import CALLED, AssetChanged, AssetCreated, AssetDeleted, DataSourceMarked
 from events.budgets import Budget, BudgetExhausted, BudgetRemoved, BudgetReopened, BudgetSet, BudgetWarned
 from events.cluster import (
     ClusterAdded,
@@ -28,8 +28,18 @@ from events.cluster import (
 from events.commit import Commit
 from events.department import DepartmentChanged, DepartmentCreated, DepartmentDeleted
 from events.ids import key_of_id
-from events.node import NodeChanged, NodeCordoned, NodeFacts, NodeRegistered, NodeRemoved, NodeUncordoned
+from events.node import (
+    NodeChanged,
+    NodeCordoned,
+    NodeDrained,
+    NodeDrainStarted,
+    NodeFacts,
+    NodeRegistered,
+    NodeRemoved,
+    NodeUncordoned,
+)
 from events.project import ProjectChanged, ProjectCreated, ProjectDeleted, ProjectMoved
+from events.time_limits import TimeLimitsSet
 from services.api import answers
 from services.api.answers.diff import About
 from services.api.context import Look
@@ -67,6 +77,8 @@ def sentence(event: object) -> str | None:
             return f"created, {_a(CALLED[event.kind])} for {whom}"
         case AssetChanged():
             return "given another spec"
+        case DataSourceMarked():
+            return f"cannot be used on a cluster: {event.issue}" if event.issue else "can be used on a cluster again"
         case BudgetSet():
             budget = Budget(
                 per=event.per, gpu_milli_hours=event.gpu_milli_hours, micros=event.micros, currency=event.currency
@@ -74,6 +86,9 @@ def sentence(event: object) -> str | None:
             return f"budget set to {budget.told(budget.limit)} per {event.per}"
         case BudgetRemoved():
             return "budget removed"
+        case TimeLimitsSet():
+            kinds = ", ".join(limit.kind for limit in event.limits) or "none"
+            return f"limits on the time of workloads set: {kinds}"
         case BudgetWarned() | BudgetExhausted():
             used = f"{100 * event.used // max(event.limit, 1)} % of the budget is used"
             return f"{used}: nothing new is taken" if isinstance(event, BudgetExhausted) else used
@@ -87,6 +102,11 @@ def sentence(event: object) -> str | None:
             return "cordoned"
         case NodeUncordoned():
             return "uncordoned"
+        case NodeDrainStarted():
+            forced = ", with force: non-preemptible workloads, too" if event.force else ""
+            return f"drain begins: its pods are told to end{forced}"
+        case NodeDrained():
+            return "drained: nothing on it is reserved any more, and it stays cordoned"
         case _:
             return _of_cluster(event)
 

@@ -19,6 +19,7 @@ from events.policy import Policy
 from events.workload.made_from import AssetUsed
 from services.api.context import Look
 from services.api.issues import Issue, fault, shown
+from services.api.lent import named_in
 from services.api.merge import Json, Layer, merged
 
 OF_INFERENCES: Final = frozenset(("pvc", "git", "config-map"))
@@ -65,8 +66,21 @@ async def imposing(
             issues.append(fault("projectId", details))
         elif not asset.cluster_id or asset.cluster_id == cluster_id:
             chains.append(chain)
+            if wrong := marked(asset, cluster_id):
+                issues.append(fault("clusterId", f"the {policy.scope}'s policy imposes it: {wrong}"))
     used = tuple(AssetUsed(id=one.state.asset_id, name=one.state.name, version=one.version) for one in chains)
     return Imposing(policy=_with(policy, chains), used=used, issues=tuple(issues))
+
+
+def marked(source: Asset, cluster_id: Any) -> str:
+    """Why workloads of this cluster cannot use a data source, as its agent found; empty where they can."""
+    found = source.issues.get(cluster_id.lower()) if isinstance(cluster_id, str) else None
+    if found is None:
+        return ""
+    return (
+        f"data source {shown(source.name)} cannot be used on this cluster: {found.issue} (its agent found so at "
+        f"{found.at:%Y-%m-%dT%H:%M:%SZ}, and looks again every few minutes)"
+    )
 
 
 async def _load(call: Look, asset_id: str, at: int | None) -> Chain[Asset]:
@@ -130,6 +144,8 @@ def _wrong(asset: Asset, asset_id: str, policy: Policy, department_id: str, path
         return f"data source {name} is of one department; the policy holds beyond it"
     if policy.workload_type == "Inference" and asset.kind not in OF_INFERENCES:
         return f"data source {name} is a {CALLED[asset.kind]}; an inference takes those of PVC, Git and ConfigMap"
+    if any(named_in(asset.spec)):
+        return f"data source {name} is read with a credential of whoever submits, and a policy gives nobody's away"
     path = mount_path(asset.kind, asset.spec)
     other = paths.setdefault(path, asset.name)
     if other is not asset.name:

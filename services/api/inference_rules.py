@@ -37,6 +37,10 @@ def check_inference(spec: TrainingSpec, serving: Serving) -> Iterator[Issue]:
     yield from _volumes(spec)
 
 
+STATED: Final = frozenset({LOAD_ANNOTATION, MILLISECONDS_ANNOTATION})
+"""Annotations that `check_stated_load` has a word on."""
+
+
 def check_stated_load(field: str, name: str, value: str) -> Iterator[Issue]:
     """What an annotation says of the load of an inference on a simulated cluster, where it is one of those."""
     try:
@@ -101,7 +105,12 @@ def _variables(spec: TrainingSpec, serving: Serving) -> Iterator[Issue]:
 def _volumes(spec: TrainingSpec) -> Iterator[Issue]:
     """S054, R28."""
     storage = spec.storage
-    others = {"hostPath": storage.host_path, "nfs": storage.nfs, "secretVolume": storage.secret_volume}
+    others = {
+        "hostPath": storage.host_path,
+        "nfs": storage.nfs,
+        "s3": storage.s3,
+        "secretVolume": storage.secret_volume,
+    }
     for name, given in others.items():
         if given:
             details = "is not possible for an inference; it takes pvc, git, configMapVolume and emptyDirVolume"

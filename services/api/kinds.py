@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from events.aggregate import WORKLOAD, Chain
 from events.commands import UserCommand
 from events.envelope import Accepted
@@ -79,6 +81,8 @@ class Examined:
     """What is wrong with it in itself, wherever it is sent."""
     unsuited: Sequence[Issue]
     """What does not go together with the caller's token, and what policies forbid."""
+    like: CreateWorkload | None = None
+    """The command of another one that differs from it in its name alone; None where none is known."""
 
     @property
     def faulty(self) -> bool:
@@ -95,10 +99,13 @@ class Examined:
 
     def command(self, command_id: str) -> CreateWorkload:
         checked = self.checked
+        name = final_name(checked.name, as_prefix=checked.use_given_name_as_prefix, command_id=command_id)
+        if self.like is not None:
+            return replace(self.like, name=name, requested_name=checked.name)
         spec, beside = checked.order()
         return CreateWorkload(
             kind=self.kind.name,
-            name=final_name(checked.name, as_prefix=checked.use_given_name_as_prefix, command_id=command_id),
+            name=name,
             requested_name=checked.name,
             project_id=checked.project_id,
             cluster_id=checked.cluster_id,

@@ -1,9 +1,14 @@
 """Rules of Kubernetes label keys and values, wherever a request gives one. Pure."""
 
 from collections.abc import Iterator
+from typing import Final
 
-from events.labels import LABEL_KEY, LABEL_VALUE
+from events.labels import KEY_PATTERN, LABEL_KEY, LABEL_VALUE, VALUE_PATTERN
+from services.api.at_once import Lines
 from services.api.issues import Issue, fault, shown
+
+KEYS: Final = Lines(KEY_PATTERN)
+VALUES: Final = Lines(VALUE_PATTERN)
 
 
 def check_label_key(field: str, key: str) -> Iterator[Issue]:

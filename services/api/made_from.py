@@ -18,9 +18,11 @@ from events.workload.spec import Beside, TrainingSpec
 from events.workload.state import Workload
 from services.api.check import untouched
 from services.api.context import Call, Look
+from services.api.creation import credentials_of
 from services.api.explain import set_by
-from services.api.imposed import OF_INFERENCES
+from services.api.imposed import OF_INFERENCES, marked
 from services.api.issues import Issue, fault, shown
+from services.api.lent import lent
 from services.api.merge import Json, Layer, Merged, alone, merged
 from services.api.places import may_read_department
 from services.api.policies_in_force import InForce, broken_rules, master_node, policies_in_force, within
@@ -74,6 +76,9 @@ class Made:
     def broken_rules(self, kind: Kind, asked: Creation, faults: Sequence[Issue] = ()) -> list[Issue]:
         """What policies forbid, where it has no fault of its own; `told` makes it the request's."""
         found = broken_rules(kind, self.in_force, asked, self.merged, self.master)
+        if self.in_force.chains:
+            named = sorted(one.field for one in credentials_of(asked))
+            found += lent(named, {"spec": self.merged, "masterSpec": self.master})
         return untouched(found, self.data, faults) if faults else found
 
     def made_from(self, kind: Kind, spec: TrainingSpec, beside: Beside) -> MadeFrom | None:
@@ -209,6 +214,8 @@ class _Gathering:
             )
             if not problem and chain is not None:
                 problem = _hidden(chain.state, paths)
+                if wrong := marked(chain.state, self._data.get("clusterId")):
+                    problem = f"{wrong}; choose another, or leave it out"
                 self.sources.append(chain)
             if problem:
                 self.issues.append(Issue(field=f"{field}[{index}]" if field else "templateId", details=problem))

@@ -9,8 +9,11 @@ path, is also excluded by its name. Every other list is a value.
 Policies are the lowest layers: that of the tenant, then that of the department, then that of the project.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count, repeat
+from operator import itemgetter
 from typing import Any, cast
 
 from events.fields.node import Node, item_key
@@ -44,7 +47,11 @@ class Place:
     """In that layer's own spec."""
 
 
-type Origin = Place | dict[str, Origin] | list[Place]
+type Item = tuple[Any, Layer, int, str]
+"""(an item, whose it is, its index in the same list of that layer, its key or an empty text). A plain tuple: there are
+thousands, and anything else would cost more than the merge.
+"""
+type Origin = Place | dict[str, Origin] | list[Item]
 """Of a value that was taken whole, of an object's fields, or of a list's items."""
 
 
@@ -69,9 +76,16 @@ class Merged:
             if isinstance(here, dict):
                 here = here.get(name or "")
             elif isinstance(here, list):
-                here = here[int(index)] if index is not None and int(index) < len(here) else None
+                here = _place_of(here, path[:last], index)
             last = step.end()
         return (here, f"{here.path}{path[last:]}") if isinstance(here, Place) else None
+
+
+def _place_of(items: list[Item], path: str, index: str | None) -> Place | None:
+    if index is None or int(index) >= len(items):
+        return None
+    _, layer, own, _ = items[int(index)]
+    return Place(layer, f"{path}[{own}]")
 
 
 def merged(node: Node, layers: Sequence[Layer]) -> Merged:
@@ -112,44 +126,56 @@ def _object(node: Node, below: Merged, above: Mapping[str, Any], layer: Layer, p
             values[name], origins[name] = inner.spec, inner.origin
         elif field is not None and isinstance(value, list) and (key := item_key(field)) is not None:
             held = origins.get(name)
-            known = list(zip(cast("list[Any]", under), held, strict=True)) if isinstance(held, list) else []
-            items = [*_items(key, known, cast("list[Any]", value), layer, here)]
-            values[name], origins[name] = [item for item, _ in items], [place for _, place in items]
+            items = _items(key, held if isinstance(held, list) else [], cast("list[Any]", value), layer)
+            values[name], origins[name] = [item[0] for item in items], items
         else:
             values[name], origins[name] = value, Place(layer, here)
     return Merged(spec=values, origin=origins)
 
 
-def _items(
-    key: str, below: list[tuple[Any, Place]], above: list[Any], layer: Layer, path: str
-) -> Iterator[tuple[Any, Place]]:
-    """The items in order, each with where it comes from. Nulls among them are no items."""
-    given = [
-        (_keyed(item, key, below), Place(layer, f"{path}[{index}]"))
-        for index, item in enumerate(above)
-        if item is not None
-    ]
-    replacing: dict[str, tuple[Any, Place]] = {}
-    known = {name for item, _ in below if (name := _name(item, key))}
-    added: list[tuple[Any, Place]] = []
-    for item, place in given:
-        name = _name(item, key)
-        if name in known and name not in replacing:
-            replacing[name] = (item, place)
-        else:
-            added.append((item, place))
-    for item, place in below:
-        yield replacing.get(_name(item, key), (item, place))
-    yield from added
+def _items(key: str, below: list[Item], above: list[Any], layer: Layer) -> list[Item]:
+    """The items in order. Nulls among them are no items."""
+    given = _keyed(above, key, below)
+    names = _names(given, key)
+    items: list[Item] = [*zip(given, repeat(layer), count(), names)]
+    if "" in names:
+        items = [item for item in items if item[0] is not None]
+    if not below:
+        return items
+    known = {item[3] for item in below} - {""}
+    # Of several with one name the first, which goes before those below.
+    replacing = {item[3]: item for item in reversed(items) if item[3] in known}
+    added = [item for item in items if replacing.get(item[3]) is not item]
+    return [replacing.get(item[3], item) for item in below] + added
 
 
-def _keyed(item: Any, key: str, below: list[tuple[Any, Place]]) -> Any:
-    """An item that is excluded by its name alone, with the key of the one that it drops: a volume's key is its path."""
-    if key == "name" or not isinstance(item, dict) or not cast("Json", item).get("exclude") or _name(item, key):
-        return item  # pyright: ignore[reportUnknownVariableType] - JSON
-    name = _name(item, "name")
-    named = next((_name(one, key) for one, _ in below if name and _name(one, "name") == name), "")
-    return cast("Json", item) | {key: named} if named else item  # pyright: ignore[reportUnknownVariableType] - JSON
+def _keyed(given: list[Any], key: str, below: list[Item]) -> list[Any]:
+    """The items; those that are excluded by their name alone with the key of what they drop: that of a volume is its
+    path.
+    """
+    if key == "name" or not any(isinstance(item, dict) and cast("Json", item).get("exclude") for item in given):
+        return given
+    keys: dict[str, str] = {}
+    for item, _, _, own in below:
+        keys.setdefault(_name(item, "name"), own)
+
+    def keyed(item: Any) -> Any:
+        if not isinstance(item, dict) or not cast("Json", item).get("exclude") or _name(item, key):
+            return item  # pyright: ignore[reportUnknownVariableType] - JSON
+        name = _name(item, "name")
+        named = keys.get(name, "") if name else ""
+        return cast("Json", item) | {key: named} if named else item  # pyright: ignore[reportUnknownVariableType] - JSON
+
+    return [keyed(item) for item in given]
+
+
+def _names(items: list[Any], key: str) -> list[str]:
+    """In one go where every item has a name, as nearly all have: a call for each would double the cost of the merge."""
+    with suppress(TypeError, KeyError):
+        names = [*map(itemgetter(key), items)]
+        if {*map(type, names)} <= {str}:
+            return names
+    return [_name(item, key) for item in items]
 
 
 def _name(item: Any, key: str) -> str:

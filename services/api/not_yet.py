@@ -18,31 +18,33 @@ def not_yet_in_force(spec: TrainingSpec, beside: Beside = None) -> tuple[str, ..
 
 
 def _given(node: Node, value: Any, path: str) -> Iterator[str]:
-    if node.path not in _waiting_paths() or value is None:
+    if value is None:
         return
     if node.about is not None and not node.about.in_force:
         if value != node.default:
             yield path
     elif node.item is not None:
+        fields = _waiting().get(node.item.path, ())
         for index, item in enumerate(value):
-            yield from _given(node.item, item, f"{path}[{index}]")
+            for field in fields:
+                if (inner := getattr(item, field.attribute)) is not None:
+                    yield from _given(field, inner, f"{path}[{index}].{field.name}")
     else:
-        for field in node.fields:
+        for field in _waiting().get(node.path, ()):
             yield from _given(field, getattr(value, field.attribute), f"{path}.{field.name}")
 
 
 @cache
-def _waiting_paths() -> frozenset[str]:
-    """Of the fields that nothing acts on yet, and of all that hold one."""
-    found: set[str] = set()
+def _waiting() -> dict[str, tuple[Node, ...]]:
+    """By the path of an object: its fields that nothing acts on yet, and those that hold one."""
+    found: dict[str, tuple[Node, ...]] = {}
 
-    def look(node: Node) -> bool:
-        parts = (*node.fields, *(() if node.item is None else (node.item,)))
-        below = [look(part) for part in parts]
-        waits = any(below) or (node.about is not None and not node.about.in_force)
-        if waits:
-            found.add(node.path)
-        return waits
+    def waits(node: Node) -> bool:
+        below = tuple(field for field in node.fields if waits(field))
+        if below:
+            found[node.path] = below
+        inside = node.item is not None and waits(node.item)
+        return bool(below) or inside or (node.about is not None and not node.about.in_force)
 
-    look(tree(TrainingCreation))
-    return frozenset(found)
+    waits(tree(TrainingCreation))
+    return found

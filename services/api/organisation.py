@@ -51,7 +51,17 @@ from services.api.places import (
     projects_at,
     sent_with_name,
 )
-from services.api.quotas import GpuQuota, PoolQuotas, devices, milli, quota_issues, stored, told
+from services.api.quotas import (
+    GpuQuota,
+    MinimumRuntime,
+    PoolQuotas,
+    Weight,
+    devices,
+    milli,
+    quota_issues,
+    stored,
+    told,
+)
 from services.api.rules import check_name, free_name
 
 TENANT_ROLES: Final = ("administrator", "researcher", "viewer")
@@ -84,8 +94,10 @@ class ProjectCreation(Body, frozen=True, kw_only=True):
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's network."""
     gpu_limit: GpuQuota | None = None
     """GPUs that all its workloads may hold. Null: no limit."""
-    over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    minimum_runtime_seconds: MinimumRuntime | None = None
+    """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
+    over_quota_weight: Weight | None = None
+    """Weight by which it shares what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: PoolQuotas = ()
     """Bounds in single node pools, beside those."""
     node_types: NodeTypes = ()
@@ -107,8 +119,10 @@ class ProjectSettings(Body, frozen=True, kw_only=True):
     """Whether its workloads may have what Pod Security baseline forbids, such as host paths and the host's network."""
     gpu_limit: GpuQuota | None = None
     """GPUs that all its workloads may hold. Null: no limit."""
-    over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    minimum_runtime_seconds: MinimumRuntime | None = None
+    """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
+    over_quota_weight: Weight | None = None
+    """Weight by which it shares what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: PoolQuotas = ()
     """Bounds in single node pools, beside those."""
     node_types: NodeTypes = ()
@@ -232,6 +246,8 @@ async def create_project(call: Call) -> Answer[answers.Created]:
         node_types=given.node_types,
         gpu_limit_milli=milli(given.gpu_limit),
         pool_quotas=stored(given.node_pool_quotas),
+        minimum_runtime_seconds=given.minimum_runtime_seconds,
+        over_quota_weight=given.over_quota_weight,
         department_id=DEFAULT_DEPARTMENT_ID if department is None else department.department_id,
         department_name=DEFAULT_DEPARTMENT if department is None else department.name,
     )
@@ -273,6 +289,8 @@ async def set_project(call: Call) -> Answer[answers.HttpResponse]:
         node_types=given.node_types,
         gpu_limit_milli=milli(given.gpu_limit),
         pool_quotas=stored(given.node_pool_quotas),
+        minimum_runtime_seconds=given.minimum_runtime_seconds,
+        over_quota_weight=given.over_quota_weight,
         department_id=None if department is None else department.department_id,
         department_name="" if department is None else department.name,
     )
@@ -452,6 +470,8 @@ def _project_answer(project: Project, uses: dict[str, ProjectUse] | None) -> ans
         gpu_quota=devices(project.gpu_quota_milli),
         gpu_limit=devices(project.gpu_limit_milli),
         node_pool_quotas=told(project.pool_quotas),
+        minimum_runtime_seconds=project.minimum_runtime_seconds,
+        over_quota_weight=project.over_quota_weight,
         node_pools=list(project.node_pools),
         pod_security=project.pod_security,
         privileged=project.privileged,

@@ -11,7 +11,7 @@ from events.what_if import WhatIf, WhatIfAsked
 from events.workload.fields.creation import Creation
 from events.workload.kinds.kind import Kind
 from events.workload.spec import Distributed, Inference, beside_with_defaults
-from services.api.answers.evaluation import Outlook, WouldRun
+from services.api.answers.evaluation import Outlook, WouldEnd, WouldRun
 from services.api.context import Call
 from services.runtime.nats.requests import UnansweredError
 
@@ -57,8 +57,21 @@ async def outlook(call: Call, kind: Kind, asked: Creation) -> Outlook:
         waiting_pods=found.waiting_pods,
         reason=found.reason or None,
         message=found.message or None,
+        evicted=[
+            WouldEnd(workload_id=one.workload_id, name=one.name, pods=one.pods, rule=one.rule) for one in found.evicted
+        ],
+        evicted_pods_elsewhere=found.evicted_elsewhere,
     )
 
 
 def _unknown(why: str) -> Outlook:
-    return Outlook(outcome="unknown", placed=[], more_nodes=0, waiting_pods=0, reason=None, message=why)
+    return Outlook(
+        outcome="unknown",
+        placed=[],
+        more_nodes=0,
+        waiting_pods=0,
+        reason=None,
+        message=why,
+        evicted=[],
+        evicted_pods_elsewhere=0,
+    )

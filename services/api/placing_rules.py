@@ -6,8 +6,9 @@ from typing import Final
 from events.workload.fields.scheduling import MatchExpression, Toleration
 from events.workload.needs import whole_number
 from events.workload.spec import MAX_AUTO_DELETION_SECONDS, TrainingSpec
+from services.api.at_once import each_once
 from services.api.issues import Issue, fault, shown
-from services.api.label_rules import check_label_key, check_label_value
+from services.api.label_rules import KEYS, check_label_key, check_label_value
 
 MAX_EXPRESSIONS: Final = 1_000
 """Of all terms together: the scheduler compares each with the labels of every node."""
@@ -17,6 +18,8 @@ MAX_TOLERATED_SECONDS: Final = MAX_AUTO_DELETION_SECONDS
 
 def check_pools(spec: TrainingSpec) -> Iterator[Issue]:
     pools = spec.node_pools
+    if all(pools) and each_once(pools):
+        return
     for index, pool in enumerate(pools):
         if not pool:
             yield fault(f"spec.nodePools[{index}]", "is empty; name a node pool", "min")
@@ -75,8 +78,13 @@ def check_pod_affinity(spec: TrainingSpec) -> Iterator[Issue]:
 
 def check_tolerations(spec: TrainingSpec) -> Iterator[Issue]:
     """R17, R37."""
+    tolerations = spec.tolerations
+    named = [toleration.name for toleration in tolerations if toleration.name is not None]
+    sound = each_once(named) and KEYS.match([toleration.key or "" for toleration in tolerations])
     seen: set[str] = set()
-    for index, toleration in enumerate(spec.tolerations):
+    for index, toleration in enumerate(tolerations):
+        if sound and _is_plain(toleration):
+            continue
         path, name = f"spec.tolerations[{index}]", toleration.name
         if name is not None and name in seen:
             yield fault(f"{path}.name", f"{shown(name)} is given twice; leave one out")
@@ -86,6 +94,16 @@ def check_tolerations(spec: TrainingSpec) -> Iterator[Issue]:
         elif name is None:
             details = "is required where exclude is true: the name of the item to leave out"
             yield fault(f"{path}.name", details, "required", f"{path}.exclude")
+
+
+def _is_plain(toleration: Toleration) -> bool:
+    """Whether nothing is wrong with it but perhaps its name or its key."""
+    return (
+        toleration.operator == "Exists"
+        and bool(toleration.effect)
+        and toleration.value is toleration.seconds is None
+        and not toleration.exclude
+    )
 
 
 def _toleration(path: str, toleration: Toleration) -> Iterator[Issue]:

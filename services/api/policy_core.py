@@ -18,6 +18,7 @@ from services.api.errors import bad_request, not_found
 from services.api.event_filters import read_uuid
 from services.api.imposed import ids_of, imposed_issues, imposing
 from services.api.issues import MAX_ISSUES, Issue, fault, shown
+from services.api.lent import named_in
 from services.api.merge import Json, Merged, merged
 from services.api.moments import AS_OF, moment_headers, moment_of
 from services.api.operations import Answer, Query
@@ -199,6 +200,7 @@ async def wrong_with(call: Look, workload_type: str, place: PolicyPlace, data: J
         for issue in spec_issues("template", defaults, workload_type)
     ]
     found += rule_issues(node, rules, defaults, "rules")
+    found += named_in(defaults, "defaults")
     forbidden: list[Issue] = []
     if not (faults or found):
         own = Policy(

@@ -18,7 +18,7 @@ from events.policy_specs import is_quantity
 from events.quantities import QuantityError, parse_quantity
 from events.workload.made_from import SOURCES, Source
 from services.api.issues import Issue, PolicyRule, fault, shown
-from services.api.merge import Json, Layer, Merged, Place
+from services.api.merge import Item, Json, Layer, Merged, Place
 
 SOURCE_OF: Final[dict[PolicyScope, Source]] = {
     "tenant": "tenant policy",
@@ -380,8 +380,8 @@ def _items_against(of: FieldRules, key: str, subject: Subject, against: _ItemRul
     rule, scope, names = against
     before = _by_key(value_at(subject.below[scope], of.path), key)
     kept = before if names is None else {name: item for name, item in before.items() if name in names}
-    given, places = value_at(subject.whole, of.path), _places(subject.whole, of.path)
-    if not isinstance(given, list) or places is None:
+    given, came_from = value_at(subject.whole, of.path), _layers(subject.whole, of.path)
+    if not isinstance(given, list) or came_from is None:
         if kept and rule != "canAdd" and _above(_place(of, subject), scope):
             yield _issue(of, subject, rule, f"has items of {whose(scope)}, which must stay; leave it out")
         return
@@ -391,7 +391,7 @@ def _items_against(of: FieldRules, key: str, subject: Subject, against: _ItemRul
         return
     layers = _layers_above(scope)
     for index, item in enumerate(items):
-        if places[index].layer.source not in layers or not isinstance(item, dict):
+        if came_from[index].source not in layers or not isinstance(item, dict):
             continue
         name = cast("Json", item).get(key)
         if isinstance(name, str) and name in before:
@@ -417,12 +417,12 @@ def _by_key(items: Any, key: str) -> dict[str, Json]:
     return found
 
 
-def _places(whole: Merged, path: str) -> list[Place] | None:
+def _layers(whole: Merged, path: str) -> list[Layer] | None:
     """Where each item comes from; None where the list was taken whole, or there is none."""
     here: Any = whole.origin
     for name in path.split("."):
         here = cast("dict[str, Any]", here).get(name) if isinstance(here, dict) else None
-    return cast("list[Place]", here) if isinstance(here, list) else None
+    return [layer for _, layer, _, _ in cast("list[Item]", here)] if isinstance(here, list) else None
 
 
 # -- policies as layers ----------------------------------------------------------------------------------------------

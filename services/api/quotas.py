@@ -14,7 +14,12 @@ from services.api.rules import listed_pools
 MAX_GPU_QUOTA: Final = 10_000_000
 """Devices: more than there are, and in thousandths still far inside 64 bits."""
 GpuQuota = Annotated[float, Limits(least=0, most=MAX_GPU_QUOTA)]
-_WEIGHT: Final = "is not built yet: weights count once the scheduler shares out what is free; leave it out"
+MAX_MINIMUM_RUNTIME: Final = 7 * 24 * 3600
+"""Seconds: whoever is to run for longer undisturbed is not preemptible."""
+MinimumRuntime = Annotated[int, Limits(least=0, most=MAX_MINIMUM_RUNTIME)]
+MAX_WEIGHT: Final = 1_000
+"""More than that times another weight, nobody tells apart."""
+Weight = Annotated[float, Limits(least=0, most=MAX_WEIGHT)]
 
 
 class PoolQuotaFields(Body, frozen=True, kw_only=True):
@@ -26,8 +31,8 @@ class PoolQuotaFields(Body, frozen=True, kw_only=True):
     """GPUs of this pool that non-preemptible workloads may hold. Null: no limit."""
     gpu_limit: GpuQuota | None = None
     """GPUs of this pool that all workloads may hold. Null: no limit."""
-    over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    over_quota_weight: Weight | None = None
+    """Weight by which it shares what is left of this pool beyond the quotas. Null: the one that holds everywhere."""
 
 
 PoolQuotas = Annotated[tuple[PoolQuotaFields, ...], Limits(longest=100)]
@@ -40,8 +45,6 @@ class Asked(Protocol):
     def gpu_quota(self) -> float | None: ...
     @property
     def gpu_limit(self) -> float | None: ...
-    @property
-    def over_quota_weight(self) -> float | None: ...
     @property
     def node_pool_quotas(self) -> tuple[PoolQuotaFields, ...]: ...
 
@@ -61,8 +64,6 @@ def quota_issues(asked: Asked, known: Collection[str] | None) -> Iterator[Issue]
 
 
 def _bounds(path: str, asked: Asked | PoolQuotaFields) -> Iterator[Issue]:
-    if asked.over_quota_weight is not None:
-        yield fault(f"{path}overQuotaWeight", _WEIGHT, "canAdd")
     if asked.gpu_quota is not None and asked.gpu_limit is not None and asked.gpu_quota > asked.gpu_limit:
         details = f"is {asked.gpu_quota:g}, above the limit on all workloads of {asked.gpu_limit:g}; lower one of them"
         yield fault(f"{path}gpuQuota", details, "max", f"{path}gpuLimit")
@@ -75,7 +76,10 @@ def milli(devices: float | None) -> int | None:
 def stored(asked: tuple[PoolQuotaFields, ...]) -> tuple[PoolQuota, ...]:
     return tuple(
         PoolQuota(
-            node_pool=each.node_pool, gpu_quota_milli=milli(each.gpu_quota), gpu_limit_milli=milli(each.gpu_limit)
+            node_pool=each.node_pool,
+            gpu_quota_milli=milli(each.gpu_quota),
+            gpu_limit_milli=milli(each.gpu_limit),
+            over_quota_weight=each.over_quota_weight,
         )
         for each in asked
     )
@@ -84,7 +88,10 @@ def stored(asked: tuple[PoolQuotaFields, ...]) -> tuple[PoolQuota, ...]:
 def told(quotas: tuple[PoolQuota, ...]) -> list[answers.NodePoolQuota]:
     return [
         answers.NodePoolQuota(
-            node_pool=each.node_pool, gpu_quota=devices(each.gpu_quota_milli), gpu_limit=devices(each.gpu_limit_milli)
+            node_pool=each.node_pool,
+            gpu_quota=devices(each.gpu_quota_milli),
+            gpu_limit=devices(each.gpu_limit_milli),
+            over_quota_weight=each.over_quota_weight,
         )
         for each in quotas
     ]

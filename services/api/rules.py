@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
+
 from events.cluster import Cluster, ClusterKind, pool_names
 from events.department import NEVER_CHANGED, Department
 from events.project import Project
@@ -16,6 +18,7 @@ from events.workload import rendezvous
 from events.workload.exposure import PORT_VARIABLE
 from events.workload.fields.creation import Creation, DistributedCreation, InferenceCreation, WorkspaceCreation
 from events.workload.fields.distribution import MOST_WORKERS, DistributedFramework, Distribution
+from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.fields.sweep import MOST_RUNS, SweepParameter
 from events.workload.spec import (
@@ -28,6 +31,7 @@ from events.workload.spec import (
     WorkspaceSpec,
 )
 from events.workload.sweeps import runs_of
+from services.api.at_once import Lines, each_once
 from services.api.compute_rules import check_compute, check_extended_resources
 from services.api.connection_rules import check_connections, check_connections_kind
 from services.api.container_rules import (
@@ -40,9 +44,9 @@ from services.api.container_rules import (
     check_security,
     check_terminal,
 )
-from services.api.inference_rules import check_inference, check_stated_load
+from services.api.inference_rules import STATED, check_inference, check_stated_load
 from services.api.issues import Issue, fault, shown
-from services.api.label_rules import check_label_key, check_label_value
+from services.api.label_rules import KEYS, VALUES, check_label_key, check_label_value
 from services.api.mpi_rules import check_launcher, check_mpi, taken_variables
 from services.api.placing_rules import (
     check_node_affinity,
@@ -71,8 +75,10 @@ MAX_PARALLELISM: Final = 10_000
 MAX_SHOWN_POOLS: Final = 20
 """In one sentence."""
 
-_ENVIRONMENT_NAME: Final = re.compile(r"^[ -<>-~]+\Z")
-"""Kubernetes since 1.34: printable ASCII but `=`."""
+_NAME_PATTERN: Final = r"[ -<>-~]++"
+"""Of an environment variable; Kubernetes since 1.34: printable ASCII but `=`."""
+_ENVIRONMENT_NAME: Final = re.compile(rf"{_NAME_PATTERN}\Z")
+_ENVIRONMENT_NAMES: Final = Lines(_NAME_PATTERN)
 _OBJECT_KEY: Final = re.compile(r"^[A-Za-z0-9._-]+\Z")
 """Of a Secret or ConfigMap, as Kubernetes has them."""
 _POD_FIELDS: Final = (
@@ -96,6 +102,8 @@ SECRETS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("an NVIDIA API key", re.compile(r"\bnvapi-[A-Za-z0-9_-]{20,}")),
 )
 """Named patterns only (log.md section 6.6): plain values stay legal, nothing is guessed from entropy."""
+_MARKS_OF_SECRETS: Final = (b"eyJ", b"-----BEGIN ", b"AKIA", b"ASIA", b"nvapi-")
+"""Each of those patterns begins with one of them."""
 
 
 def check_name(name: str, *, as_prefix: bool) -> Iterator[Issue]:
@@ -222,8 +230,13 @@ def _working_dir(spec: TrainingSpec) -> Iterator[Issue]:
 
 
 def _environment(spec: TrainingSpec) -> Iterator[Issue]:
+    variables = spec.environment_variables
+    names = [variable.name for variable in variables]
+    well_named = each_once(names) and _ENVIRONMENT_NAMES.match(names)
     seen: set[str] = set()
-    for index, variable in enumerate(spec.environment_variables):
+    for index, variable in enumerate(variables):
+        if well_named and not _refers(variable):
+            continue
         path = f"spec.environmentVariables[{index}]"
         name = variable.name
         if not _ENVIRONMENT_NAME.match(name):
@@ -232,6 +245,11 @@ def _environment(spec: TrainingSpec) -> Iterator[Issue]:
             yield fault(f"{path}.name", f"{shown(name)} is given twice; leave one out")
         seen.add(name)
         yield from _sources(path, variable)
+
+
+def _refers(variable: EnvironmentVariable) -> bool:
+    """Whether it has another source than a plain value."""
+    return bool(variable.secret or variable.config_map or variable.pod_field_ref or variable.user_credential)
 
 
 def _sources(path: str, variable: EnvironmentVariable) -> Iterator[Issue]:
@@ -403,6 +421,8 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
 
 
 def _secrets(spec: TrainingSpec) -> Iterator[Issue]:
+    if not _may_hold_secrets(spec):
+        return
     for field, text in _free_texts(spec):
         for kind, pattern in SECRETS:
             if text and pattern.search(text):
@@ -411,6 +431,14 @@ def _secrets(spec: TrainingSpec) -> Iterator[Issue]:
                     f"holds what looks like {kind}. What is submitted is kept in the log for ever; "
                     "put it into a credential, let the program read it from there, and revoke this one",
                 )
+
+
+def _may_hold_secrets(spec: TrainingSpec) -> bool:
+    """Whether any of its free texts has the mark of one. JSON writes no character of these marks otherwise."""
+    plain = (spec.command, spec.args, spec.working_dir, spec.category, spec.sweep)
+    items = (spec.environment_variables, spec.annotations, spec.related_urls, spec.exposed_urls, spec.ports)
+    written = msgspec.json.encode((plain, items))
+    return any(mark in written for mark in _MARKS_OF_SECRETS)
 
 
 def _free_texts(spec: TrainingSpec) -> Iterator[tuple[str, str | None]]:
@@ -513,6 +541,8 @@ def _metadata(spec: TrainingSpec) -> Iterator[Issue]:
 def check_marks(spec: TrainingSpec) -> Iterator[Issue]:
     """Labels and annotations: their keys, each once, and what labels say."""
     for kind, items in (("labels", spec.labels), ("annotations", spec.annotations)):
+        if _are_marks(items):
+            continue
         seen: set[str] = set()
         for index, item in enumerate(items):
             path = f"spec.{kind}[{index}]"
@@ -525,6 +555,16 @@ def check_marks(spec: TrainingSpec) -> Iterator[Issue]:
                 yield from check_label_value(f"{path}.value", item.value)
             else:
                 yield from check_stated_load(f"{path}.value", item.name, item.value)
+
+
+def _are_marks(items: Sequence[Label] | Sequence[Annotation]) -> bool:
+    names = [item.name for item in items]
+    return (
+        each_once(names)
+        and KEYS.match(names)
+        and STATED.isdisjoint(names)
+        and VALUES.match([item.value for item in items if isinstance(item, Label)])
+    )
 
 
 _CHECKS: Final[tuple[Callable[[TrainingSpec], Iterator[Issue]], ...]] = (

@@ -7,6 +7,7 @@ import msgspec
 
 from events.actors import Person, mentioned, with_names
 from events.codec import newest_of
+from events.node import Drain as StoredDrain
 from events.node import Taint as StoredTaint
 from events.workload.pod_sets import PodSet
 from services.api.answers import (
@@ -17,6 +18,8 @@ from services.api.answers import (
     Node,
     NodeCapacity,
     NodeDevice,
+    NodeDrain,
+    NodePod,
     NodeUse,
     Pod,
     Taint,
@@ -95,6 +98,38 @@ def _taint(stored: StoredTaint) -> Taint:
     return Taint(key=stored.key, value=stored.value, effect=stored.effect)
 
 
+def drain_answer(row: Row, person: Callable[[str], Person]) -> NodeDrain | None:
+    """Of a row of a node."""
+    if row["drain"] is None:
+        return None
+    stored = msgspec.convert(row["drain"], StoredDrain)
+    return NodeDrain(
+        started_by=person(stored.by).subject, started_at=stored.at, force=stored.force, ended_at=stored.ended_at
+    )
+
+
+def node_pod_answer(row: Row, *, force: bool) -> NodePod:
+    """A pod on a node; `force`: of the drain that is asked about."""
+    preemptible = row["preemptibility"] != "non-preemptible"
+    stays = None
+    if row["phase"] == "Unknown":
+        stays = "its node does not answer, so nobody knows whether it runs"
+    elif row["phase"] != "Stopping" and row["workload_phase"] in ("Completed", "Failed"):
+        stays = "it outlives its workload, which has ended; it goes when that is deleted"
+    elif row["phase"] != "Stopping" and not preemptible and not force:
+        stays = "its workload is non-preemptible: it stays until it ends, or until the node is drained with force"
+    return NodePod(
+        workload_id=row["workload_id"],
+        workload_name=row["name"],
+        project_id=row["project_id"],
+        project_name=row["project_name"],
+        pod=f"{row['pod_set']}-{row['index']}",
+        phase=row["phase"],
+        preemptible=preemptible,
+        stays=stays,
+    )
+
+
 def node_answer(row: Row, person: Callable[[str], Person]) -> Node:
     milli: list[int] = list(row["used_device_milli"])
     milli.extend([0] * (row["gpu_count"] - len(milli)))
@@ -110,6 +145,7 @@ def node_answer(row: Row, person: Callable[[str], Person]) -> Node:
         cordoned_by_cluster=row["unschedulable"],
         cordoned_by=None if row["cordoned_at"] is None else person(row["cordoned_by"]).subject,
         cordoned_at=row["cordoned_at"],
+        drain=drain_answer(row, person),
         capacity=NodeCapacity(
             cpu_cores=row["cpu_milli"] / 1000,
             memory_bytes=row["memory_bytes"],

@@ -10,20 +10,32 @@ from events.cluster import Cluster, ClusterKind, StorageClass
 from events.cluster_protocol import CREDENTIAL_SECRETS
 from events.fields.values import MAX_LIST_ITEMS
 from events.quantities import QuantityError, parse_bytes
-from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, StorageSpec
+from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, S3Volume, StorageSpec
 from events.workload.spec import TrainingSpec
+from services.api.at_once import Lines
 from services.api.issues import Issue, fault, shown
 
 OWN_FOLDERS: Final = ("/muster", "/proc", "/sys")
 """Nothing is laid there: Muster's own folders of a pod, and the kernel's, which no runtime lets anybody cover."""
 MAX_LISTED: Final = 20
 """Storage classes, or attributes, in one sentence."""
+_PLAIN_PATH: Final = re.compile(
+    rf"(?!(?:{'|'.join([*OWN_FOLDERS, '/dev'])})(?:/|\Z))(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]*+)++\Z"
+)
+"""As it is normed, and none of the system's. Others may be sound, too."""
 _SHM: Final = "/dev/shm"  # noqa: S108 (of a pod)
-_OBJECT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
+_NAME_PATTERN: Final = r"[a-z0-9][a-z0-9.-]{0,252}+(?<=[a-z0-9])"
+_OBJECT_NAME: Final = re.compile(rf"{_NAME_PATTERN}\Z")
+SECRET_NAMES: Final = Lines(rf"(?!{CREDENTIAL_SECRETS}){_NAME_PATTERN}")
+"""Those with which `check_secret_name` finds nothing wrong."""
 _ATTRIBUTE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)?[A-Za-z0-9]\Z")
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\Z")
 _KEY: Final = re.compile(r"[A-Za-z0-9._-]{1,253}\Z")
 """Of a Secret or a credential."""
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]\Z")
+"""Old buckets may have names that new ones cannot have."""
+_PLAIN_ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.-]++(?::[1-9][0-9]{0,3}+)?(?:/[!-~]*+)?\Z")
+"""Of a repository; others may be sound, too."""
 _THIS_MACHINE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SERVER: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?\Z")
 
@@ -42,6 +54,7 @@ class _Asked(NamedTuple):
 
 
 _EXAMPLES: Final = {
+    "bucket": "training-sets",
     "configMap": "settings",
     "mountPath": "/data",
     "path": "/data",
@@ -51,9 +64,14 @@ _EXAMPLES: Final = {
 }
 
 
+_NONE: Final = StorageSpec()
+
+
 def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
-    """R31, R32, R35, R37, C9."""
+    """R31, R32, R33, R35, R37, C9."""
     storage = spec.storage
+    if storage == _NONE:
+        return
     asked = tuple(_asked(storage))
     for one in asked:
         for field, value in {one.mount: one.mount_path, **one.needed}.items():
@@ -65,6 +83,7 @@ def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
     yield from _of_the_node(storage)
     yield from _nfs(storage)
     yield from _repositories(storage)
+    yield from _buckets(storage)
     yield from _claims(storage)
     yield from _files(storage)
 
@@ -101,6 +120,8 @@ def _asked(storage: StorageSpec) -> Iterator[_Asked]:
         yield _Asked(f"spec.storage.nfs[{index}]", one.name, "mountPath", one.mount_path, needed)
     for index, one in _kept(storage.pvc):
         yield _Asked(f"spec.storage.pvc[{index}]", one.name, "path", one.path, {})
+    for index, one in _kept(storage.s3):
+        yield _Asked(f"spec.storage.s3[{index}]", one.name, "path", one.path, {"bucket": one.bucket})
     for index, one in _kept(storage.secret_volume):
         path = f"spec.storage.secretVolume[{index}]"
         yield _Asked(path, one.name, "mountPath", one.mount_path, {"secret": one.secret})
@@ -124,7 +145,11 @@ def _mount_paths(asked: tuple[_Asked, ...], *, large_shm: bool) -> Iterator[Issu
     for one in asked:
         if not one.mount_path:
             continue
-        field, plain = f"{one.path}.{one.mount}", f"/{posixpath.normpath(one.mount_path).lstrip('/')}"
+        field = f"{one.path}.{one.mount}"
+        if _PLAIN_PATH.match(one.mount_path) and one.mount_path not in seen:
+            seen[one.mount_path] = field
+            continue
+        plain = f"/{posixpath.normpath(one.mount_path).lstrip('/')}"
         if wrong := _wrong_path(one.mount_path):
             yield fault(field, wrong)
         elif plain == "/" or ":" in plain:
@@ -196,7 +221,7 @@ def _repositories(storage: StorageSpec) -> Iterator[Issue]:
     """R34."""
     for index, one in _kept(storage.git):
         path = f"spec.storage.git[{index}]"
-        if one.repository and (wrong := _wrong_repository(one.repository)):
+        if one.repository and not _PLAIN_ADDRESS.match(one.repository) and (wrong := _wrong_repository(one.repository)):
             yield fault(f"{path}.repository", wrong)
         for name, given in (("branch", one.branch), ("revision", one.revision)):
             if given is not None and (not _REF.match(given) or ".." in given or given.endswith((".", "/", ".lock"))):
@@ -204,6 +229,56 @@ def _repositories(storage: StorageSpec) -> Iterator[Issue]:
                 yield fault(f"{path}.{name}", details)
         if one.secret_ref is not None:
             yield from _login(path, one.repository, one.secret_ref)
+
+
+def _buckets(storage: StorageSpec) -> Iterator[Issue]:
+    """R33."""
+    for index, one in _kept(storage.s3):
+        path = f"spec.storage.s3[{index}]"
+        if one.bucket and (not _BUCKET.match(one.bucket) or ".." in one.bucket):
+            details = f"{shown(one.bucket)} is no name of a bucket: 3 to 255 letters, digits, `-`, `_` and `.`"
+            yield fault(f"{path}.bucket", details)
+        if one.url and (wrong := _wrong_store(one.url)):
+            yield fault(f"{path}.url", wrong)
+        yield from _access_key(path, one)
+    if len(storage.s3) > MAX_LIST_ITEMS:
+        details = f"has {len(storage.s3)} items; at most {MAX_LIST_ITEMS} are possible"
+        yield fault("spec.storage.s3", details, "max")
+
+
+def _access_key(path: str, given: S3Volume) -> Iterator[Issue]:
+    """Which Secret or credential a bucket is read with, and under which keys."""
+    beside = f"{path}.accessKeySecret"
+    if not given.user_credential:
+        yield from check_secret_name(beside, given.access_key_secret or "")
+    of_keys = {
+        "secretKeyOfAccessKeyId": given.secret_key_of_access_key_id,
+        "secretKeyOfSecretKey": given.secret_key_of_secret_key,
+    }
+    for name, key in of_keys.items():
+        if key is not None and not _KEY.match(key):
+            yield fault(f"{path}.{name}", f"{shown(key)} is no key: use letters, digits, `-`, `_` and `.`")
+    if given.access_key_secret is None:
+        needing = {**of_keys, "userCredential": given.user_credential or None}
+        for name, value in needing.items():
+            if value is not None:
+                details = "is only possible with accessKeySecret; name the Secret or credential, or leave it out"
+                yield fault(f"{path}.{name}", details, "canAdd", beside)
+
+
+def _wrong_store(address: str) -> str:
+    """Why it is no address of an object store; empty where it is one. What was given with it may be a password."""
+    try:
+        parts = urlsplit(address)
+        fit = address.startswith(("http://", "https://")) and bool(parts.hostname) and parts.port != 0
+        secret = "@" in parts.netloc
+    except ValueError:
+        fit = secret = False
+    if secret:
+        return "has a name or password in it, which the log would keep for ever; name accessKeySecret instead"
+    if not fit or not address.isascii() or not address.isprintable() or {"?", "#", " ", "\\", "%"} & {*address}:
+        return f"{shown(address)} is no address of an object store; write it as https://host or https://host/path"
+    return ""
 
 
 def _login(path: str, repository: str | None, given: GitSecretRef) -> Iterator[Issue]:
@@ -339,7 +414,12 @@ def check_storage_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]
     if kind != "local":
         return
     storage = spec.storage
-    lists = {"configMapVolume": storage.config_map_volume, "nfs": storage.nfs, "secretVolume": storage.secret_volume}
+    lists = {
+        "configMapVolume": storage.config_map_volume,
+        "nfs": storage.nfs,
+        "s3": storage.s3,
+        "secretVolume": storage.secret_volume,
+    }
     for index, one in _kept(storage.git):
         if one.secret_ref is not None and not one.secret_ref.user_credential:
             details = f"is a Secret, and one of kind {kind} has none; name a credential, and userCredential true"

@@ -16,7 +16,6 @@ type Default = bool | str | list[Any] | dict[str, Default] | None
 
 _STORAGE: Final[dict[str, Default]] = {
     "dataVolume": [],
-    "s3": [],
 }
 
 UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {

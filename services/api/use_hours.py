@@ -68,7 +68,7 @@ def _rules(values: Mapping[str, Any], _: AbstractSet[str]) -> Iterator[Issue]:
 @reads(
     USE_HOURS,
     tag="Organisation",
-    summary="Get who used what in a span of time: by project, user, node pool, priority, cluster or GPU model",
+    summary="Get who used what in a span of time: by project, department, user, node pool, priority, cluster or model",
     query=(*WHAT, *PAGE, MIN_SEQ),
     rules=_rules,
     errors=(403,),
@@ -211,7 +211,7 @@ class _Names:
 
     by: By
     names: Mapping[str, str]
-    """Of projects or clusters, by id."""
+    """Of projects, departments or clusters, by id."""
     subjects: Mapping[str, str]
     priced: bool
     """Whether there are prices at all."""
@@ -219,7 +219,7 @@ class _Names:
     def of(self, group: Group) -> tuple[str, str | None, str | None]:
         """(name, id, cluster's name)."""
         match self.by:
-            case By.PROJECT | By.CLUSTER:
+            case By.PROJECT | By.DEPARTMENT | By.CLUSTER:
                 return self.names.get(group[0], group[0]), group[0], None
             case By.USER:
                 return self.subjects.get(group[0], group[0]), None, None

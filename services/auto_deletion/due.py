@@ -6,7 +6,7 @@ again for a while. Sent twice it would do nothing (the decider looks at the gene
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from events.commit import service_actor
 from events.envelope import AdmittedCommand
@@ -24,8 +24,10 @@ class Due(NamedTuple):
 
     workload_id: str
     generation: int | None
-    """Which one of its auto-deletions is due; None: its project was deleted, and it came in at that moment, or had
-    ended before.
+    """Which one of its auto-deletions is due; None: what it needs is gone."""
+    gone: Literal["project", "cluster"] = "project"
+    """With no generation: its project, where it came in at that moment or had ended before; or its cluster, where it
+    had not ended.
     """
 
 
@@ -59,7 +61,12 @@ def command(row: Work) -> AdmittedCommand:
         )
     left_over = row.generation is None
     return AdmittedCommand(
-        command_id=derived_command_id(SERVICE, row.workload_id, "project" if left_over else str(row.generation)),
+        command_id=derived_command_id(SERVICE, row.workload_id, row.gone if left_over else str(row.generation)),
         actor=service_actor(SERVICE),
-        command=DeleteWorkload(workload_id=row.workload_id, generation=row.generation, project_deleted=left_over),
+        command=DeleteWorkload(
+            workload_id=row.workload_id,
+            generation=row.generation,
+            project_deleted=left_over and row.gone == "project",
+            cluster_removed=left_over and row.gone == "cluster",
+        ),
     )

@@ -1,6 +1,7 @@
-"""Looks at the due rows a few times a second and asks `commands` to delete what is due, and what stands in a project
-that was deleted; a project that came into a department while that was deleted is moved. Beside it, budgets are measured
-(budgets.py), and how busy GPUs were (hours.py), in the same way: from the tables, by commands.
+"""Looks at the due rows a few times a second and asks `commands` to delete what is due, what stands in a project that
+was deleted, and what has not ended on a cluster that was removed; a project that came into a department while that was
+deleted is moved. Beside it, budgets are measured (budgets.py), how busy GPUs were (hours.py), and limits on time
+(time_limits.py), in the same way: from the tables, by commands.
 
 It has no timers and keeps nothing: the due times stand in the log, the table of them is a projection, and the decider
 does nothing where the generation has moved on. So several instances are harmless, and an outage only delays.
@@ -9,7 +10,7 @@ does nothing where the generation has moved on. So several instances are harmles
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import asyncpg
@@ -21,6 +22,7 @@ from projections.postgres import CUT_OFF, Pool, create_pool
 from services.auto_deletion.budgets import BudgetRows, Budgets, last_seq_of
 from services.auto_deletion.due import SERVICE, Due, Lost, Work, command, plan
 from services.auto_deletion.hours import Hours, SampleRows
+from services.auto_deletion.time_limits import LimitRows, TimeLimits
 from services.runtime.nats.bus import CommandClient, GateAwayError
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests
@@ -36,6 +38,10 @@ IN_FLIGHT: Final = 16
 """Deletions asked for at once: `commands` serves people at the same time."""
 COMMAND_SECONDS: Final = 5.0
 QUERY_SECONDS: Final = 5.0
+REMOVED_EACH: Final = timedelta(seconds=2)
+"""Between two looks for what lives on clusters that were removed. That reads all that lives, where there is such a
+cluster: some ten milliseconds of Postgres for 50,000.
+"""
 LONGEST_PAUSE_SECONDS: Final = 1.0
 """Between looks while Postgres or commands are away: what is due must be gone soon after they are back."""
 
@@ -52,26 +58,37 @@ class DueRows:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._schema = ""
+        self._looked = datetime.min.replace(tzinfo=UTC)
+        """When what lives on clusters that were removed was asked for last."""
 
     async def read(self, now: datetime, limit: int) -> list[Work]:
         if not self._schema:
             self._schema = await self._pool.fetchval("SELECT schema_name FROM muster.current_projection") or ""
             if not self._schema:
                 return []
+        removed = abs(now - self._looked) >= REMOVED_EACH
         try:
             # One row at least, so that a swap of schemas is seen also while nothing is due.
             rows = await self._pool.fetch(
-                "SELECT c.schema_name, d.id, d.generation, d.lost FROM muster.current_projection c LEFT JOIN LATERAL "  # noqa: S608
-                f'((SELECT workload_id AS id, generation, NULL AS lost FROM "{self._schema}".due WHERE due_at <= $1 '
+                "SELECT c.schema_name, d.id, d.generation, d.lost, d.gone "  # noqa: S608
+                "FROM muster.current_projection c LEFT JOIN LATERAL "
+                "((SELECT workload_id AS id, generation, NULL AS lost, 'project' AS gone "
+                f'FROM "{self._schema}".due WHERE due_at <= $1 '
                 "ORDER BY due_at LIMIT $2) UNION ALL "
-                f'(SELECT p.id, NULL, p.department_id FROM "{self._schema}".departments g '
+                f'(SELECT p.id, NULL, p.department_id, NULL FROM "{self._schema}".departments g '
                 f'JOIN "{self._schema}".projects p ON p.department_id = g.id AND p.deleted_at IS NULL '
                 "WHERE g.deleted_at IS NOT NULL LIMIT $2) UNION ALL "
-                f'(SELECT w.id, NULL, NULL FROM "{self._schema}".projects p JOIN "{self._schema}".workloads w '
+                "(SELECT w.id, NULL, NULL, 'project' "
+                f'FROM "{self._schema}".projects p JOIN "{self._schema}".workloads w '
                 "ON w.project_id = p.id AND w.deleted_at IS NULL AND w.desired_phase <> 'Deleted' "
-                "WHERE p.deleted_at IS NOT NULL LIMIT $2)) d ON true",
+                "WHERE p.deleted_at IS NOT NULL LIMIT $2) UNION ALL "
+                "(SELECT w.id, NULL, NULL, 'cluster' "
+                f'FROM "{self._schema}".clusters k JOIN "{self._schema}".workloads w '
+                "ON w.cluster_id = k.id AND w.deleted_at IS NULL AND w.completed_at IS NULL "
+                "AND w.desired_phase <> 'Deleted' WHERE k.removed AND $3 LIMIT $2)) d ON true",
                 now,
                 limit,
+                removed,
             )
         except asyncpg.UndefinedTableError:
             self._schema = ""
@@ -79,8 +96,9 @@ class DueRows:
         if not rows or rows[0]["schema_name"] != self._schema:
             self._schema = ""
             return []
+        self._looked = now if removed else self._looked
         return [
-            Due(row["id"], row["generation"]) if row["lost"] is None else Lost(row["id"], row["lost"])
+            Due(row["id"], row["generation"], row["gone"]) if row["lost"] is None else Lost(row["id"], row["lost"])
             for row in rows
             if row["id"] is not None
         ]
@@ -170,7 +188,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         pool = await create_pool(
             settings.database_url,
             min_size=0,
-            max_size=3,
+            max_size=4,
             timeout_seconds=QUERY_SECONDS,
             command_timeout_seconds=QUERY_SECONDS,
             server_settings={"application_name": "muster-auto-deletion", "default_transaction_read_only": "on"},
@@ -181,6 +199,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
                 measuring = [
                     tasks.create_task(budgets.run(stop), name="budgets"),
                     tasks.create_task(Hours(SampleRows(pool), send).run(stop), name="hours"),
+                    tasks.create_task(TimeLimits(LimitRows(pool), send).run(stop), name="time_limits"),
                 ]
                 await AutoDeletion(DueRows(pool), send).run(health, stop)
                 # It may wait for tables that are behind, or for a long statement; the next one measures again.

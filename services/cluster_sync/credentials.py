@@ -18,7 +18,7 @@ from events.asset import Asset, credential_keys
 from events.asset_specs import CredentialKind
 from events.cluster_protocol import Login, Registry, RunPod, SealedValues, sealed_about
 from events.workload.fields.process import UserCredentialKey
-from events.workload.volumes import ClonedFolder, GitLogin
+from events.workload.volumes import FetchedFolder, FolderLogin
 from services.cluster_sync.reconcile import Desired, template_of
 from services.runtime.credentials.kept import KeptCredentials
 from services.runtime.credentials.keys import KeyFileError, Ring, read_ring
@@ -48,8 +48,8 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, UserCredentialKey] = {}
     registries: tuple[str, ...] = ()
     """Names of credentials that its image is pulled with."""
-    logins: dict[str, GitLogin] = {}
-    """By the path at which the pod finds the repository."""
+    logins: dict[str, FolderLogin] = {}
+    """By the path at which the pod finds the volume that is fetched with it."""
 
     @property
     def nothing(self) -> bool:
@@ -62,7 +62,7 @@ def needed(desired: Desired) -> Needs:
     logins = {
         volume.mount_path: volume.login
         for volume in template.volumes
-        if isinstance(volume, ClonedFolder) and volume.login is not None and volume.login.credential
+        if isinstance(volume, FetchedFolder) and volume.login is not None and volume.login.credential
     }
     return Needs(variables=variables, registries=template.container.pull_credentials, logins=logins)
 
@@ -164,10 +164,10 @@ def _registries(found: Sequence[_Found]) -> tuple[Registry, ...]:
     return tuple(made.values())
 
 
-def _login(found: _Found, wanted: GitLogin) -> Login:
+def _login(found: _Found, wanted: FolderLogin) -> Login:
     """Raises NotFoundError."""
     user = found.of(wanted.user_key) if wanted.user_key else found.data.get(USER_KEY, DEFAULT_USER)
     login = Login(user=user.strip("\r\n"), password=found.of(wanted.password_key or PASSWORD_KEY).strip("\r\n"))
     if any(sign in text for text in (login.user, login.password) for sign in "\r\n\0"):
-        raise NotFoundError(f"credential {found.name!r} has several lines, and git takes one: set it again")
+        raise NotFoundError(f"credential {found.name!r} has several lines, and one is possible: set it again")
     return login

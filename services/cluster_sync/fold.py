@@ -10,7 +10,8 @@ from typing import Any, Final, override
 import msgspec
 from msgspec.structs import replace
 
-from events.aggregate import CLUSTER, LOG, NODE, PROJECT, WORKLOAD, Chain
+from events.aggregate import ASSET, CLUSTER, LOG, NODE, PROJECT, WORKLOAD, Chain
+from events.asset import Asset, is_data_source
 from events.cluster import Cluster
 from events.cluster_protocol import pod_key
 from events.commit import Commit
@@ -25,10 +26,17 @@ from events.workload.state import Workload
 from services.cluster_sync.reconcile import Desired, desired_pod, held_sets
 from services.runtime.log.log_fold import LogFold
 
-FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, LOG)
+FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, ASSET, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
-SNAPSHOT_SHAPE: Final = 4
+SNAPSHOT_SHAPE: Final = 5
 """Raise it when what is forgotten, or kept, changes."""
+
+
+MAX_SOURCES: Final = 20_000
+MAX_SOURCE_BYTES: Final = 8 * 1024
+"""Data sources of the whole tenant that are kept, and looked at, and the size of each: 160 MB of them at most. Others
+are used and not looked at.
+"""
 
 
 class Changed(msgspec.Struct):
@@ -48,6 +56,8 @@ class DesiredState(LogFold):
         super().__init__(FOLDED, forgets=True)
         self.workloads, self.nodes = self.of(WORKLOAD), self.of(NODE)
         self.clusters, self.projects = self.of(CLUSTER), self.of(PROJECT)
+        self.sources = self.of(ASSET)
+        """Data sources that are there, by key."""
         self.desired: dict[str, Desired] = {}
         """By subject in WANTED: every run that holds a node."""
         self.changed = Changed()
@@ -79,6 +89,9 @@ class DesiredState(LogFold):
             case "cluster":
                 if after.state.cluster_id:
                     self.changed.clusters.add(commit.key)
+            case "asset":
+                if not _is_looked_at(after.state) or len(self.sources) > MAX_SOURCES:
+                    self.forget(ASSET, commit.key)
             case _:
                 pass  # a project, or the log
 
@@ -121,7 +134,7 @@ class DesiredState(LogFold):
             return
         # Whose agent has spoken of it was told to start.
         waits = pod_id[0] in held and pod.phase is PodPhase.BOUND
-        wanted = desired_pod(key, pod_id, state, pod, self._project(state.project_id), held=waits)
+        wanted = desired_pod(key, pod_id, state, pod, self.project(state.project_id), held=waits)
         known = self.desired.get(subject)
         if wanted is None:
             changed = self.desired.pop(subject, None) is not None
@@ -155,7 +168,7 @@ class DesiredState(LogFold):
         workload = self.workloads.get(key)
         return self.seq < version or (workload is not None and workload.version <= version)
 
-    def _project(self, project_id: str) -> Project:
+    def project(self, project_id: str) -> Project:
         key = key_of_id(project_id)
         chain = None if key is None else self.projects.get(key)
         return PROJECT.initial if chain is None else chain.state
@@ -179,6 +192,10 @@ class DesiredState(LogFold):
             return "cluster_removed"
         node = self.nodes.get(pod.node_key)
         return "" if node is None or node.state.present else "node_lost"
+
+
+def _is_looked_at(asset: Asset) -> bool:
+    return asset.exists and is_data_source(asset.kind) and len(msgspec.json.encode(asset.spec)) <= MAX_SOURCE_BYTES
 
 
 def _subject(state: Workload, key: str, pod_id: PodId) -> str | None:

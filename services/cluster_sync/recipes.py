@@ -5,7 +5,7 @@ says: nobody can have one sent elsewhere.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, assert_never
 
 import msgspec
 import structlog
@@ -13,13 +13,26 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from events.cluster_protocol import MOST_FATES, Fate, Fates, FatesRequest, MessageType, RecipeRequest
+from events.agent_bounds import refused
+from events.asset import MarkDataSource
+from events.cluster_protocol import (
+    MOST_FATES,
+    MOST_SOURCES,
+    Fate,
+    Fates,
+    FatesRequest,
+    MessageType,
+    RecipeRequest,
+    Sources,
+    SourcesRequest,
+)
 from events.codec import UNDECODABLE
 from events.subjects import ALL_RECIPES, agent_recipes_subject, wanted_subject
 from services.cluster_sync.budget import LEAST_RECIPE_BYTES, recipes_budget
 from services.cluster_sync.credentials import Credentials, needed
 from services.cluster_sync.fold import DesiredState
 from services.cluster_sync.reconcile import Desired, run_pod
+from services.cluster_sync.sources import marks, next_sources
 
 log = structlog.get_logger(__name__)
 
@@ -42,17 +55,20 @@ class Recipes:
         *,
         on_wait: Wait,
         on_unwanted: Callable[[str], None],
+        on_mark: Callable[[str, MarkDataSource], None] = lambda _key, _command: None,
         fates: FindFates | None = None,
         credentials: Credentials | None = None,
     ) -> None:
         """`on_wait` gets a cluster whose agent asks for more than it is told now; `on_unwanted` gets the subject in
-        WANTED of a run that should not be started; `fates` finds out what became of workloads of a cluster,
+        WANTED of a run that should not be started; `on_mark` gets the key of a data source and what its agent found;
+        `fates` finds out what became of workloads of a cluster,
         `credentials` what runs need of those.
         """
         self._nc = nc
         self._fold = fold
         self._on_wait = on_wait
         self._on_unwanted = on_unwanted
+        self._on_mark = on_mark
         self._budget = recipes_budget()
         self._fates = fates
         self._credentials = credentials
@@ -71,10 +87,21 @@ class Recipes:
         if self._budget.wait_seconds(cluster_id, now):
             self._on_wait(cluster_id)
             return
-        if (asked := _asked_about(message.data)) is not None:
-            self._budget.take(cluster_id, LEAST_RECIPE_BYTES * max(len(asked), 1), now)
-            self._find(cluster_id, asked)
-            return
+        match asked := _asked_about(message.data):
+            case FatesRequest():
+                workloads = asked.workloads[:MOST_FATES]
+                self._budget.take(cluster_id, LEAST_RECIPE_BYTES * max(len(workloads), 1), now)
+                self._find(cluster_id, workloads)
+                return
+            case SourcesRequest():
+                sources = msgspec.json.encode(self._on_sources(cluster_id, asked))
+                self._budget.take(cluster_id, max(LEAST_RECIPE_BYTES * MOST_SOURCES, len(sources)), now)
+                await self._tell(cluster_id, sources)
+                return
+            case None:
+                pass
+            case _:
+                assert_never(asked)
         asked_for = self._asked_for(cluster_id, message.data)
         recipe = b"" if asked_for is None else msgspec.json.encode(run_pod(asked_for[1]))
         self._budget.take(cluster_id, max(LEAST_RECIPE_BYTES, len(recipe)), now)
@@ -101,6 +128,12 @@ class Recipes:
             recipe = await credentials.sealed(run_pod(desired), desired, cluster_id, asked.public_key)
         if recipe is not None:
             await self._tell(cluster_id, msgspec.json.encode(recipe))
+
+    def _on_sources(self, cluster_id: str, asked: SourcesRequest) -> Sources:
+        """Takes what the agent found, and says what comes next. What is out of bounds is passed over."""
+        for key, command in marks(self._fold, cluster_id, asked.looked):
+            self._on_mark(key, command)
+        return next_sources(self._fold, cluster_id, asked.after)
 
     async def _tell(self, cluster_id: str, recipe: bytes) -> None:
         try:
@@ -139,11 +172,16 @@ class Recipes:
         return asked, desired
 
 
-def _asked_about(request: bytes) -> tuple[str, ...] | None:
-    """The workloads that a request is about; None where it asks for a recipe, or cannot be read."""
+def _asked_about(request: bytes) -> FatesRequest | SourcesRequest | None:
+    """None where it asks for a recipe, or cannot be read."""
     try:
-        if msgspec.json.decode(request, type=MessageType).type != FatesRequest.__name__:
-            return None
-        return msgspec.json.decode(request, type=FatesRequest).workloads[:MOST_FATES]
+        match msgspec.json.decode(request, type=MessageType).type:
+            case FatesRequest.__name__:
+                return msgspec.json.decode(request, type=FatesRequest)
+            case SourcesRequest.__name__:
+                asked = msgspec.json.decode(request, type=SourcesRequest)
+                return asked if refused(asked) is None else SourcesRequest(after=asked.after[:64])
+            case _:
+                return None
     except UNDECODABLE:
         return None

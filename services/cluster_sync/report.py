@@ -16,7 +16,8 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from events.aggregate import CLUSTER, NODE, WORKLOAD, Aggregate, Chain, Draft, draft
+from events.aggregate import ASSET, CLUSTER, NODE, WORKLOAD, Aggregate, Chain, Draft, draft
+from events.asset import MarkDataSource
 from events.commit import service_actor
 from events.decision import Context
 from events.ids import derived_command_id
@@ -54,6 +55,9 @@ ACTOR: Final = service_actor("cluster_sync")
 log = structlog.get_logger(__name__)
 
 type Command = Any
+
+_BY_NAME: Final[dict[str, Aggregate[Any]]] = {one.name: one for one in (NODE, CLUSTER, ASSET)}
+"""Those of which the newest word alone counts."""
 
 _ENCODER: Final = msgspec.json.Encoder()
 
@@ -135,6 +139,10 @@ class Reporter:
         self._commands["cluster", key] = command
         self._go(("cluster", key))
 
+    def source(self, key: str, command: MarkDataSource) -> None:
+        self._commands["asset", key] = command
+        self._go(("asset", key))
+
     async def session(self, key: str, command: CloseSession) -> None:
         """That a session is lost: tried once. Whoever finds it still open says it again."""
         chain = self._fold.workloads.get(key)
@@ -214,11 +222,12 @@ class Reporter:
         kind, key = target
         if kind == "workload":
             return await self._once_workload(key)
-        aggregate: Aggregate[Any] = NODE if kind == "node" else CLUSTER
-        known = self._fold.nodes if kind == "node" else self._fold.clusters
-        chain = known.get(key, Chain(state=aggregate.initial))
+        aggregate: Aggregate[Any] = _BY_NAME[kind]
+        chain: Chain[Any] = self._fold.chain(aggregate, key)
         # What is wrong with a cluster can be told always.
-        cluster_id = chain.state.cluster_id if kind == "node" else ""
+        cluster_id = {"node": chain.state.cluster_id, "asset": getattr(self._commands[target], "cluster_id", "")}.get(
+            kind, ""
+        )
         name = f"{kind}/{key}"
         if self._over_budget(cluster_id) or self._limits.changes.wait_seconds(name, time.monotonic()):
             return WAIT_SECONDS

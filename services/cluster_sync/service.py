@@ -356,6 +356,7 @@ class ClusterSync:
             self._fold,
             on_wait=self._recipes_wait,
             on_unwanted=self._compare,
+            on_mark=self._reporter.source,
             credentials=Credentials(self._store, KeptCredentials(self._requests), self._credential_key_file),
             fates=lambda ids, cluster_id: fates_of(ids, cluster_id, self._fold, self._store),
         )

@@ -112,12 +112,20 @@ class Counts:
 
     async def living(self, project_id: str) -> int:
         """How many workloads of the project live or are being made here, with all that is in the log by now."""
+        await self._up_to_now()
+        under_way = sum(creation.project_id == project_id for creation in self._waiting())
+        return self._counts.living.get(project_id, 0) + under_way
+
+    async def living_on(self, cluster_id: str) -> list[str]:
+        """Keys of the workloads that live on the cluster, with all that is in the log by now, in no order."""
+        await self._up_to_now()
+        return [key for key, known in self._counts.clusters.items() if known == cluster_id]
+
+    async def _up_to_now(self) -> None:
         await self._caught_up.wait()
         newest, deadline = await self._store.last_seq(aggregates=(WORKLOAD.name,)), time.monotonic() + BEHIND_SECONDS
         while self._counts.seq < newest and time.monotonic() < deadline:
             await asyncio.sleep(PAUSE_SECONDS)
-        under_way = sum(creation.project_id == project_id for creation in self._waiting())
-        return self._counts.living.get(project_id, 0) + under_way
 
     def end(self, command_id: str, seq: int | None) -> None:
         """The creation, where it was let through, stands in the log at `seq`; None: it does not, or nobody knows."""

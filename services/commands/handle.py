@@ -20,7 +20,7 @@ from events import subscriptions, webhooks
 from events.aggregate import AGGREGATES, CLUSTER, DEPARTMENT, PRICES, PROJECT, WORKLOAD, Aggregate, Chain, Draft
 from events.asset import ChangeAsset, ChangeCredential, CreateAsset, CreateCredential
 from events.budgets import SetBudget, exhausted_refusal
-from events.cluster import AddCluster, RemoveNodePool, local_taken
+from events.cluster import AddCluster, RemoveCluster, RemoveNodePool, local_taken
 from events.codec import UNDECODABLE
 from events.commands import named_workload, target
 from events.commit import Commit, service_actor
@@ -69,7 +69,7 @@ LONGEST_PAUSE_SECONDS: Final = 0.1
 DIRECTORY_SECONDS: Final = 2.0
 """Its lag is milliseconds; after this the outcome is unknown."""
 MOST_NAMED: Final = 5
-"""Projects in one sentence."""
+"""Projects or workloads in one sentence."""
 SYSTEM_PREFIX: Final = "cmd.system."
 LIMIT_REACHED: Final = (
     "the log has nearly reached its limit; an operator must set MUSTER_LOG_MAX_BYTES higher and run the migration"
@@ -241,6 +241,8 @@ class Commands:
             return await self._other_local(command.name)
         if isinstance(command, DeleteProject):
             return await self._not_empty(command.project_id)
+        if isinstance(command, RemoveCluster):
+            return None if command.force else await self._lived_on(command.cluster_id)
         if isinstance(command, CreateProject | ChangeProject):
             return None if command.department_id is None else await self._department_missing(command.department_id)
         if isinstance(command, RemoveNodePool):
@@ -254,8 +256,8 @@ class Commands:
             return subscriptions.too_many_in_all() if full else None
         if isinstance(command, webhooks.CreateWebhook):
             return webhooks.too_many_in_all() if len(self._directory.webhooks) >= webhooks.MAX_IN_ALL else None
-        if isinstance(command, DeleteWorkload) and command.project_deleted:
-            return await self._not_left_over(command.workload_id)
+        if isinstance(command, DeleteWorkload) and (command.project_deleted or command.cluster_removed):
+            return await self._not_left_over(command)
         if isinstance(command, SetBudget):
             return await self._other_currency(command)
         if isinstance(command, SuspendWorkload | ResumeWorkload | TransferWorkload | UndoAct):
@@ -397,10 +399,35 @@ class Commands:
             code="project_not_empty", message=f"{live} in the project; delete them first, or wait until they have ended"
         )
 
-    async def _not_left_over(self, workload_id: str) -> Refusal | None:
-        if await self._project_of(workload_id) is None:
+    async def _lived_on(self, cluster_id: str) -> Refusal | None:
+        """Why a cluster cannot be removed. A creation that is decided in this moment is not seen: what it makes is
+        deleted by auto_deletion, with the reason.
+        """
+        living = await self._counts.living_on(cluster_id)
+        if not living:
             return None
-        return Refusal(code="not_permitted", message=f"the project of workload {workload_id} was not deleted")
+        some = [(await self._store.load(WORKLOAD, key)).state.name for key in sorted(living)[:MOST_NAMED]]
+        named = ", ".join(sorted(some)) + (", …" if len(living) > MOST_NAMED else "")
+        live = "1 workload lives" if len(living) == 1 else f"{len(living)} workloads live"
+        return Refusal(
+            code="cluster_not_empty",
+            message=f"{live} on the cluster ({named}); delete them first, or wait until they have ended, or remove it "
+            "with `force`: then they are deleted, and pods that its agent did not stop before run on unattended",
+        )
+
+    async def _not_left_over(self, command: DeleteWorkload) -> Refusal | None:
+        gone = "project" if command.project_deleted else "cluster"
+        key = key_of_id(command.workload_id)
+        workload = None if key is None else (await self._store.load(WORKLOAD, key)).state
+        if workload is None:
+            return None
+        if command.project_deleted:
+            there = await self._project(workload.project_id) is not None
+        else:
+            there = await self._cluster_lives(workload.cluster_id)
+        if not there:
+            return None
+        return Refusal(code="not_permitted", message=f"the {gone} of workload {command.workload_id} is there")
 
     async def _other_local(self, name: str) -> Refusal | None:
         """A living cluster of kind local with another name, from before they all had one name."""

@@ -23,7 +23,7 @@ AHEAD_MINUTES: Final = 2
 """By which the clock of another process may be ahead. What was counted by one that was wrong by more is forgotten: it
 would count until that time has come.
 """
-FOLD_VERSION: Final = 5
+FOLD_VERSION: Final = 6
 """Of `CreationCounts`; another number makes kept ones void."""
 _CREATED: Final = "WorkloadCreated"
 _HAS_URLS: Final = b'"exposedUrls":[{'
@@ -72,6 +72,8 @@ class CreationCounts(msgspec.Struct, kw_only=True):
     seq: int = 0
     projects: dict[str, str] = {}
     """Project id by workload key, of the living."""
+    clusters: dict[str, str] = {}
+    """Likewise the id of its cluster."""
     living: dict[str, int] = {}
     """By project id; those that have none are not there."""
     created: dict[str, dict[int, int]] = {}
@@ -108,6 +110,7 @@ class CreationCounts(msgspec.Struct, kw_only=True):
         project_id = commit.record.about.project_id or ""
         self._ended(commit.key)
         self.projects[commit.key] = project_id
+        self.clusters[commit.key] = commit.record.about.cluster_id or ""
         self.living[project_id] = self.living.get(project_id, 0) + 1
         _add(self.created, project_id, _minute(commit.record.occurred_at), 1)
 
@@ -126,6 +129,7 @@ class CreationCounts(msgspec.Struct, kw_only=True):
 
     def _ended(self, key: str) -> None:
         project_id = self.projects.pop(key, None)
+        self.clusters.pop(key, None)
         if project_id is None:
             return
         for label in self.labels_of.pop(key, ()):

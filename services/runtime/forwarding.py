@@ -7,7 +7,7 @@ is taken at once, always: whoever sends beyond the window is cut off.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from events.channels import (
     CONNECT,
@@ -31,6 +31,30 @@ _MOST_WAITING: Final = MOST_CONNECTIONS * (WINDOW + 4)
 
 class RefusedError(Exception):
     """There is no connection to this port; the message says why."""
+
+
+class Reader(Protocol):
+    """What comes out of a connection, as asyncio.StreamReader gives it."""
+
+    async def read(self, n: int, /) -> bytes:
+        """At most so many bytes; none at its end. Raises OSError, whose text is told to the other end."""
+        ...
+
+
+class Writer(Protocol):
+    """What goes into it, as asyncio.StreamWriter takes it."""
+
+    def write(self, data: bytes, /) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    def can_write_eof(self) -> bool: ...
+
+    def write_eof(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    async def wait_closed(self) -> None: ...
 
 
 def frame_of(kind: int, number: int, data: bytes = b"") -> bytes:
@@ -58,11 +82,11 @@ class Forwarding:
         self._tasks: set[asyncio.Task[None]] = set()
         self._next = 0
 
-    async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect(self, port: int) -> tuple[Reader, Writer]:
         """To a port of the pod. Raises RefusedError."""
         raise RefusedError(f"this end opens no connection to port {port}")
 
-    async def open(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+    async def open(self, port: int, reader: Reader, writer: Writer) -> str:
         """Carry a connection to a port of the other end, to its end; why it was cut off, empty where it was not."""
         if len(self._connections) >= MOST_CONNECTIONS:
             writer.close()
@@ -129,7 +153,7 @@ class Forwarding:
             raise
         await self._carry(connection, reader, writer)
 
-    async def _carry(self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+    async def _carry(self, connection: _Connection, reader: Reader, writer: Writer) -> str:
         if connection.why:  # while it was made
             self._connections.pop(connection.number, None)
             writer.close()
@@ -156,13 +180,13 @@ class Forwarding:
                 await writer.wait_closed()
         return connection.why
 
-    async def _send(self, connection: _Connection, reader: asyncio.StreamReader) -> None:
+    async def _send(self, connection: _Connection, reader: Reader) -> None:
         while data := await reader.read(READ_BYTES):
             await connection.room.acquire()
             await self._going.put(frame_of(DATA, connection.number, data))
         await self._going.put(frame_of(EOF, connection.number))
 
-    async def _receive(self, connection: _Connection, writer: asyncio.StreamWriter) -> None:
+    async def _receive(self, connection: _Connection, writer: Writer) -> None:
         while (data := await connection.waiting.get()) is not None:
             writer.write(data)
             await writer.drain()

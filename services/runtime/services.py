@@ -43,6 +43,7 @@ from events.subjects import (
     WEBHOOKS_STAND,
     WEBHOOKS_STREAM,
     WHAT_IF,
+    WHY,
     chain_snapshots_filter,
     fold_snapshots_filter,
 )
@@ -156,6 +157,7 @@ SERVICES: Final[dict[str, Service]] = {
             call("CONSUMER.INFO", FEED_STREAM, "*"),
             f"{WEBHOOKS_ASKED}.*",
             WHAT_IF,
+            WHY,
         ),
         group="control",
         uid=10011,
@@ -225,7 +227,7 @@ SERVICES: Final[dict[str, Service]] = {
             *append("workload", "node"),
             *answer("api"),
             fold_snapshots_filter("scheduler"),
-            subscribe=(WHAT_IF,),
+            subscribe=(WHAT_IF, WHY),
         ),
         group="workers",
         uid=10014,
@@ -233,7 +235,7 @@ SERVICES: Final[dict[str, Service]] = {
     "cluster_sync": Service(
         rights=log_follower(
             "cluster_sync",
-            *append("workload", "node", "cluster"),
+            *append("workload", "node", "cluster", "asset"),
             fold_snapshots_filter("cluster_sync"),
             ALL_WANTED,
             *follow(OBSERVED_STREAM, "cluster_sync"),
@@ -265,6 +267,7 @@ SERVICES: Final[dict[str, Service]] = {
         settings=(
             *("agent_cluster", "agent_kinds", "data_dir", "replicas"),
             *("kube_context", "kubeconfig", "kubernetes_call_seconds", "kubernetes_list_again_seconds"),
+            *("kubernetes_data_source_ports", "kubernetes_gpu_metrics", "kubernetes_gpu_metrics_port"),
             *("kubernetes_namespace", "kubernetes_node_lost_seconds", "kubernetes_not_ready_seconds"),
             *("kubernetes_pod_security", "kubernetes_project_namespace", "kubernetes_replace_lost_pods"),
             *("kubernetes_reservation_image", "kubernetes_watch_silence_seconds"),

@@ -130,6 +130,7 @@ def update_drafts(heads: Heads, update: StatusUpdate, command_id: str, now: date
         workload_id=update.workload_id,
         waiting_reason=update.waiting.reason if update.waiting else "",
         waiting_message=update.waiting.message if update.waiting else "",
+        expected_start=update.expected_start,
     )
     return _of_workload(heads, update.key, command, command_id, now)
 

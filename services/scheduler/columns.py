@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from events.aggregate import NODE
@@ -69,7 +70,12 @@ class Columns:
         row = self._row(key)
         self.names[row], self.gpu_models[row] = node.name, node.facts.gpu_model
         facts, numbers = node.facts, self._numbers
-        refusing = tuple(taint for taint in facts.taints if taint.effect in REFUSING_EFFECTS)
+        # Since when they are there makes no difference here, and would make a set of each node.
+        refusing = tuple(
+            taint if taint.since is None else msgspec.structs.replace(taint, since=None)
+            for taint in facts.taints
+            if taint.effect in REFUSING_EFFECTS
+        )
         numbers["taints"][row] = self._taint_sets.setdefault(refusing, len(self._taint_sets))
         if len(self._taint_sets) > 2 * len(self.keys) + FIRST_ROWS:
             self._forget_taint_sets()

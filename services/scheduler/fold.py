@@ -23,17 +23,27 @@ from events.department import Department
 from events.ids import key_of_id
 from events.installation import LOG_KEY
 from events.node import Node, reservation_id, run_of
-from events.phases import FINISHED, PodPhase, WaitingReason
+from events.phases import FINISHED, DesiredPhase, PodPhase, WaitingReason
 from events.project import Project
 from events.quotas import PoolQuota
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
-from events.workload.pod import LIVE_POD_PHASES, Pod, PodRef, pod_id
+from events.workload.pod import (
+    LIVE_POD_PHASES,
+    Pod,
+    PodFailed,
+    PodRef,
+    PodsBound,
+    PodStopped,
+    PodSucceeded,
+    pod_id,
+)
 from events.workload.pods import changed
 from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import (
     PodsEvicted,
     Workload,
+    WorkloadWaiting,
     bindable,
     next_retry_at,
     placed_of,
@@ -41,7 +51,9 @@ from events.workload.state import (
 )
 from services.runtime.log.log_fold import LogFold
 from services.scheduler.columns import Columns, uncount
+from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
+from services.scheduler.must_leave import is_emptied, leavers
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Order
@@ -51,7 +63,9 @@ from services.scheduler.snapshot import (
     BoundKey,
     ClusterView,
     GangPart,
+    HeldKey,
     Leaving,
+    MustLeave,
     NotSchedulable,
     Pending,
     Plan,
@@ -61,14 +75,20 @@ from services.scheduler.snapshot import (
     Snapshot,
     Together,
     Waiting,
+    Weights,
 )
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
+_TELLING: Final = frozenset({WorkloadWaiting, PodsBound, PodSucceeded, PodFailed, PodStopped})
+"""Events from which it is learnt how long things take."""
 LEAVING_LATE: Final = timedelta(minutes=5)
 """How long after its grace a pod that was told to end is still counted on to end."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
+
+
+type _Beside = tuple[bytes, dict[str, str], dict[str, datetime], bytes]
 
 
 @dataclass(slots=True)
@@ -89,15 +109,18 @@ class SchedulingState(LogFold):
         self.freed = 0
         """Rises whenever something may fit that did not before."""
         self.mix = Mix()
+        self.forecast = Forecast()
+        self.ends: Kept | None = None
+        """When what runs is expected to end, while that holds (services.scheduler.estimate)."""
         self._columns = Columns()
         self._queues: dict[PodClass, WaitingQueue] = {}
         self._extended_asked: Counter[str] = Counter()
         """By extended resource: queues whose pods want it."""
         self._indexed: dict[str, _Indexed] = {}
         self._not_schedulable: dict[str, NotSchedulable] = {}
-        self._held_in: Counter[BoundKey] = Counter()
-        """GPU shares that runs hold, by project id, node pool, and whether they are non-preemptible."""
-        self._counted: dict[str, tuple[BoundKey, int]] = {}
+        self._held_in: Counter[HeldKey] = Counter()
+        """GPU shares that runs hold."""
+        self._counted: dict[str, tuple[HeldKey, int]] = {}
         """By id of a reservation: where it is counted above, and with how much."""
         self._held: dict[str, dict[str, str]] = {}
         """By workload key: node key by reservation id."""
@@ -107,9 +130,16 @@ class SchedulingState(LogFold):
         """By id of a reservation whose pod was told to end: node key, and until when that is counted on."""
         self._promised: dict[str, str] = {}
         """By id of a reservation: for which workload its pod was told to end."""
+        self._placed_again: dict[str, datetime] = {}
+        """By workload key, of those that gave up a place before: when it got the last one."""
         self._running: dict[str, dict[str, Workload]] = {}
         """By project id and workload key: preemptible workloads that hold nodes."""
         self._running_frozen: dict[str, tuple[Workload, ...]] = {}
+        self._emptied: dict[str, tuple[MustLeave, ...]] = {}
+        """By key of a node with a taint that evicts, or that is drained: its pods that have to leave, the first first.
+        """
+        self._dirty_emptied: set[str] = set()
+        """Of these nodes those on which that may be others by now."""
         self._settled_nodes: dict[str, Node] = {}
         self._settled_workloads: dict[str, Workload] = {}
         """As they stand in the indexes."""
@@ -122,6 +152,8 @@ class SchedulingState(LogFold):
         self._dirty_workloads: set[str] = set()
         self._dirty_nodes: set[str] = set()
         self._settled_at: datetime | None = None
+        self._look_again: datetime | None = None
+        """When somebody has run for long enough to give up a place for which others wait."""
 
     # -- following ---------------------------------------------------------------------------------------------------
 
@@ -133,6 +165,12 @@ class SchedulingState(LogFold):
                 for event in commit.events:
                     if isinstance(event, PodsEvicted):
                         self._promise(after.state.workload_id, event)
+                    if isinstance(event, PodsBound) and after.state.gave_way_to:
+                        self._placed_again[commit.key] = commit.record.occurred_at
+                    if type(event) in _TELLING:
+                        self._learn(commit, event, before.state)
+                if not schedulable(after.state):
+                    self.forecast.waits_no_longer(commit.key)
                 if before.state.workload_id != after.state.workload_id:
                     self._came(after.state, commit.record.occurred_at)
             case "node":
@@ -143,9 +181,25 @@ class SchedulingState(LogFold):
                 self.freed += 1  # a project or department; or the log was restored, before all else here
 
     def _promise(self, workload_id: str, event: PodsEvicted) -> None:
-        for ref in event.pods:
+        for ref in event.pods if event.beneficiary else ():
             id_ = reservation_id(workload_id, ref.pod_set, ref.index, ref.attempt, ref.try_)
             self._promised[id_] = event.beneficiary
+
+    def _learn(self, commit: Commit, event: object, before: Workload) -> None:
+        """How long runs last, and when what waits starts."""
+        at = commit.record.occurred_at
+        match event:
+            case WorkloadWaiting(expected_start=datetime() as start):
+                self.forecast.expects(commit.key, at, start)
+            case PodsBound():
+                self.forecast.started(commit.key, at)
+            case PodSucceeded() | PodFailed() | PodStopped():
+                pod = before.pods.live.get(pod_id(event.pod))
+                evicted = isinstance(event, PodStopped) and before.desired is DesiredPhase.RUNNING
+                if pod is not None and pod.running_since is not None and pod.is_run(event.pod) and not evicted:
+                    self.forecast.ran(before, event.pod.pod_set, (event.at - pod.running_since).total_seconds())
+            case _:
+                pass
 
     def _came(self, workload: Workload, at: datetime) -> None:
         for each in workload.pod_sets:
@@ -170,18 +224,18 @@ class SchedulingState(LogFold):
         """
         super().restore(seq, chains)
         try:
-            mix, self._promised = msgspec.msgpack.decode(beside, type=tuple[bytes, dict[str, str]])
+            mix, self._promised, self._placed_again, learnt = msgspec.msgpack.decode(beside, type=_Beside)
         except msgspec.MsgspecError:
-            mix, self._promised = b"", {}
-        self.mix = Mix.restored(mix)
+            mix, self._promised, self._placed_again, learnt = b"", {}, {}, b""
+        self.mix, self.forecast = Mix.restored(mix), Forecast.restored(learnt)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes.update(self.nodes)
 
     def beside(self) -> bytes:
-        """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, and for
-        whom others were told to end.
+        """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
+        others were told to end, when those got another place, and what was learnt of how long all that takes.
         """
-        return msgspec.msgpack.encode((self.mix.stored(), self._promised))
+        return msgspec.msgpack.encode((self.mix.stored(), self._promised, self._placed_again, self.forecast.stored()))
 
     @property
     def incarnation(self) -> int:
@@ -196,6 +250,9 @@ class SchedulingState(LogFold):
         if self._settled_at is not None and now < self._settled_at:
             self._clock_was_set_back()
         self._settled_at = now
+        if self._look_again is not None and self._look_again <= now:
+            self._look_again = None
+            self.freed += 1
         while self._due and self._due[0][0] <= now:
             _, key = heapq.heappop(self._due)
             if key:
@@ -210,6 +267,9 @@ class SchedulingState(LogFold):
         for key in self._dirty_workloads:
             self._settle_workload(key, now)
         self._dirty_workloads.clear()
+        for key in self._dirty_emptied & self._emptied.keys():
+            self._emptied[key] = tuple(sorted(leavers(self.nodes[key].state, self.workloads)))
+        self._dirty_emptied.clear()
         if self._promised:
             # A log that is read again from its beginning tells also of those whose places were given long ago.
             ending = self._leaving.keys() | self._stale.keys()
@@ -249,6 +309,11 @@ class SchedulingState(LogFold):
             pass  # only took more in: nothing was freed
         else:
             self.freed += 1
+        if is_emptied(after):
+            self._emptied.setdefault(key, ())
+            self._dirty_emptied.add(key)
+        else:
+            self._emptied.pop(key, None)
         if before.present:
             self._nodes_in[before.cluster_id, before.facts.pool] -= 1
         if after.present:
@@ -269,7 +334,7 @@ class SchedulingState(LogFold):
             milli = sum(share.milli for share in reservation.devices)
             chain = self.workloads.get(reservation.workload_key)
             if milli and chain is not None:
-                key = (chain.state.project_id, after.facts.pool, not chain.state.preemptible)
+                key = (chain.state.project_id, after.cluster_id, after.facts.pool, not chain.state.preemptible)
                 self._counted[id_] = key, milli
                 self._held_in[key] += milli
 
@@ -286,7 +351,11 @@ class SchedulingState(LogFold):
         before = self._settled_workloads.pop(key, WORKLOAD.initial)
         state = WORKLOAD.initial if chain is None else chain.state
         self._find_stale(key, before, state, now)
+        if self._emptied:
+            self._dirty_emptied.update(self._held.get(key, {}).values())
         self._count_running(key, before, state)
+        if not state.pods.live:
+            self._placed_again.pop(key, None)
         over = not state.pods.live and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
             self._take_out(key)
@@ -309,13 +378,18 @@ class SchedulingState(LogFold):
             self._running.setdefault(after.project_id, {})[key] = after
             self._running_frozen.pop(after.project_id, None)
 
-    def _frozen_running(self) -> dict[str, tuple[Workload, ...]]:
+    def _frozen_running(self, *, without: AbstractSet[str] = frozenset()) -> dict[str, tuple[Workload, ...]]:
+        """Args: without, keys of workloads that are to stand nowhere in it."""
         for project_id, workloads in list(self._running.items()):
             if not workloads:
                 del self._running[project_id]
             elif project_id not in self._running_frozen:
                 self._running_frozen[project_id] = tuple(workloads[key] for key in sorted(workloads))
-        return dict(self._running_frozen)
+        found = dict(self._running_frozen)
+        for project_id in {self.workloads[key].state.project_id for key in without} & found.keys():
+            of = self._running[project_id]
+            found[project_id] = tuple(of[key] for key in sorted(of.keys() - without))
+        return found
 
     def _find_stale(self, key: str, before: Workload, after: Workload, now: datetime) -> None:
         """Note the reservations of runs that are over, and of those that were told to end; looks at runs that changed
@@ -379,6 +453,8 @@ class SchedulingState(LogFold):
                 queued=state.queued,
                 idle=idle,
                 reported="" if state.reason == WaitingReason.BACKOFF else state.reason,
+                since=state.created_at.timestamp() if state.created_at else now.timestamp(),
+                gave_way_to=state.gave_way_to,
                 # All of them stand where the first stands.
                 beside=_a_node(state) if pod_class.together is not None else "",
             )
@@ -405,8 +481,10 @@ class SchedulingState(LogFold):
         """What the planner is to look at now; later changes of the fold do not reach it."""
         self.settle(now)
         queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in self._queues.values())
-        running = self._frozen_running() if queues else {}
-        ids = {queue.pod_class.project_id for queue in queues} | running.keys()
+        must_leave = self._must_leave(now)
+        running = self._frozen_running(without=must_leave.keys()) if queues else {}
+        holders = {project_id for project_id, *_ in self._held_in} if queues else set[str]()
+        ids = {queue.pod_class.project_id for queue in queues} | running.keys() | holders
         projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
         return Snapshot(
             now=now,
@@ -414,41 +492,66 @@ class SchedulingState(LogFold):
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects=projects,
             held_milli=self._held_of(projects),
+            held_in=dict(self._held_in),
             queues=queues,
             mix=self.mix.told(),
             not_schedulable=tuple(self._not_schedulable.values()),
-            releases=tuple(
-                Release(
-                    node_key=node_key,
-                    node_name=self.nodes[node_key].state.name,
-                    row=self._columns.rows.get(node_key, -1),
-                    reservation=self.nodes[node_key].state.reservations[id_],
-                )
-                for id_, node_key in self._stale.items()
-            ),
+            releases=tuple(self._release(id_, node_key) for id_, node_key in self._stale.items()),
             leaving=tuple(self._still_leaving()),
             running=running,
+            must_leave=tuple(
+                (self.workloads[key].state, tuple(of_workload)) for key, of_workload in sorted(must_leave.items())
+            ),
+            placed_again={self.workloads[key].state.workload_id: at for key, at in self._placed_again.items()},
             promised=frozenset(self._promised.values()),
         )
+
+    def _must_leave(self, now: datetime) -> dict[str, list[MustLeave]]:
+        """By key of their workload: the pods that have to leave their node now."""
+        found: dict[str, list[MustLeave]] = {}
+        for of_node in self._emptied.values():
+            for each in of_node:
+                if each.at > now:
+                    break
+                found.setdefault(each.key, []).append(each)
+        return found
 
     def _still_leaving(self) -> Iterator[Leaving]:
         for id_, (node_key, _) in self._leaving.items():
             row, chain = self._columns.rows.get(node_key), self.nodes.get(node_key)
             reservation = None if chain is None else chain.state.reservations.get(id_)
             if row is not None and reservation is not None and id_ not in self._stale:
-                (project_id, pool, firm), _ = self._counted.get(id_, (("", "", False), 0))
+                (project_id, _, pool, firm), _ = self._counted.get(id_, (("", "", "", False), 0))
                 yield Leaving(row, reservation, project_id, pool, not firm)
 
     def imagine(self, state: Workload, now: datetime) -> tuple[Snapshot, tuple[tuple[PodClass, Pending], ...]]:
         """What the planner would look at now if there were also this workload, and its waiting pods."""
         snapshot = self.snapshot(now)
         # Behind all keys that there can be: of two that were made in one moment, the real one goes first.
-        key = f"~{state.workload_id}"
+        added = self._waiting_of(f"~{state.workload_id}", state, now)
+        # A snapshot has those whose place could be taken only where something waits.
+        running = self._frozen_running()
+        ids = {state.project_id, *snapshot.projects, *running, *(project_id for project_id, *_ in self._held_in)}
+        projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
+        asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
+        return (
+            replace(
+                snapshot,
+                nodes=self._columns.frozen(extended=asked),
+                projects=projects,
+                held_milli=self._held_of(projects),
+                not_schedulable=(),
+                running=running,
+            ),
+            added,
+        )
+
+    def _waiting_of(self, key: str, state: Workload, now: datetime) -> tuple[tuple[PodClass, Pending], ...]:
         ready: dict[str, list[PodRef]] = {}
         for pod in bindable(state, now):
             ready.setdefault(pod.pod_set, []).append(pod)
         order = tuple(each.value(state) for each in self._orders)
-        added = tuple(
+        return tuple(
             (
                 pod_class,
                 Pending(
@@ -465,25 +568,58 @@ class SchedulingState(LogFold):
             )
             for number, (pod_class, pods) in enumerate(_classes(key, state, ready))
         )
-        # A snapshot has those whose place could be taken only where something waits.
-        running = self._frozen_running()
-        ids = {state.project_id, *snapshot.projects, *running}
-        projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
-        asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
-        return (
-            replace(
-                snapshot,
-                nodes=self._columns.frozen(extended=asked),
-                projects=projects,
-                held_milli=self._held_of(projects),
-                not_schedulable=(),
-                running=running,
-            ),
-            added,
+
+    def runs_of(self, key: str) -> Mapping[str, str]:
+        """What a workload holds: node key by id of a reservation."""
+        return self._held.get(key, {})
+
+    def under(self, bound: Bound) -> list[tuple[str, int]]:
+        """Workloads (by key) that count under a bound, each with the GPUs that it holds there, in thousandths."""
+        held = Counter[str]()
+        for id_, ((project_id, _, pool, firm), milli) in self._counted.items():
+            counts = bound.id in {project_id, self._department_of(project_id)} and bound.pool in {"", pool}
+            if counts and (firm or not bound.firm):
+                held[key_of_id(id_.partition("/")[0]) or ""] += milli
+        return list(held.items())
+
+    def without(self, snapshot: Snapshot, runs: Mapping[str, str]) -> Snapshot:
+        """The same, as if these runs had ended (node key by id of a reservation)."""
+        gone = {id_: node_key for id_, node_key in runs.items() if id_ not in self._stale}
+        held, held_in = dict(snapshot.held_milli), Counter(snapshot.held_in)
+        for id_ in gone:
+            key, milli = self._counted.get(id_, (("", "", "", False), 0))
+            project_id, _, pool, firm = key
+            held_in[key] -= milli
+            for holder in {project_id, self._department_of(project_id)} if milli else ():
+                for place in ("", pool):
+                    for counted in {False, firm}:
+                        if (bound := (holder, place, counted)) in held:
+                            held[bound] -= milli
+        return replace(
+            snapshot,
+            held_milli=held,
+            held_in=dict(+held_in),
+            releases=(*snapshot.releases, *(self._release(id_, node_key) for id_, node_key in gone.items())),
+            leaving=tuple(each for each in snapshot.leaving if each.reservation.id not in gone),
+        )
+
+    def _release(self, id_: str, node_key: str) -> Release:
+        node = self.nodes[node_key].state
+        return Release(
+            node_key=node_key,
+            node_name=node.name,
+            row=self._columns.rows.get(node_key, -1),
+            reservation=node.reservations[id_],
         )
 
     def note(self, snapshot: Snapshot, plan: Plan) -> None:
         """Remember what the plan found out, so that the next one need not look again until something is freed."""
+        if plan.look_again is not None:
+            # Not for each pod apart, where many have begun one after the other.
+            at = max(plan.look_again, snapshot.now + REPORT_AGAIN_AFTER)
+            if self._look_again is None or at < self._look_again:
+                self._look_again = at
+                heapq.heappush(self._due, (at, ""))
         for seen in snapshot.queues:
             queue = self._queues.get(seen.pod_class)
             blocked, held = plan.blocked.get(seen.pod_class), plan.held.get(seen.pod_class)
@@ -505,7 +641,8 @@ class SchedulingState(LogFold):
 
     def next_due(self) -> datetime | None:
         """When there is something to look at although nothing happens."""
-        return self._due[0][0] if self._due else None
+        times = [of_node[0].at for of_node in self._emptied.values() if of_node]
+        return min((*times, self._due[0][0]) if self._due else times, default=None)
 
     def cluster(self, cluster_id: str) -> Cluster | None:
         key = key_of_id(cluster_id)
@@ -546,6 +683,9 @@ class SchedulingState(LogFold):
                 *_bounds("project", project_id, chain.state),
                 *(() if department is None else _bounds("department", department.department_id, department)),
             ),
+            weights=_weights(chain.state),
+            department_weights=_weights(department),
+            minimum_runtime=timedelta(seconds=_minimum_runtime(chain.state, department)),
         )
 
     def _department(self, department_id: str) -> Department | None:
@@ -564,8 +704,8 @@ class SchedulingState(LogFold):
         held: dict[BoundKey, int] = dict.fromkeys(keys, 0)
         if not held:
             return held
-        departments = {project_id: self._department_of(project_id) for project_id, _, _ in self._held_in}
-        for (project_id, pool, firm), milli in self._held_in.items():
+        departments = {project_id: self._department_of(project_id) for project_id, *_ in self._held_in}
+        for (project_id, _, pool, firm), milli in self._held_in.items():
             for holder in (project_id, departments[project_id]):
                 for place in ("", pool):
                     for counted in {False, firm}:
@@ -576,6 +716,21 @@ class SchedulingState(LogFold):
     def _department_of(self, project_id: str) -> str:
         chain = self.projects.get(key_of_id(project_id) or "")
         return "" if chain is None else chain.state.department_id
+
+
+def _weights(of: Project | Department | None) -> Weights:
+    if of is None:
+        return Weights()
+    pools = {each.node_pool: each.over_quota_weight for each in of.pool_quotas if each.over_quota_weight is not None}
+    return (
+        Weights(pools=pools) if of.over_quota_weight is None else Weights(everywhere=of.over_quota_weight, pools=pools)
+    )
+
+
+def _minimum_runtime(project: Project, department: Department | None) -> int:
+    if project.minimum_runtime_seconds is not None:
+        return project.minimum_runtime_seconds
+    return 0 if department is None else department.minimum_runtime_seconds or 0
 
 
 def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:

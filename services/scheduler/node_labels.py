@@ -38,6 +38,10 @@ class NodeLabels:
         self._wholes: dict[str, tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
         self._answers: dict[object, NDArray[np.bool_]] = {}
 
+    def with_more(self, nodes: Sequence[Mapping[str, str]]) -> "NodeLabels":
+        """The same, and those of further nodes behind them."""
+        return NodeLabels((*self._nodes, *nodes))
+
     def column(self, key: str) -> LabelColumn:
         if self._columns is None:
             self._columns = {key: _NOT_MADE for labels in self._nodes for key in labels}

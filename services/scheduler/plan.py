@@ -13,7 +13,7 @@ from services.scheduler.snapshot import Plan, Snapshot
 MAX_PODS_PER_PLAN: Final = 2_000
 """Then what was planned is committed first: about half a second, in which the world moves on."""
 MAX_UPDATES_PER_PLAN: Final = 500
-"""Some 0.2 s of single commits: ten thousand workloads that wait must not keep one from starting."""
+"""Two batches: ten thousand workloads that wait must not keep one from starting."""
 
 
 def plan(snapshot: Snapshot, *, policy: Policy = POLICY, max_pods: int = MAX_PODS_PER_PLAN) -> Plan:

@@ -3,14 +3,16 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from events.node import Reservation, reservation_id
 from events.workload.pod import DeviceShare, Placement, PodRef
 from events.workload.spec import PodRequest
 from services.scheduler.candidates import Candidates, packed, worth_of
 from services.scheduler.policy.rules import Filter, Order, Score
+from services.scheduler.policy.shares import Shares
 from services.scheduler.room import Room
 from services.scheduler.snapshot import (
     Binding,
@@ -26,6 +28,9 @@ from services.scheduler.snapshot import (
     Together,
     Waiting,
 )
+
+if TYPE_CHECKING:
+    from services.scheduler.policy.reserve import Kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,7 @@ class Mark(NamedTuple):
     room: int
     later: int
     quota_used: dict[BoundKey, int]
+    share_used: dict[tuple[str, int], int]
     held_pods: int
     evictions: int
 
@@ -112,6 +118,8 @@ class Planning:
         """GPU thousandths that pods hold under each bound, with those placed so far."""
         self.quota_leaving: dict[BoundKey, int] = {}
         """What of that those hold that were told to end before."""
+        self.shares: Shares
+        """What each may have of the pools by right. The phase of quotas finds it, once what is over was given back."""
         self.later: Room | None = None
         """The room that there will be once all pods have ended that were told to; None where there are none."""
         self.placed = Placed()
@@ -137,9 +145,21 @@ class Planning:
         self.held: dict[str, Waiting] = {}
         """By key of a workload: why it waits, of those for which a place is kept."""
         self.held_pods = 0
+        self.reserved: dict[int, list[Kept]] = {}
+        """By index of the queue: what is kept for a gang that has waited for long, of what is free."""
+        self.spoken_for: dict[int, dict[int, int]] = {}
+        """By index of the queue and number of a pool: what a gang that has waited for long is to have of its project's
+        share.
+        """
+        self.spoken_for_by: set[str] = set()
+        """Ids of their projects: of each the first one."""
+        self.reserved_pools: set[int] = set()
+        """Numbers of the pools where that is: in each for one gang."""
         self.held_queues: dict[int, str] = {}
         """By index of the queue: the first of its workloads for which a place is kept."""
         self.evictions: list[Eviction] = []
+        self.look_again: datetime | None = None
+        """As of Plan."""
         self.updates: list[StatusUpdate] = []
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""
@@ -179,6 +199,7 @@ class Planning:
             self.room.checkpoint(),
             0 if self.later is None else self.later.checkpoint(),
             dict(self.quota_used),
+            dict(self.shares.used),
             self.held_pods,
             len(self.evictions),
         )
@@ -189,6 +210,7 @@ class Planning:
         if self.later is not None:
             self.later.rollback(mark.later)
         self.quota_used, self.held_pods = dict(mark.quota_used), mark.held_pods
+        self.shares.used = dict(mark.share_used)
         del self.evictions[mark.evictions :]
 
     def plan(self, *, max_updates: int) -> Plan:
@@ -203,6 +225,7 @@ class Planning:
                 for i, waiting in self.blocked.items()
                 if i not in self.held_queues and i not in self.put_off
             },
+            look_again=self.look_again,
             put_off=frozenset(self.snapshot.queues[i].pod_class for i in self.put_off),
             more=self.cut_short or len(self.updates) > max_updates,
         )

@@ -15,6 +15,7 @@ class WaitingQueue:
         "_frozen",
         "entries",
         "pod_class",
+        "pods",
         "put_off",
         "reported",
         "reported_at",
@@ -24,6 +25,8 @@ class WaitingQueue:
     def __init__(self, pod_class: PodClass) -> None:
         self.pod_class = pod_class
         self.entries: list[Pending] = []
+        self.pods = 0
+        """Of all entries."""
         self.unreported: dict[str, Pending] = {}
         self.put_off = 0
         """How many plans in a row did not get to it."""
@@ -36,6 +39,7 @@ class WaitingQueue:
 
     def add(self, entry: Pending) -> None:
         insort(self.entries, entry, key=_order)
+        self.pods += len(entry.pods)
         self._frozen = None
         if not entry.queued or (entry.idle and not entry.reported):
             self.unreported[entry.key] = entry
@@ -44,6 +48,7 @@ class WaitingQueue:
         at = bisect_left(self.entries, entry.order, key=_order)
         assert self.entries[at] is entry, "an order names the workload and its pod set, so it is there once"
         del self.entries[at]
+        self.pods -= len(entry.pods)
         self._frozen = None
         self.unreported.pop(entry.key, None)
 
@@ -63,6 +68,7 @@ class WaitingQueue:
             unreported=tuple(self.unreported.values()),
             blocked=self.blocked(freed),
             report_again=report_again,
+            pods=self.pods,
             put_off=self.put_off,
         )
 

@@ -21,8 +21,9 @@ from nats.aio.msg import Msg
 from events.aggregate import WORKLOAD, BrokenChainError, Draft
 from events.node import NodeFacts
 from events.refusal import Refusal
-from events.subjects import WHAT_IF
+from events.subjects import WHAT_IF, WHY
 from events.what_if import WhatIf, WhatIfAsked
+from events.why import Why, WhyAsked
 from events.workload.state import WorkloadCreated, WorkloadQueued
 from events.workload.state import fold as fold_workload
 from services.runtime.log.fold_snapshots import FoldSnapshots
@@ -43,12 +44,14 @@ from services.scheduler.batches import (
     seen_by,
     update_drafts,
 )
+from services.scheduler.estimate import with_estimates
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.snapshot import Eviction, Plan, StatusUpdate
 from services.scheduler.what_if import what_if
+from services.scheduler.why import why
 
-SNAPSHOT_SHAPE: Final = 3
+SNAPSHOT_SHAPE: Final = 4
 """Raise it when what is stored of the fold changes."""
 BATCH_MESSAGES: Final = 300
 """Some 8 ms per batch; more gains little, and loses more where it conflicts."""
@@ -173,7 +176,7 @@ class Scheduler:
         """Plan once and commit the plan. Whether there was anything to do."""
         now = self._clock()
         snapshot = self.fold.snapshot(now)
-        planned = plan(snapshot)
+        planned = with_estimates(plan(snapshot), snapshot, self.fold)
         self.fold.note(snapshot, planned)
         if planned.put_off:
             self._changed.set()
@@ -199,13 +202,12 @@ class Scheduler:
             if refused:
                 first = next(iter(refused.values()))
                 log.debug("plan_partly_refused", workloads=len(refused), code=first.code, message=first.message)
-            stored = not drafts or self._applied(await self._store.append_batch(drafts))
-            # Halves, so that one aggregate that others write does not keep all the rest waiting.
-            size = self._batch_messages * 2 if stored else self._batch_messages // 2
-            self._batch_messages = max(SMALLEST_BATCH_MESSAGES, min(size, BATCH_MESSAGES))
-            whole = whole and stored and not refused
+            whole = await self._append_batch(drafts) and not refused and whole
+        updates = [*planned.updates]
+        while updates:
+            some, updates = updates[: self._batch_messages], updates[self._batch_messages :]
+            whole = await self._update(some, now) and whole
         appends = [partial(self._release, node_key, ids, now) for node_key, ids in released.items()]
-        appends += [partial(self._update, update, now) for update in planned.updates]
         evictions: dict[str, list[Eviction]] = {}
         for each in planned.evictions:
             evictions.setdefault(each.key, []).append(each)
@@ -222,8 +224,19 @@ class Scheduler:
                 return False
         return True
 
-    async def _update(self, update: StatusUpdate, now: datetime) -> bool:
-        return await self._append(update_drafts(self._heads(), update, str(uuid4()), now))
+    async def _update(self, updates: Sequence[StatusUpdate], now: datetime) -> bool:
+        """In one batch: of a thousand that are submitted at once all are told at once why they wait."""
+        heads, command_id = self._heads(), str(uuid4())
+        decided = [update_drafts(heads, update, command_id, now) for update in updates]
+        drafts = [draft for drafts in decided if not isinstance(drafts, Refusal) for draft in drafts]
+        return await self._append_batch(drafts) and not any(isinstance(drafts, Refusal) for drafts in decided)
+
+    async def _append_batch(self, drafts: Sequence[Draft]) -> bool:
+        stored = not drafts or self._applied(await self._store.append_batch(drafts))
+        # Halves, so that one aggregate that others write does not keep all the rest waiting.
+        size = self._batch_messages * 2 if stored else self._batch_messages // 2
+        self._batch_messages = max(SMALLEST_BATCH_MESSAGES, min(size, BATCH_MESSAGES))
+        return stored
 
     def _heads(self, seen: Mapping[str, NodeFacts] = NOTHING_SEEN) -> Heads:
         fold = self.fold
@@ -262,8 +275,14 @@ async def _in_flight(appends: Sequence[Callable[[], Awaitable[bool]]]) -> list[b
     return list(await asyncio.gather(*(one(append) for append in appends)))
 
 
+type _Answer = Callable[[SchedulingState, bytes, datetime], bytes | None]
+"""From the question; None where whoever asked waits no longer."""
+
+
 class Answering:
-    """Answers where workloads would run, one after the other, and leaves as much time between as each took."""
+    """Answers where workloads would run, and why others wait: one question of each kind after the other, and leaves as
+    much time between as each took.
+    """
 
     def __init__(self, nc: Client, clock: Callable[[], datetime] = utc_now) -> None:
         self._nc = nc
@@ -273,25 +292,39 @@ class Answering:
 
     async def start(self) -> None:
         """Each question goes to one of the schedulers; those beyond MOST_ASKED are dropped."""
-        await self._nc.subscribe(  # pyright: ignore[reportUnknownMemberType]
-            WHAT_IF, queue="scheduler", cb=self._answer, pending_msgs_limit=MOST_ASKED
-        )
+        for subject, answer in ((WHAT_IF, _answer_what_if), (WHY, _answer_why)):
+            await self._nc.subscribe(  # pyright: ignore[reportUnknownMemberType]
+                subject, queue="scheduler", cb=partial(self._answer, answer), pending_msgs_limit=MOST_ASKED
+            )
 
-    async def _answer(self, message: Msg) -> None:
-        if not is_inbox(message.reply, inbox_prefix("api")):
+    async def _answer(self, answer: _Answer, message: Msg) -> None:
+        if self.fold is None or not is_inbox(message.reply, inbox_prefix("api")):
             return
         try:
-            asked = msgspec.json.decode(message.data, type=WhatIfAsked)
-            now = self._clock()
-            if self.fold is None or abs(now - asked.at) > WHAT_IF_WAITS:
-                return  # whoever asked waits no longer
             began = asyncio.get_running_loop().time()
-            answer = imagined(self.fold, asked, now)
-            await self._nc.publish(message.reply, msgspec.json.encode(answer))
+            found = answer(self.fold, message.data, self._clock())
+            if found is None:
+                return
+            await self._nc.publish(message.reply, found)
             await asyncio.sleep(asyncio.get_running_loop().time() - began)
         except Exception:
             # Whoever asks sees that nobody answered; placing what was submitted goes on.
             log.exception("not_answered", subject=message.subject)
+
+
+def _answer_what_if(fold: SchedulingState, question: bytes, now: datetime) -> bytes | None:
+    asked = msgspec.json.decode(question, type=WhatIfAsked)
+    return None if abs(now - asked.at) > WHAT_IF_WAITS else msgspec.json.encode(imagined(fold, asked, now))
+
+
+def _answer_why(fold: SchedulingState, question: bytes, now: datetime) -> bytes | None:
+    asked = msgspec.json.decode(question, type=WhyAsked)
+    if abs(now - asked.at) > WHAT_IF_WAITS:
+        return None
+    if fold.seq < asked.seq:
+        return msgspec.json.encode(Why(outcome="unknown", message="the scheduler has not read so far yet; ask again"))
+    readable = None if asked.readable is None else frozenset(asked.readable)
+    return msgspec.json.encode(why(fold, asked.workload_id, now, readable))
 
 
 def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf:

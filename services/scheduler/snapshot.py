@@ -5,7 +5,7 @@ costs what the classes cost, not what the pods cost.
 """
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple, override
 
 import numpy as np
@@ -20,6 +20,9 @@ from events.workload.state import EvictionReason, Workload
 from services.scheduler.mix import Weighed
 from services.scheduler.node_labels import NodeLabels
 
+INFINITE: Final = float("inf")
+DEFAULT_WEIGHT: Final = 1.0
+"""Of a project or department for which nobody set one."""
 EXPRESSIONS_PER_POD: Final = 20
 """Of node affinity: comparing so many with all nodes takes as long as placing one pod."""
 
@@ -27,6 +30,8 @@ type Integers = NDArray[np.int64]
 type Booleans = NDArray[np.bool_]
 type BoundKey = tuple[str, str, bool]
 """Id of a project or department, node pool (empty: all), and whether only non-preemptible pods count."""
+type HeldKey = tuple[str, str, str, bool]
+"""Project id, cluster id, node pool, and whether it is of non-preemptible pods."""
 type OrderKey = tuple[tuple[float, ...], str, int]
 """What the policy's orders say of a workload, then its key and the number of the pod set: the least goes first."""
 
@@ -120,6 +125,10 @@ class Pending:
     """Whether no pod of the workload holds a node: only then does the log say why it waits."""
     reported: str
     """The reason that the log gives, empty where it gives none."""
+    since: float = INFINITE
+    """When it was created, in seconds since 1970."""
+    gave_way_to: tuple[str, ...] = ()
+    """Ids of workloads that got its place: it takes no place from them."""
     beside: str = ""
     """Key of a node that holds a pod of the workload, where those stay together; empty: none does, or they need not."""
 
@@ -135,6 +144,8 @@ class Queue:
     """Known from an earlier cycle, where nothing was freed since."""
     report_again: bool
     """Whether enough time went by to correct a reason that was reported before."""
+    pods: int
+    """Of all entries."""
     put_off: int = 0
     """How many plans in a row did not get to it."""
 
@@ -185,6 +196,18 @@ class Bound(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """By which a project or department shares what is left of node pools beyond the quotas."""
+
+    everywhere: float = DEFAULT_WEIGHT
+    pools: dict[str, float] = field(default_factory=dict[str, float])
+    """By name of the pool, where it has another one there."""
+
+    def in_pool(self, pool: str) -> float:
+        return self.pools.get(pool, self.everywhere)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     name: str
     exists: bool
@@ -193,6 +216,10 @@ class ProjectView:
     pools: tuple[str, ...]
     bounds: tuple[Bound, ...]
     """Its own, then those of its department."""
+    weights: Weights = field(default_factory=Weights)
+    department_weights: Weights = field(default_factory=Weights)
+    minimum_runtime: timedelta = timedelta(0)
+    """How long pods of its workloads run before their place may be taken."""
 
 
 class Cordon(NamedTuple):
@@ -266,6 +293,17 @@ class Leaving(NamedTuple):
     preemptible: bool
 
 
+class MustLeave(NamedTuple):
+    """A run, and why and from when on it has to leave its node."""
+
+    at: datetime
+    key: str
+    """Of its workload."""
+    pod: PodRef
+    reason: EvictionReason
+    message: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     now: datetime
@@ -274,12 +312,18 @@ class Snapshot:
     projects: dict[str, ProjectView]
     held_milli: dict[BoundKey, int]
     """What is held under each bound, by its key."""
+    held_in: dict[HeldKey, int] = field(default_factory=dict[HeldKey, int])
+    """What each project holds where."""
     queues: tuple[Queue, ...]
     not_schedulable: tuple[NotSchedulable, ...]
     releases: tuple[Release, ...]
     leaving: tuple[Leaving, ...] = ()
     running: dict[str, tuple[Workload, ...]] = field(default_factory=dict[str, tuple[Workload, ...]])
     """By project id: preemptible workloads that hold nodes."""
+    must_leave: tuple[tuple[Workload, tuple[MustLeave, ...]], ...] = ()
+    """Workloads of which pods have to leave their node now, and those pods. None of them is among the running."""
+    placed_again: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    """By id of a workload that gave up a place before: when it got the last one."""
     promised: frozenset[str] = frozenset()
     """Ids of workloads for which others were told to end, until their places are given."""
     mix: tuple[Weighed, ...] = ()
@@ -302,7 +346,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """Pods of one workload whose place another one gets."""
+    """Pods of one workload whose place another one gets, or that have to leave their node."""
 
     key: str
     workload_id: str
@@ -312,7 +356,7 @@ class Eviction:
     reason: EvictionReason
     message: str
     beneficiary: str
-    """Id of the workload that gets it."""
+    """Id of the workload that gets it; empty where none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,6 +367,8 @@ class StatusUpdate:
     workload_id: str
     name: str
     waiting: Waiting | None
+    expected_start: datetime | None = None
+    """When it is expected to start; None where there is no ground for an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,6 +383,8 @@ class Plan:
     """What no room was found for, and why: stays so until something is freed."""
     put_off: frozenset[PodClass] = frozenset()
     """What was not tried, because others of its project had been tried in vain at some length."""
+    look_again: datetime | None = None
+    """When a place may be taken that was looked at in vain, because whoever has it has not run for long enough."""
     more: bool = False
     """Whether the plan stopped at a limit, and there is more to place or to report."""
 

@@ -9,7 +9,7 @@ from typing import Final, TypedDict
 
 from events.ids import workload_key
 from events.phases import WaitingReason
-from events.what_if import MOST_TOLD, WhatIf, WouldRun
+from events.what_if import MOST_TOLD, WhatIf, WouldEnd, WouldRun
 from services.scheduler.plan import MAX_PODS_PER_PLAN, plan
 from services.scheduler.policy.words import counted
 from services.scheduler.snapshot import Binding, Pending, Plan, PodClass, Queue, Snapshot, Waiting
@@ -42,9 +42,15 @@ def what_if(snapshot: Snapshot, added: tuple[tuple[PodClass, Pending], ...]) -> 
     if why is None:
         message = "the scheduler is busy with what waits already, and did not get to it; ask again"
         return WhatIf(outcome="unknown", waiting_pods=waiting_pods, message=message, **_told(placed))
-    outcome = "never" if why.reason in NEVER else "waits"
+    told, elsewhere = _evicted(planned, added)
     return WhatIf(
-        outcome=outcome, waiting_pods=waiting_pods, reason=why.reason.value, message=why.message, **_told(placed)
+        outcome="never" if why.reason in NEVER else "waits",
+        waiting_pods=waiting_pods,
+        reason=why.reason.value,
+        message=_in_words(told, elsewhere) if told or elsewhere else why.message,
+        evicted=told,
+        evicted_elsewhere=elsewhere,
+        **_told(placed),
     )
 
 
@@ -55,41 +61,51 @@ def _of(snapshot: Snapshot, queues: tuple[Queue, ...]) -> Snapshot:
 
 def _with(queue: Queue | None, pod_class: PodClass, entry: Pending) -> Queue:
     """The queue of its class with this entry last: the order goes by the time, and it is the newest."""
-    if queue is None:
-        return Queue(pod_class=pod_class, entries=(entry,), unreported=(), blocked=None, report_again=False)
-    entries = tuple(sorted((*queue.entries, entry), key=lambda each: each.order))
-    return Queue(pod_class=pod_class, entries=entries, unreported=(), blocked=queue.blocked, report_again=False)
+    others = () if queue is None else queue.entries
+    return Queue(
+        pod_class=pod_class,
+        entries=tuple(sorted((*others, entry), key=lambda each: each.order)),
+        unreported=(),
+        blocked=None if queue is None else queue.blocked,
+        report_again=False,
+        pods=len(entry.pods) + (0 if queue is None else queue.pods),
+    )
 
 
 def _why(planned: Plan, added: tuple[tuple[PodClass, Pending], ...], queues: dict[PodClass, Queue]) -> Waiting | None:
     for pod_class, _ in added:
         found = planned.blocked.get(pod_class) or planned.held.get(pod_class) or queues[pod_class].blocked
         if found is not None:
-            return _with_evictions(found, planned, added)
+            return found
     return None
 
 
-def _with_evictions(waiting: Waiting, planned: Plan, added: tuple[tuple[PodClass, Pending], ...]) -> Waiting:
-    """Also who would be told to end for it."""
+def _evicted(planned: Plan, added: tuple[tuple[PodClass, Pending], ...]) -> tuple[tuple[WouldEnd, ...], int]:
+    """Who would be told to end for it, and how many pods of those whom whoever asks may not see, or that are too many
+    to be told.
+    """
     ids = {entry.workload_id for _, entry in added}
-    told: Counter[str] = Counter()
     (project_id,) = {pod_class.project_id for pod_class, _ in added}
+    told: dict[str, WouldEnd] = {}
     elsewhere = 0
     for each in planned.evictions:
         if each.beneficiary not in ids:
             continue
-        if each.key == workload_key(project_id, each.name):
-            told[each.name] += len(each.pods)
+        seen = each.key == workload_key(project_id, each.name)
+        if seen and (each.workload_id in told or len(told) < MOST_TOLD):
+            before = told[each.workload_id].pods if each.workload_id in told else 0
+            told[each.workload_id] = WouldEnd(
+                workload_id=each.workload_id, name=each.name, pods=before + len(each.pods), rule=each.reason
+            )
         else:
-            elsewhere += len(each.pods)  # whoever asks may not see those
-    if not told and not elsewhere:
-        return waiting
-    parts = [f"{name} ({counted(count, 'pod')})" for name, count in sorted(told.items())[:MOST_TOLD]]
+            elsewhere += len(each.pods)
+    return tuple(sorted(told.values(), key=lambda one: one.name)), elsewhere
+
+
+def _in_words(told: tuple[WouldEnd, ...], elsewhere: int) -> str:
+    parts = [f"{one.name} ({counted(one.pods, 'pod')})" for one in told]
     parts += [f"{counted(elsewhere, 'pod')} of other projects"] if elsewhere else []
-    named = ", ".join(parts)
-    more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
-    message = f"others would be told to end for it, and it would start once they have: {named}{more}"
-    return Waiting(reason=waiting.reason, message=message)
+    return f"others would be told to end for it, and it would start once they have: {', '.join(parts)}"
 
 
 class _Told(TypedDict):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from events.cluster_protocol import Login, SealedValues
-from events.workload.volumes import ClonedFolder, GitLogin
+from events.workload.volumes import ClonedFolder, FolderLogin
 from tests.agent.given import KEY, Watched, log_text, open_local, run_pod
 
 pytestmark = pytest.mark.anyio
@@ -180,7 +180,7 @@ class Private(Files):
 
 
 async def clone(local: Watched, address: str, login: Login | None) -> None:
-    volume = ClonedFolder(mount_path=PLACE, repository=address, login=GitLogin(name="mine", credential=True))
+    volume = ClonedFolder(mount_path=PLACE, repository=address, login=FolderLogin(name="mine", credential=True))
     script = f"cat {PLACE}/file; ! grep -r 'marke[r]-' {PLACE}/.git; env"
     pod = run_pod(node_name=local.node, arguments=("/bin/sh", "-ec", script), volumes=(volume,))
     await local.backend.apply(pod, SealedValues(logins={} if login is None else {PLACE: login}))
@@ -224,7 +224,7 @@ async def test_a_login_is_told_to_the_repositorys_own_server_and_to_none_that_it
 
 
 async def test_a_secret_of_a_namespace_is_nothing_that_a_local_cluster_has(local: Watched, url: str) -> None:
-    volume = ClonedFolder(mount_path=PLACE, repository=url, login=GitLogin(name="of-the-team"))
+    volume = ClonedFolder(mount_path=PLACE, repository=url, login=FolderLogin(name="of-the-team"))
     await local.backend.apply(run_pod(node_name=local.node, arguments=("true",), volumes=(volume,)))
     end = await local.until("succeeded", "failed")
     assert (end.kind, end.reason, "of-the-team" in end.message) == ("failed", "volume", True)

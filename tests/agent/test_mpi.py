@@ -49,8 +49,8 @@ async def launch(local: Watched, script: str, token: int = 1) -> None:
     await apply(local, "master", token, arguments=("/bin/sh", "-c", script))
 
 
-async def ended(local: Watched, token: int = 1) -> ObservedPod:
-    return await local.until("succeeded", "failed", "stopped", token=token, key=MASTER)
+async def ended(local: Watched, token: int = 1, *, seconds: float = 20) -> ObservedPod:
+    return await local.until("succeeded", "failed", "stopped", token=token, key=MASTER, seconds=seconds)
 
 
 async def said(local: Watched) -> list[str]:
@@ -82,7 +82,8 @@ AS_WITH_SSH = (
 
 async def test_a_command_runs_in_a_worker_as_with_ssh(local: Watched) -> None:
     await launch(local, "\n".join(f"{line}; echo = $?" for line, _ in AS_WITH_SSH))
-    assert (await ended(local)).kind == "succeeded"
+    # Fifteen programs one after the other: each takes seconds on a machine that is busy.
+    assert (await ended(local, seconds=90)).kind == "succeeded"
     assert await said(local) == [line for _, lines in AS_WITH_SSH for line in lines]
 
 

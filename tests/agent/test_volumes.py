@@ -142,7 +142,8 @@ async def test_a_volume_that_cannot_be_had_fails_the_run_and_says_why(
     local: Watched, volume: Volume, told: str
 ) -> None:
     end = await ended(local, "true", volume)
-    assert (end.kind, end.reason, end.exit_code) == ("failed", "volume", None)
+    reason = "no_claim" if isinstance(volume, ClaimedFolder) else "volume"
+    assert (end.kind, end.reason, end.exit_code) == ("failed", reason, None)
     assert told in end.message
     assert end.started_at is None
 
@@ -232,7 +233,7 @@ async def test_a_claim_of_another_is_used_by_name_and_never_taken_over(local: Wa
     for token, name in ((3, "made"), (4, "by-hand")):
         taken = ClaimedFolder(mount_path=PLACE, claim=name, new=KEPT)
         end = await ended(local, "true", taken, token=token, workload_id="w-2")
-        assert (end.kind, end.reason) == ("failed", "volume")
+        assert (end.kind, end.reason) == ("failed", "no_claim")
         assert "did not make" in end.message
     await local.backend.remove_claims("w-2", ephemeral_only=False)
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["by-hand", "made"]

@@ -122,6 +122,8 @@ def test_everything_that_is_wrong_is_told_with_its_item_and_nothing_is_created(
         pytest.param('{"items": [' + "{}," * 1000 + "{}]}", "items", id="too many"),
         pytest.param('{"items": [' + "{}," * 1_000_001 + "{}]}", "body", id="very many"),
         pytest.param('{"items": [' + '{"a":' * 40 + "1" + "}" * 40 + "]}", "items[0]", id="deep"),
+        pytest.param('{"items": [{"kind": "Training"}], "items": [{}]}', "items", id="items twice"),
+        pytest.param('{"items": [{}, {"spec": {"a": 1, "a": 2}}]}', "items[1].spec.a", id="a field of an item twice"),
     ],
 )
 def test_what_is_no_batch_is_refused_by_name(alice: httpx.Client, body: str, field: str) -> None:
@@ -158,6 +160,13 @@ def test_items_that_differ_in_their_names_only_are_still_checked_each(served: Se
     different = first | {"spec": first["spec"] | {"completions": 0}, "name": "other"}
     assert set(issues(post(alice, first, different))) == {"items[1].spec.completions"}
     assert post(alice, first, first | {"name": first["name"] + "-2"}).json()["created"] == 2
+
+
+def test_a_field_that_stands_twice_in_one_of_many_alike_is_found(served: Served, alice: httpx.Client) -> None:
+    alike = [json.dumps(item(served)) for _ in range(3)]
+    alike[2] = alike[2][:-1] + ', "projectId": "' + served.project + '"}'
+    answer = alice.post(PATH, content=f'{{"items": [{",".join(alike)}]}}', headers={"Content-Type": "application/json"})
+    assert issues(answer) == {"items[2].projectId": "stands there twice; leave one of them out"}
 
 
 def test_all_or_nothing_is_nothing_where_one_is_refused_and_says_which(served: Served, alice: httpx.Client) -> None:

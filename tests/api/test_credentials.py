@@ -272,6 +272,20 @@ def test_who_replaces_values_again_and_again_waits_until_old_ones_are_gone(
         made(bob, served)
 
 
+def test_where_the_store_is_more_than_half_full_a_person_keeps_fewer(
+    admin: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a dozen people could fill it for all others."""
+    monkeypatch.setattr(credentials, "MOST_WHERE_SCARCE", 1)
+    with person(served, admin) as ann:
+        made(ann, served)
+        made(ann, served)
+        monkeypatch.setattr(credentials, "SCARCE", 0.0)
+        refused = ann.post(CREDENTIALS, json=body_of(served))
+        assert (refused.status_code, refused.json()["details"]) == (429, "too_many_values")
+        assert "at most 1 are possible while the store is more than half full" in refused.json()["message"]
+
+
 def test_all_accounts_of_a_project_keep_as_many_values_as_one_person(
     admin: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

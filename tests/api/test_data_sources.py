@@ -3,13 +3,25 @@
 Requirement rows: S013, S052, S053, S054, S055, S075, R37, R39.
 """
 
+import asyncio
 import secrets
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
 
+from development.servers import EVERYTHING
+from events.aggregate import ASSET, draft
+from events.asset import MarkDataSource
+from events.commit import service_actor
+from events.decision import Context
+from events.ids import key_of_id
+from events.refusal import Refusal
+from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.log.store import Committed
+from services.runtime.nats.connection import connect
 from tests.api.test_assets import fresh, id_of, issues, made
 from tests.support.api import Served
 
@@ -20,6 +32,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "pvc": {"existingPvc": True, "claimName": "c", "path": "/data", "readOnly": True},
     "git": GIT,
     "nfs": {"server": "nfs", "path": "/exports", "mountPath": "/data"},
+    "s3": {"bucket": "sets", "path": "/data", "accessKeySecret": "a"},
     "host-path": {"path": "/mnt", "mountPath": "/data", "readOnly": None},
     "config-map": {"configMap": "c", "mountPath": "/data"},
     "secret": {"secret": "s", "mountPath": "/data"},
@@ -75,6 +88,8 @@ def test_one_is_made_listed_read_changed_and_deleted(admin: httpx.Client, served
         ("pvc", {}, {"path": "/data", "existingPvc": True}, {"spec.claimName"}),
         ("pvc", {}, {"path": "/d", "claimName": "c", "existingPvc": True, "ephemeral": True}, {"spec.ephemeral"}),
         ("nfs", {}, {"server": "a b", "path": "x", "mountPath": "/d"}, {"spec.server", "spec.path"}),
+        ("s3", {}, {}, {"spec.bucket", "spec.path"}),
+        ("s3", {}, {"bucket": "sets", "path": "/d", "userCredential": True}, {"spec.userCredential"}),
         ("secret", {}, {"secret": "a_b", "mountPath": "/d"}, {"spec.secret"}),
     ],
 )
@@ -85,7 +100,7 @@ def test_all_that_is_wrong_with_one_is_told_by_its_own_fields(
     assert issues(admin.post(path_of(kind), json=body)).keys() == fields
 
 
-@pytest.mark.parametrize("kind", ["s3", "data-volume"])
+@pytest.mark.parametrize("kind", ["data-volume"])
 def test_kinds_that_are_not_built_have_no_path(admin: httpx.Client, kind: str) -> None:
     assert admin.get(path_of(kind)).status_code == 404
 
@@ -168,3 +183,65 @@ def test_an_inference_takes_claims_repositories_and_configmaps_only(admin: httpx
     told = issues(admin.post(TEMPLATES, json=body))
     assert told.keys() == {"spec.assets.datasourceIds[1]"}
     assert "an inference takes" in told["spec.assets.datasourceIds[1]"]
+
+
+def mark(served: Served, source: dict[str, Any], issue: str) -> None:
+    """As cluster_sync does, of what the agent of the cluster found."""
+
+    async def append() -> None:
+        nc = await connect(served.settings, EVERYTHING)
+        try:
+            store, key = JetStreamEventStore(nc), key_of_id(id_of(source)) or ""
+            chain = await store.load(ASSET, key)
+            assert chain.state.spec_at is not None
+            command = MarkDataSource(
+                asset_id=id_of(source), cluster_id=served.cluster, spec_at=chain.state.spec_at, issue=issue
+            )
+            now, actor = datetime.now(UTC), service_actor("cluster_sync")
+            context = Context(now=now, actor=actor, command_id=fresh(), version=chain.version)
+            decision = ASSET.decide(command, chain.state, context)
+            assert not isinstance(decision, Refusal)
+            made_of = draft(ASSET, key, chain, decision, command_id=context.command_id, actor=actor, now=now)
+            assert isinstance(await store.append(made_of), Committed)
+        finally:
+            await nc.close()
+
+    asyncio.run(append())
+
+
+def test_one_that_a_cluster_cannot_use_is_marked_and_refused_there(admin: httpx.Client, served: Served) -> None:
+    """S053."""
+    path, name = path_of("git"), fresh("source")
+    git = made(admin, path, GIT, name=name)
+    assert (git["status"], git["issues"]) == ("ready", [])
+    template = made(admin, TEMPLATES, {"image": "i", "assets": {"datasourceIds": [id_of(git)]}})
+    words = "git.example.com does not answer on port 443"
+    mark(served, git, words)
+    one = admin.get(f"{path}/{id_of(git)}")
+    (issue,) = one.json()["issues"]
+    assert (one.json()["status"], issue["clusterId"], issue["issue"]) == ("issuesFound", served.cluster, words)
+    listed = admin.get(path, params={"name": name, "min_seq": one.headers["x-log-sequence"]}).json()
+    assert listed["dataSources"] == [one.json()]
+    refused = issues(admin.post(TRAININGS, json=request(served, git)))
+    assert refused.keys() == {"assets.datasourceIds[0]"}
+    assert f"data source {name!r} cannot be used on this cluster: {words}" in refused["assets.datasourceIds[0]"]
+    of_template = issues(admin.post(TRAININGS, json=served.training() | {"spec": {}, "templateId": id_of(template)}))
+    assert of_template.keys() == {"templateId"}
+    told = admin.post(f"{TRAININGS}:evaluate", json=request(served, git)).json()
+    assert words in str(told)
+    mark(served, git, "")
+    assert admin.get(f"{path}/{id_of(git)}").json()["status"] == "ready"
+    assert admin.post(TRAININGS, json=request(served, git)).status_code == 202
+    mark(served, git, words)
+    assert admin.put(f"{path}/{id_of(git)}", json={"spec": GIT | {"branch": "next"}}).json()["status"] == "ready"
+
+
+def test_what_a_policy_imposes_is_refused_where_it_cannot_be_used(admin: httpx.Client, served: Served) -> None:
+    project = admin.post(f"{V1}/org-unit/projects", json={"name": f"p-{secrets.token_hex(4)}"}).json()["id"]
+    git = made(admin, path_of("git"), GIT)
+    policy = {"imposedAssets": [id_of(git)]}
+    where = {"scope": "project", "projectId": project}
+    assert admin.put(f"{V1}/policies/trainings", json=policy, params=where).status_code in {200, 202}
+    mark(served, git, "it is gone")
+    told = issues(admin.post(TRAININGS, json=served.training() | {"projectId": project}))
+    assert "cannot be used on this cluster: it is gone" in told["clusterId"]

@@ -299,7 +299,7 @@ def test_a_node_pool_is_made_once_read_changed_and_kept_while_a_department_names
 def test_quotas_and_limits_of_a_department_and_a_project_are_kept_and_what_cannot_be_is_refused_by_name(
     admin: httpx.Client,
 ) -> None:
-    quotas = [{"nodePool": "default", "gpuQuota": 2, "gpuLimit": 4.5}]
+    quotas = [{"nodePool": "default", "gpuQuota": 2, "gpuLimit": 4.5, "overQuotaWeight": None}]
     settings = {"gpuQuota": 3, "gpuLimit": 6, "nodePoolQuotas": quotas}
     for path in (DEPARTMENTS, PROJECTS):
         one = f"{path}/{made(admin, path, **settings)['id']}"
@@ -316,10 +316,19 @@ def test_quotas_and_limits_of_a_department_and_a_project_are_kept_and_what_canno
             "nodePoolQuotas[1].nodePool",
             "nodePoolQuotas[2].nodePool",
         }
-        weights = {"overQuotaWeight": 2, "nodePoolQuotas": [{"nodePool": "default", "overQuotaWeight": 1}]}
-        refused = issues(admin.put(one, json=weights))
-        assert refused.keys() == {"overQuotaWeight", "nodePoolQuotas[0].overQuotaWeight"}
-        assert "is not built yet" in refused["overQuotaWeight"]
+        weights = {"overQuotaWeight": 2, "nodePoolQuotas": [{"nodePool": "default", "overQuotaWeight": 0.5}]}
+        assert admin.put(one, json=weights).status_code == 202
+        found = admin.get(one).json()
+        assert (found["overQuotaWeight"], found["nodePoolQuotas"][0]["overQuotaWeight"]) == (2, 0.5)
+        assert admin.put(one, json={"minimumRuntimeSeconds": 600}).status_code == 202
+        assert admin.get(one).json()["minimumRuntimeSeconds"] == 600
+        odd = {
+            "minimumRuntimeSeconds": 604801,
+            "overQuotaWeight": -1,
+            "nodePoolQuotas": [{"nodePool": "default", "overQuotaWeight": 1001}],
+        }
+        refused = issues(admin.put(one, json=odd))
+        assert refused.keys() == {"minimumRuntimeSeconds", "overQuotaWeight", "nodePoolQuotas[0].overQuotaWeight"}
 
 
 def test_the_kinds_of_workloads_are_told_with_the_priority_that_policies_give_them(

@@ -381,7 +381,7 @@ def test_variables_from_the_cluster_are_taken_for_kubernetes_only(
     assert workload["spec"]["environmentVariables"] == variables
     read = alice.get(f"{TRAININGS}/{workload['workloadId']}").json()
     assert read["spec"]["environmentVariables"] == variables
-    assert admin.delete(f"{V1}/clusters/{cluster}").status_code == 202
+    assert admin.delete(f"{V1}/clusters/{cluster}", params={"force": True}).status_code == 202
 
 
 # -- administration --------------------------------------------------------------------------------------------------

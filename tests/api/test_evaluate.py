@@ -5,15 +5,24 @@ import random
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import aclosing, contextmanager
+from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 
+from events.aggregate import WORKLOAD, draft
+from events.decision import Context
+from events.ids import workload_key
+from events.refusal import Refusal
+from events.workload.commands import EvictPods, PlacePods
+from events.workload.pod import Placement, PodRef
 from services.runtime.log.folding import follow_into
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import connect
 from services.runtime.process.settings import Settings
+from services.scheduler.batches import ACTOR
 from services.scheduler.fold import SchedulingState
 from services.scheduler.service import Answering
 from tests.support.api import Served
@@ -49,6 +58,64 @@ def policy(admin: httpx.Client) -> Iterator[None]:
 
 def by_field(evaluation: Json) -> dict[str, Json]:
     return {one["field"]: one for one in evaluation["fields"]}
+
+
+@contextmanager
+def a_scheduler_that_answers(settings: Settings) -> Generator[None]:
+    """With the log as it is now; it places nothing."""
+    ready, loop = threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def answer() -> None:
+        nc = await connect(settings, "scheduler")
+        store, answering = JetStreamEventStore(nc), Answering(nc)
+        fold, last = SchedulingState(), await store.last_seq()
+        async with aclosing(follow_into(store, fold, on_standing=lambda _: None, idle_seconds=0.1)) as follower:
+            async for _ in follower:
+                if fold.seq >= last:
+                    break
+        answering.fold = fold
+        await answering.start()
+        await nc.flush()
+        ready.set()
+        await stop.wait()
+        await nc.close()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(answer(),))
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(20)
+        loop.close()
+
+
+def test_the_scheduler_explains_a_workload_to_whoever_may_read_it(admin: httpx.Client, served: Served) -> None:
+    # While nothing else waits.
+    asked = served.training(projectId=served.made["other"]) | {"spec": {"image": "i", "priorityClass": "very-high"}}
+    made = admin.post(TRAININGS, json=asked)
+    assert made.status_code == 202, made.text
+    path = f"{V1}/workloads/{made.json()['workloadId']}/explain"
+    away = admin.get(path)
+    assert (away.status_code, away.json()["outcome"], away.json()["changes"]) == (200, "unknown", [])
+    assert "did not answer" in away.json()["message"]
+    with a_scheduler_that_answers(served.settings), served.client("alice") as alice:
+        found = admin.get(path).json()
+        assert alice.get(path).status_code == 404
+        later = admin.post(TRAININGS, json=served.training()).json()["workloadId"]
+        behind = admin.get(f"{V1}/workloads/{later}/explain").json()
+        assert (behind["outcome"], "has not read so far" in behind["message"]) == ("unknown", True)
+    # No agent of the cluster reports.
+    assert (found["outcome"], found["reason"], found["waitingPods"]) == ("waits", "cluster_disconnected", 1)
+    assert (found["name"], found["phase"], found["eviction"]) == (made.json()["name"], "Creating", None)
+    # It has no nodes, either.
+    (change,) = found["changes"]
+    assert [step["act"] for step in change["steps"]] == ["connect_cluster", "add_node"]
+    assert change["message"] == (
+        "have the agent of cluster local report again; add 1 node with room for a pod to pool default"
+    )
 
 
 @pytest.mark.usefixtures("policy")
@@ -126,38 +193,6 @@ def test_what_evaluates_well_is_accepted_and_nothing_else(admin: httpx.Client, s
     agree(admin, served, random.Random(SEED), policies=3, requests=20)
 
 
-@contextmanager
-def a_scheduler_that_answers(settings: Settings) -> Generator[None]:
-    """With the log as it is now; it places nothing."""
-    ready, loop = threading.Event(), asyncio.new_event_loop()
-    stop = asyncio.Event()
-
-    async def answer() -> None:
-        nc = await connect(settings, "scheduler")
-        store, answering = JetStreamEventStore(nc), Answering(nc)
-        fold, last = SchedulingState(), await store.last_seq()
-        async with aclosing(follow_into(store, fold, on_standing=lambda _: None, idle_seconds=0.1)) as follower:
-            async for _ in follower:
-                if fold.seq >= last:
-                    break
-        answering.fold = fold
-        await answering.start()
-        await nc.flush()
-        ready.set()
-        await stop.wait()
-        await nc.close()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(answer(),))
-    thread.start()
-    try:
-        assert ready.wait(20)
-        yield
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
-        loop.close()
-
-
 def test_the_scheduler_is_asked_where_it_would_run_and_nobody_waits_for_one_that_is_away(
     admin: httpx.Client, served: Served
 ) -> None:
@@ -179,3 +214,51 @@ def test_the_scheduler_is_asked_where_it_would_run_and_nobody_waits_for_one_that
         assert found["message"]
         asked["spec"] = {"image": "i", "completions": 0}
         assert "placement" not in outlook(placement="true"), "what is refused runs nowhere"
+
+
+async def _evict(settings: Settings, key: str, beneficiary: str) -> None:
+    """One pod is bound to a node, and told to end for another workload: as the scheduler does it."""
+    nc = await connect(settings, "scheduler")
+    store, now = JetStreamEventStore(nc), datetime.now(UTC)
+    placement = Placement(
+        pod=(pod := PodRef(pod_set="main", index=0, attempt=1, try_=0)), node_key="n", node_name="n1", pool="default",
+        devices=(), gpu_model="", gpu_memory_bytes=0,
+    )  # fmt: skip
+    workload_id = (await store.load(WORKLOAD, key)).state.workload_id
+    for command in (
+        PlacePods(workload_id=workload_id, placements=(placement,)),
+        EvictPods(
+            workload_id=workload_id, pods=(pod,), reason="reclaimed", message="its place is needed",
+            beneficiary=beneficiary,
+        ),
+    ):  # fmt: skip
+        chain = await store.load(WORKLOAD, key)
+        context = Context(now=now, actor=ACTOR, command_id=str(uuid4()), version=chain.version)
+        events = WORKLOAD.decide(command, chain.state, context)
+        assert not isinstance(events, Refusal), events
+        await store.append(draft(WORKLOAD, key, chain, events, command_id=str(uuid4()), actor=ACTOR, now=now))
+    await nc.close()
+
+
+def test_who_was_evicted_learns_by_which_rule_and_for_whom_as_far_as_they_may_see_it(
+    admin: httpx.Client, served: Served
+) -> None:
+    made = [
+        admin.post(TRAININGS, json=served.training(**where)).json()
+        for where in ({}, {"projectId": served.made["other"]})
+    ]
+    victim, other = made
+    asyncio.run(_evict(served.settings, workload_key(served.project, victim["name"]), other["workloadId"]))
+    path = f"{V1}/workloads/{victim['workloadId']}/explain"
+    found = admin.get(path).json()
+    eviction = found["eviction"]
+    assert (eviction["rule"], eviction["message"], eviction["pods"]) == ("reclaimed", "its place is needed", 1)
+    assert (eviction["by"], eviction["forWorkload"], eviction["forWorkloadId"]) == (
+        "scheduler",
+        other["name"],
+        other["workloadId"],
+    )
+    assert found["phaseReason"] == "reclaimed"
+    with served.client("alice") as alice:
+        own = alice.get(path).json()["eviction"]
+    assert (own["rule"], own["forWorkload"], own["forWorkloadId"]) == ("reclaimed", None, None)

@@ -22,7 +22,7 @@ def test_logs_of_a_removed_cluster_are_gone_for_good_and_the_answer_says_when_an
         cluster = admin.post(f"{V1}/clusters", json={"name": name, "kind": "kubernetes"}).json()["id"]
         body = served.training(clusterId=cluster, spec={"parallelism": 2, "completions": 2})
         made = admin.post(f"{V1}/workloads/trainings", json=body).json()["workloadId"]
-        assert admin.delete(f"{V1}/clusters/{cluster}").status_code == 202
+        assert admin.delete(f"{V1}/clusters/{cluster}", params={"force": True}).status_code == 202
         if name_lives_on:
             admin.post(f"{V1}/clusters", json={"name": name, "kind": "kubernetes"})
         answer = admin.get(f"{V1}/workloads/{made}/logs", params={"follow": follow})

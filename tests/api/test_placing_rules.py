@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from events.workload.kinds.training import template
-from events.workload.spec import TrainingSpec, with_defaults
+from events.workload.spec import with_defaults
 from services.api.check import FaultyCreation, check_training
 from services.api.not_yet import not_yet_in_force
 from tests.api.test_rules import found, request
@@ -222,15 +222,9 @@ def test_an_item_that_says_exclude_is_left_out_and_needs_only_its_name() -> None
     assert [each.key for each in asked.tolerated] == ["k"]
 
 
-def test_what_nothing_acts_on_yet_is_listed_where_it_is_given() -> None:
+def test_nothing_of_what_places_is_listed_as_not_yet_in_force() -> None:
     """S044."""
-    given = [{"effect": "NoExecute", "seconds": 5}, {}]
-    checked = check_training(
-        request(
-            terminateAfterPreemption=True,
-            tolerations=[tolerations(**one)["tolerations"][0] for one in reversed(given)],
-        )
-    )
+    given = tolerations(effect="NoExecute", seconds=5)
+    checked = check_training(request(terminateAfterPreemption=True, **given))
     assert not isinstance(checked, FaultyCreation), checked
-    assert not_yet_in_force(checked.spec) == ("spec.tolerations[1].seconds",)
-    assert not_yet_in_force(TrainingSpec(image="i")) == ()
+    assert not_yet_in_force(checked.spec) == ()

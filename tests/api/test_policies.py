@@ -13,6 +13,7 @@ import pytest
 from tests.support.api import Served
 
 V1 = "/api/v1"
+CREDENTIALS = f"{V1}/asset/credentials"
 KINDS = ("trainings", "distributed", "workspaces", "inferences")
 NEVER = "00000000-0000-8000-8000-000000000000"
 type Json = dict[str, Any]
@@ -185,6 +186,60 @@ def test_one_that_is_too_large_is_refused(admin: httpx.Client) -> None:
         f"{V1}/policies/trainings", params=where(), json={"defaults": {"environmentVariables": variables}}
     )
     assert "65,536" in issues(answer)["body"][1]
+
+
+# -- and credentials -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def credential(alice: httpx.Client, served: Served) -> Iterator[str]:
+    """One of alice's."""
+    meta = {"name": f"cred-{secrets.token_hex(4)}", "scope": "project", "projectId": served.project}
+    answer = alice.post(CREDENTIALS, json={"meta": meta, "spec": {"kind": "generic-secret", "data": {"TOKEN": "x"}}})
+    assert answer.status_code == 202, answer.text
+    yield meta["name"]
+    alice.delete(f"{CREDENTIALS}/{answer.json()['meta']['id']}")
+
+
+def test_a_policy_names_no_credential_of_whoever_submits(admin: httpx.Client, served: Served) -> None:
+    git = {"name": f"code-{secrets.token_hex(4)}", "scope": "project", "projectId": served.project}
+    login = {"name": "git", "userCredential": True, "authenticationMethod": "password"}
+    source = {"repository": "https://example.com/r.git", "path": "/code", "secretRef": login}
+    answer = admin.post(f"{V1}/asset/datasource/git", json={"meta": git, "spec": source})
+    assert answer.status_code == 202, answer.text
+    variable = {"name": "T", "userCredential": {"name": "wandb", "key": "k"}}
+    secret = {"name": "registry", "userCredential": True}
+    for query in (where(), where(served.project)):
+        refused = admin.put(
+            f"{V1}/policies/trainings",
+            params=query,
+            json={"defaults": {"environmentVariables": [variable], "imagePullSecrets": [secret]}},
+        )
+        assert set(issues(refused)) == {
+            "defaults.environmentVariables[0].userCredential",
+            "defaults.imagePullSecrets[0].userCredential",
+        }
+    imposing = {"imposedAssets": [answer.json()["meta"]["id"]]}
+    refused = admin.put(f"{V1}/policies/trainings", params=where(served.project), json=imposing)
+    assert "credential of whoever submits" in issues(refused)["imposedAssets[0]"][1]
+
+
+def test_what_a_project_s_policy_sets_to_run_finds_no_values_of_who_submits(
+    served: Served, alice: httpx.Client, policy: Set, credential: str
+) -> None:
+    """Given a policy that could read values of everybody's who submits there."""
+    tap = [{"name": "LD_PRELOAD", "value": "/tap.so"}]
+    policy(defaults={"command": "tap", "environmentVariables": tap}, project=served.project)
+    own = [{"name": "T", "userCredential": {"name": credential, "key": "TOKEN"}}]
+    assert submit(alice, body(served)).status_code == 202, "without values it is a default as any other"
+    told = issues(submit(alice, body(served, {"environmentVariables": own})))
+    assert set(told) == {"spec.command", "spec.environmentVariables[0]"}
+    assert "(project policy sets it)" in told["spec.command"][1]
+    said = {"command": "mine", "environmentVariables": [*own, {"name": "LD_PRELOAD", "exclude": True}]}
+    assert submit(alice, body(served, said)).status_code == 202
+    policy(project=served.project)
+    policy(defaults={"command": "python train.py"})
+    assert submit(alice, body(served, {"environmentVariables": own})).status_code == 202, "the tenant's may"
 
 
 # -- what they make of a submission ----------------------------------------------------------------------------------

@@ -114,7 +114,9 @@ def test_a_creation_that_comes_again_is_answered_though_its_cluster_is_gone(serv
         body = served.training(clusterId=cluster)
         made = send(admin, "POST", TRAININGS, "gone", body)
         assert made.status_code == 202
-        assert admin.delete(f"/api/v1/clusters/{cluster}").status_code == 202
+        refused = admin.delete(f"/api/v1/clusters/{cluster}")
+        assert (refused.status_code, refused.json()["details"]) == (409, "cluster_not_empty")
+        assert admin.delete(f"/api/v1/clusters/{cluster}", params={"force": True}).status_code == 202
 
         assert told(send(admin, "POST", TRAININGS, "gone", body)) == told(made)
         late = send(admin, "POST", TRAININGS, "late", {**body, "name": "late"})

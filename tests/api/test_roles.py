@@ -7,6 +7,7 @@ import base64
 import contextlib
 import hashlib
 import secrets
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -116,6 +117,7 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "workload_connections": READ,
     "workload_history": READ,
     "workload_pods": READ,
+    "explain_workload": READ,
     "workload_logs": READ,
     "workload_metrics": READ,
     "list_clusters": EVERYBODY,
@@ -130,6 +132,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "remove_node_pool": ADMINISTRATORS_DO,
     "list_nodes": EVERYBODY,
     "cordon_node": ADMINISTRATORS_DO,
+    "drain_node": ADMINISTRATORS_DO,
+    "list_node_pods": EVERYBODY,
     "uncordon_node": ((403, 403, 403, 202), (403, 403, 403, 202)),
     "list_departments": EVERYBODY,
     "create_department": ADMINISTRATORS_DO,
@@ -144,6 +148,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "remove_price": ADMINISTRATORS_DO,
     "list_budgets": EVERYBODY,
     "get_budget": READ,
+    "get_time_limits": READ,
+    "set_time_limits": ADMINISTRATORS_DO,
     "set_budget": ((403, 403, 403, 202), (404, 404, 404, 202)),
     "remove_budget": ((403, 403, 403, 202), (404, 404, 404, 202)),
     "get_diff": EVERYBODY,
@@ -291,6 +297,8 @@ def on_cluster(served: Served, admin: httpx.Client, path: str, fresh: str) -> st
     assert admin.post("/api/v1/node-pools", json=pool).status_code == 202
     if "/nodes/" in path:
         report_node(served, made, "fast")
+        while "/pods" in path and not admin.get("/api/v1/nodes", params={"clusterId": made}).json()["nodes"]:
+            time.sleep(0.05)  # one that is read must be in the tables
     return path.replace("{clusterId}", made).replace("{name}", "fast")
 
 
@@ -394,6 +402,8 @@ def aimed(
         "set_project": {"gpuQuota": None},
         "set_price": price,
         "set_budget": BUDGET,
+        "set_time_limits": {},
+        "drain_node": {},
         "grant_role": rule,
         "revoke_role": rule,
         "create_service_account": account | {"name": f"b-{fresh}"},

@@ -269,7 +269,7 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
     ("S039 a pool twice", {"nodePools": ["a", "a"]}, {("spec.nodePools[1]", None)}),
     ("a pool of a wrong type", {"nodePools": [1]}, {("spec.nodePools[0]", None)}),
     ("a category that no index holds", {"category": "x" * 254}, {("spec.category", "max")}),
-    ("not built", {"storage": {"s3": [{}]}}, {("spec.storage.s3", None)}),
+    ("not built", {"storage": {"dataVolume": [{}]}}, {("spec.storage.dataVolume", None)}),
     (
         "S023 a capability of nobody",
         {"security": {"capabilities": ["ALL"]}},
@@ -367,7 +367,7 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
         },
         {(f"spec.relatedUrls[{index}].url", None) for index in range(8)},
     ),
-    ("not built, deep", {"storage": {"s3": [{}]}}, {("spec.storage.s3", None)}),
+    ("not built, deep", {"storage": {"dataVolume": [{}]}}, {("spec.storage.dataVolume", None)}),
     ("unknown", {"imagee": "x"}, {("spec.imagee", None)}),
     ("no object", {"compute": 5}, {("spec.compute", None)}),
 ]
@@ -495,7 +495,7 @@ def test_a_restricted_project_lets_a_container_have_less(security: dict[str, Any
     assert "podSecurity is restricted" in issue.details
 
 
-@pytest.mark.parametrize("field", ["s3", "dataVolume"])
+@pytest.mark.parametrize("field", ["dataVolume"])
 def test_a_field_that_is_not_built_says_so_unless_it_is_null(field: str) -> None:
     checked = check_training(request(storage={field: {"x": 1}}))
     assert isinstance(checked, FaultyCreation)

@@ -9,11 +9,12 @@ from events.project import Project
 from events.workload.kinds.training import template
 from events.workload.spec import with_defaults
 from events.workload.volumes import (
+    BucketFolder,
     ClaimedFolder,
     ClonedFolder,
     ConfigFiles,
     EmptyFolder,
-    GitLogin,
+    FolderLogin,
     NewClaim,
     NfsFolder,
     NodeFolder,
@@ -54,6 +55,7 @@ def empty(*paths: str) -> dict[str, Any]:
 HOST = {"path": "/models", "mountPath": "/models"}
 GIT = {"repository": "https://git.example.com/a/b", "path": "/src"}
 NFS = {"path": "/export", "server": "nfs.example.com", "mountPath": "/sets"}
+S3 = {"bucket": "training-sets", "path": "/buckets"}
 BAD: list[tuple[str, dict[str, Any], Issues]] = [
     ("R28 no path", {"pvc": [{"claimInfo": {"size": "1Gi"}}]}, {("pvc[0].path", "required")}),
     ("R28 no size", {"pvc": [{"path": "/data"}]}, {("pvc[0].claimInfo.size", "required")}),
@@ -97,6 +99,44 @@ BAD: list[tuple[str, dict[str, Any], Issues]] = [
     ("R32 no server", {"nfs": [NFS | {"server": None}]}, {("nfs[0].server", "required")}),
     ("R32 no mount path", {"nfs": [NFS | {"mountPath": None}]}, {("nfs[0].mountPath", "required")}),
     ("a server that is an address of the web", {"nfs": [NFS | {"server": "http://a/b"}]}, {("nfs[0].server", None)}),
+    ("R33 no bucket", {"s3": [{"path": "/a"}]}, {("s3[0].bucket", "required")}),
+    ("R33 no path", {"s3": [{"bucket": "sets"}]}, {("s3[0].path", "required")}),
+    ("R33 a path that is relative", {"s3": [S3 | {"path": "a"}]}, {("s3[0].path", None)}),
+    *(
+        (f"R33 no bucket: {name}", {"s3": [S3 | {"bucket": name}]}, {("s3[0].bucket", None)})
+        for name in ("a", "a/b", "-ab", "a..b", "sets?x", "größe", "s3://sets", "a b")
+    ),
+    *(
+        (f"R33 no object store: {address}", {"s3": [S3 | {"url": address}]}, {("s3[0].url", None)})
+        for address in (
+            "store.example.com",
+            "ftp://store.example.com",
+            "https://",
+            "https://store.example.com:0",
+            "https://store.example.com:port",
+            "https://AKIA:secret@store.example.com",
+            "https://store.example.com/?versions",
+            "https://store.example.com/a b",
+            "https://store.example.com/a#b",
+        )
+    ),
+    (
+        "R33 no Secret",
+        {"s3": [S3 | {"accessKeySecret": "a", "secretKeyOfSecretKey": "a/b"}]},
+        {("s3[0].secretKeyOfSecretKey", None)},
+    ),
+    (
+        "R33 keys of nothing",
+        {"s3": [S3 | {"secretKeyOfAccessKeyId": "a", "secretKeyOfSecretKey": "b"}]},
+        {("s3[0].secretKeyOfAccessKeyId", "canAdd"), ("s3[0].secretKeyOfSecretKey", "canAdd")},
+    ),
+    ("R33 a credential without a name", {"s3": [S3 | {"userCredential": True}]}, {("s3[0].userCredential", "canAdd")}),
+    (
+        "R33 somebody's values",
+        {"s3": [S3 | {"accessKeySecret": "muster-credentials-a"}]},
+        {("s3[0].accessKeySecret", "options")},
+    ),
+    ("R33 a bucket where another volume is", {"s3": [S3, S3 | {"bucket": "other"}]}, {("s3[1].path", None)}),
     ("R34 no repository", {"git": [{"path": "/a"}]}, {("git[0].repository", "required")}),
     ("R34 no path", {"git": [GIT | {"path": None}]}, {("git[0].path", "required")}),
     *(
@@ -216,6 +256,7 @@ def test_what_is_asked_for_is_what_pods_are_made_of() -> None:
                 {"path": "/data", "ephemeral": True, "claimInfo": {"size": "1.5Gi"}},
                 {"path": "/claimed", "existingPvc": True, "claimName": "sets", "readOnly": True},
             ],
+            "s3": [S3],
             "secretVolume": [{"secret": "s", "mountPath": "/etc/s"}],
         }
     )
@@ -233,7 +274,31 @@ def test_what_is_asked_for_is_what_pods_are_made_of() -> None:
         ),
         ClaimedFolder(mount_path="/claimed", claim="sets", number=1, read_only=True),
         ConfigFiles(mount_path="/etc/s", object_name="s", secret=True),
+        BucketFolder(mount_path="/buckets", bucket="training-sets", url="https://s3.amazonaws.com"),
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, None),
+        ({"accessKeySecret": "a"}, ("a", False, "AccessKeyId", "SecretKey")),
+        ({"accessKeySecret": "a", "userCredential": True}, ("a", True, "accessKeyId", "accessKeySecret")),
+        (
+            {"accessKeySecret": "a", "secretKeyOfAccessKeyId": "i", "secretKeyOfSecretKey": "s"},
+            ("a", False, "i", "s"),
+        ),
+        ({"accessKeySecret": "a", "secretKeyOfSecretKey": "s"}, ("a", False, "AccessKeyId", "s")),
+    ],
+)
+def test_a_bucket_is_read_with_the_usual_keys_unless_others_are_named(
+    given: dict[str, Any], wanted: tuple[str, bool, str, str] | None
+) -> None:
+    """R33, S058."""
+    (bucket,) = template(spec_of({"s3": [S3 | {"url": "http://store.example.com:9000"} | given]})).volumes
+    assert isinstance(bucket, BucketFolder)
+    found = bucket.login
+    assert wanted == (found and (found.name, found.credential, found.user_key, found.password_key))
 
 
 OWN = {"name": "mine", "userCredential": True, "authenticationMethod": "password"}
@@ -276,8 +341,8 @@ def test_a_login_is_told_by_the_names_of_what_holds_it() -> None:
         {"git": [GIT | {"secretRef": OWN}, GIT | {"path": "/b", "secretRef": OWN | {"userCredential": None}}]}
     )
     mine, of_all = (volume.login for volume in template(spec).volumes if isinstance(volume, ClonedFolder))
-    assert mine == GitLogin(name="mine", credential=True)
-    assert of_all == GitLogin(name="mine")
+    assert mine == FolderLogin(name="mine", credential=True)
+    assert of_all == FolderLogin(name="mine")
 
 
 NOT_HERE: list[tuple[str, dict[str, Any]]] = [
@@ -285,6 +350,7 @@ NOT_HERE: list[tuple[str, dict[str, Any]]] = [
     ("configMapVolume[0]", {"configMapVolume": [{"configMap": "a", "mountPath": "/a"}]}),
     ("secretVolume[0]", {"secretVolume": [{"secret": "a", "mountPath": "/a"}]}),
     ("nfs[0]", {"nfs": [NFS]}),
+    ("s3[0]", {"s3": [S3]}),
     ("emptyDirVolume[0].sizeLimit", {"emptyDirVolume": [{"path": "/a", "sizeLimit": "1Gi"}]}),
     ("hostPath[0].mountPropagation", {"hostPath": [HOST | {"mountPropagation": "HostToContainer"}]}),
     ("pvc[0].claimInfo.volumeMode", pvc(claimInfo={"size": "1Gi", "volumeMode": "Block"})),

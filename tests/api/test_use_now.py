@@ -15,6 +15,7 @@ from events.aggregate import HOURS as MEASURED_HOURS
 from events.aggregate import NODE, WORKLOAD, Aggregate, draft
 from events.commit import service_actor
 from events.decision import Context
+from events.department import DEFAULT_DEPARTMENT_ID
 from events.hours import Measured, NoteHours, hours_key
 from events.ids import key_of_id, node_key
 from events.node import Reservation, ReserveOnNode, reservation_id
@@ -222,6 +223,22 @@ def test_sums_are_of_what_runs_and_waits_up_to_now(served: Served, seq: int) -> 
     assert answers["project"]["rows"][0]["id"] == served.made["project"]
 
 
+def test_a_department_has_what_the_projects_used_that_stand_in_it_now(served: Served, seq: int) -> None:
+    with served.client() as admin, served.client("alice") as alice:
+        by_project = {row["name"]: row for row in asked_hours(admin, seq, by="project")["rows"]}
+        made = admin.post("/api/v1/org-unit/departments", json={"name": f"d-{secrets.token_hex(4)}"})
+        assert made.status_code == 202, made.text
+        project = f"/api/v1/org-unit/projects/{served.made['other']}"
+        moved = admin.put(project, json={"departmentId": made.json()["id"]})
+        assert moved.status_code == 202, moved.text
+        after = int(moved.headers["x-log-sequence"])
+        found = {row["id"]: row for row in asked_hours(admin, after, by="department")["rows"]}
+        assert {row["name"] for row in found.values()} == {"default", made.json()["name"]}
+        assert found[made.json()["id"]]["runs"] == by_project["other"]["runs"]
+        assert hour_names(asked_hours(alice, after, by="department")) == {"default"}, "of what she may read"
+        assert admin.put(project, json={"departmentId": DEFAULT_DEPARTMENT_ID}).status_code == 202
+
+
 def test_everybody_sees_sums_of_what_they_may_read_and_filters_narrow_them(served: Served, seq: int) -> None:
     with served.client("alice") as alice, served.client("stranger") as stranger, served.client("admin") as admin:
         assert hour_names(asked_hours(alice, seq, by="user")) == {"alice", "bob"}
@@ -296,3 +313,34 @@ def test_used_hours_are_those_that_were_measured_and_only_readers_see_them(serve
             for sums in (answer["total"], answer["rows"][0], period):
                 assert (sums["usedGpuHours"], sums["measuredGpuHours"]) == (0.5, 2), by
         assert asked_hours(vic, newest, **span)["total"]["measuredGpuHours"] == 0
+
+
+def test_what_is_reserved_on_a_node_and_what_a_drain_leaves_there(served: Served, seq: int) -> None:
+    """The last of this module: the node is drained. Who may not read a project sees the number of its pods."""
+    path = f"{V1}/nodes/{served.cluster}/n1"
+    with served.client("stranger") as stranger:
+        seen = stranger.get(f"{path}/pods", params={"min_seq": seq}).json()
+        assert (seen["reserved"], seen["pods"], seen["drain"]) == (1, [], None)
+        assert stranger.post(f"{path}/drain", json={}).status_code == 403
+    with served.client() as admin:
+        (pod,) = admin.get(f"{path}/pods", params={"min_seq": seq}).json()["pods"]
+        assert (pod["workloadName"], pod["projectName"], pod["pod"], pod["preemptible"]) == (
+            "holds", "default", "main-0", False
+        )  # fmt: skip
+        assert "until the node is drained with force" in pod["stays"]
+        begun = admin.post(f"{path}/drain", json={})
+        assert begun.status_code == 202
+        assert "already" in admin.post(f"{path}/drain", json={}).json()["message"]
+        forced = admin.post(f"{path}/drain", json={"force": True})
+        found = admin.get(f"{path}/pods", params={"min_seq": forced.headers["x-log-sequence"]}).json()
+        assert [pod["stays"] for pod in found["pods"]] == [None]
+        assert (found["drain"]["startedBy"], found["drain"]["force"], found["drain"]["endedAt"]) == (
+            "admin",
+            True,
+            None,
+        )
+        (node,) = admin.get(f"{V1}/nodes", params={"clusterId": served.cluster}).json()["nodes"]
+        assert node["drain"] == found["drain"]
+        assert node["schedulable"] is False
+        assert admin.post(f"{V1}/nodes/{served.cluster}/none/drain", json={}).status_code == 404
+        assert admin.get(f"{V1}/nodes/{served.cluster}/none/pods").status_code == 404

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from events.cluster import RemoveCluster
 from events.department import CreateDepartment, DeleteDepartment, department_key
 from events.envelope import Accepted, AdmittedCommand, CommandReply
 from events.ids import key_of_id, project_key
 from events.project import CreateProject, DeleteProject
-from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload
+from events.workload.commands import ChangeWorkload, DeleteWorkload, ResumeWorkload, SuspendWorkload
 from events.workload.spec import TrainingSpec
 from projections.queries import Queries
 from services.auto_deletion.due import RESEND_AFTER, Due, Lost, command, plan
@@ -64,6 +65,9 @@ def test_the_same_row_is_the_same_command() -> None:
     left_over = command(Due("a", None))
     assert left_over.command == DeleteWorkload(workload_id="a", project_deleted=True)
     assert left_over.command_id != command(A).command_id
+    stray = command(Due("a", None, "cluster"))
+    assert stray.command == DeleteWorkload(workload_id="a", cluster_removed=True)
+    assert len({stray.command_id, left_over.command_id, command(A).command_id}) == 3
 
 
 class Plane:
@@ -156,10 +160,10 @@ async def test_due_workloads_are_deleted_once_and_never_early(prepared_database:
 
 
 @pytest.mark.anyio
-async def test_what_is_left_in_a_deleted_project_is_deleted_with_it_and_nothing_of_others(
+async def test_what_is_left_in_a_deleted_project_or_lives_on_a_removed_cluster_is_deleted_and_nothing_of_others(
     prepared_database: str,
 ) -> None:
-    """What had ended before, and what came in at the moment of the deletion."""
+    """Of the project also what had ended before."""
     plane = Plane(prepared_database)
     pool, queries, health, stop = (
         await open_pool(prepared_database),
@@ -174,6 +178,9 @@ async def test_what_is_left_in_a_deleted_project_is_deleted_with_it_and_nothing_
         ended = plane.finished("ended", 1000)
         came_in = world.training("came-in", project_id, cluster_id, TrainingSpec(image="i"))
         stays = world.training("stays", other, cluster_id, TrainingSpec(image="i"))
+        elsewhere = world.cluster("elsewhere")
+        suspended = world.training("suspended", other, elsewhere, TrainingSpec(image="i"))
+        world.do("workload", suspended, SuspendWorkload(workload_id=world.state("workload", suspended).workload_id))
         world.do("project", key_of_id(project_id) or "", DeleteProject(project_id=project_id))
         plane.feed()
         assert await queries.wait_for(plane.fed, 20)
@@ -182,6 +189,16 @@ async def test_what_is_left_in_a_deleted_project_is_deleted_with_it_and_nothing_
         assert [world.state("workload", key).deleted_at is not None for key in (ended, came_in, stays)] == [
             *(True, True, False),
         ]
+        assert await queries.wait_for(plane.fed, 20)
+        world.later(10)
+        assert await deletion.tick(world.now) == 0
+
+        world.do("cluster", key_of_id(elsewhere) or "", RemoveCluster(cluster_id=elsewhere, force=True))
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 20)
+        world.later(10)
+        assert await deletion.tick(world.now) == 1
+        assert world.state("workload", suspended).deleted_at is not None
         assert await queries.wait_for(plane.fed, 20)
         world.later(10)
         assert await deletion.tick(world.now) == 0

@@ -168,12 +168,20 @@ def _policy(*events: tuple[str, Mapping[str, object]]) -> Story:
 
 LEFT_OVER = ("WorkloadDeletionRequested", {"reason": "project_deleted"})
 CORDON = ("NodeCordoned", {"actor": "root", "at": "2026-03-02T09:00:00Z"})
+DRAIN = ("NodeDrainStarted", {"actor": "root", "at": "2026-03-02T09:00:00Z"})
+NO_LIMIT = ("WorkloadLimitReached", {"at": "2026-03-02T09:00:00Z", "reason": "mood", "message": "m"})
+DRAINED = ("NodeDrained", {"at": "2026-03-02T09:00:00Z"})
 
 
 def _marked(*events: tuple[str, Mapping[str, object]]) -> Story:
     story = Story().node()
     for event in events:
         story.commit(f"ev.node.{NODE}", event)
+    return story
+
+
+def _drained(story: Story) -> Story:
+    story.commit(f"ev.node.{NODE}", CORDON, DRAIN, DRAINED)
     return story
 
 
@@ -263,6 +271,10 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
     "an asset that is there is made again": ("asset", lambda: _asset(ASSET_MADE)),
     "something after an asset was deleted": ("asset", lambda: _asset(("AssetDeleted", {}), ("AssetDeleted", {}))),
     "an asset changed into what it was": ("asset", lambda: _asset(("AssetChanged", {"spec": {}}))),
+    "a data source marked as it was": (
+        "asset",
+        lambda: _asset(*[("DataSourceMarked", {"cluster_id": "c1", "issue": "gone", "at": BEGIN.isoformat()})] * 2),
+    ),
     "an asset of a project that it does not name": (
         "asset",
         lambda: _asset(("AssetDeleted", {}), ("AssetCreated", ASSET_MADE[1] | {"asset_id": "a2", "scope": "project"})),
@@ -281,7 +293,19 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
         "project",
         lambda: (s := _project().created()).says(LEFT_OVER, ("WorkloadDeleted", {"at": s.text()}), by="auto_deletion"),
     ),
+    "deleted with its cluster, which is there": (
+        "cluster",
+        lambda: (s := _cluster().created()).says(
+            ("WorkloadDeletionRequested", {"reason": "cluster_removed"}),
+            ("WorkloadDeleted", {"at": s.text()}),
+            by="auto_deletion",
+        ),
+    ),
     "cordoned twice": ("cordon", lambda: _marked(CORDON, CORDON)),
+    "a limit that is none": ("limit", lambda: Story().node().created().bound().says(NO_LIMIT)),
+    "drained, and not cordoned": ("drain", lambda: _marked(DRAIN)),
+    "empty, and not drained": ("drain", lambda: _marked(CORDON, DRAINED)),
+    "drained, and not empty": ("drain", lambda: _drained(Story().node().created().bound())),
     "uncordoned, and was not cordoned": ("cordon", lambda: _marked(("NodeUncordoned", {}))),
     "bound to a node that is cordoned": ("room", lambda: _marked(CORDON).created().bound()),
     "cordoned by a service": (

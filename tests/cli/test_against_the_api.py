@@ -251,6 +251,16 @@ def test_clusters_pools_nodes_and_projects(admin: Served, muster: Any) -> None:
     assert muster("project", "set", "vision", "--gpu-quota", "none", "--pod-security", "restricted").code == 0
     assert muster("project", "describe", "vision", "-o", "json").json()["podSecurity"] == "restricted"
     assert muster("project", "describe", "vision").code == 0
+    assert muster("limit", "set", "vision", "Training").code == 2
+    assert muster("limit", "set", "vision", "Cake", "--runtime", "7d").code == 6
+    assert muster("limit", "set", "vision", "Workspace", "--idle-gpu", "1m").code == 6
+    assert muster("limit", "set", "vision", "Training", "--runtime", "7d", "--pending", "1h").code == 0
+    assert muster("limit", "set", "vision", "Workspace", "--idle-gpu", "1h").code == 0
+    assert muster("limit", "set", "vision", "Training", "--pending", "none").code == 0
+    assert muster("limit", "show", "vision", "-o", "json").json() == [
+        {"kind": "Training", "runtimeSeconds": 604800, "idleGpuSeconds": None, "pendingSeconds": None},
+        {"kind": "Workspace", "runtimeSeconds": None, "idleGpuSeconds": 3600, "pendingSeconds": None},
+    ]
 
 
 def test_an_operators_day_without_curl(admin: Served, muster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,6 +276,12 @@ def test_an_operators_day_without_curl(admin: Served, muster: Any, monkeypatch: 
     assert until(lambda: "by admin" in muster("node", "describe", "lab-0").out or None, 20)
     assert "admin" in muster("node", "list", "--cluster", "lab").out
     assert muster("node", "uncordon", "lab-0", "--cluster", "lab").code == 0
+    assert muster("node", "drain", "lab-0", "--dry-run").code == 0
+    assert muster("node", "drain", "lab-0", "--dry-run", "--no-wait").code == 2
+    drained = muster("node", "drain", "lab-0", "--timeout", "20s")
+    assert (drained.code, "it is empty, and stays cordoned" in drained.err) == (0, True)
+    assert "empty since" in muster("node", "describe", "lab-0").out
+    assert "lab-0" in muster("log", "list", "--type", "NodeDrained").out
     typo = muster("node", "cordon", "lab-1")
     assert typo.code == 3
     assert "lab-0" in typo.err

@@ -53,6 +53,13 @@ def there_is(api: ShapeServer, noun: str, *rows: dict[str, Any]) -> None:
         api.on("GET", f"{path}/{one['meta']['id']}", Reply(body=one))
 
 
+def test_a_description_names_the_place(api: ShapeServer, muster: Muster, noun: str) -> None:
+    there_is(api, noun, row(scope="project", projectId="p-1"))
+    assert "project default" in muster(*noun.split(), "describe", "torch").out
+    there_is(api, noun, row(scope="cluster", clusterId="gone"))
+    assert "cluster gone" in muster(*noun.split(), "describe", "torch").out, "which has no name any more"
+
+
 def test_lists_and_descriptions_say_what_it_sets(api: ShapeServer, muster: Muster, noun: str) -> None:
     there_is(api, noun, row())
     listed = muster(*noun.split(), "list", "--search", "tor", "-p", "default", "--cluster", "local")
@@ -72,6 +79,23 @@ def test_lists_and_descriptions_say_what_it_sets(api: ShapeServer, muster: Muste
     assert muster(*noun.split(), "describe", ID, "-o", "json").json() == row()
     there_is(api, noun, row() | {"spec": {"priorityClass": "low", "labels": []}})
     assert "priorityClass, labels" in muster(*noun.split(), "list").out
+
+
+def test_a_data_source_says_where_it_cannot_be_used_and_why(api: ShapeServer, muster: Muster) -> None:
+    """S053."""
+    issue = {"clusterId": "c-1", "issue": "there is no claim sets", "since": "2026-01-02T03:04:05Z"}
+    marked = row("sets") | {"status": "issuesFound", "issues": [issue]}
+    there_is(api, "datasource git", row("code") | {"status": "ready", "issues": []}, marked)
+    header, code, sets = muster("datasource", "git", "list").out.splitlines()
+    assert header.split()[:3] == ["NAME", "SCOPE", "STATUS"]
+    assert code.split()[:3] == ["code", "tenant", "ready"]
+    assert sets.split()[:4] == ["sets", "tenant", "issues", "found"]
+    told = muster("datasource", "git", "describe", "sets").out
+    assert "cluster c-1: there is no claim sets (since " in told
+    assert "Issues" not in muster("datasource", "git", "describe", "code").out
+    both = row("sets") | {"status": "issuesFound", "issues": [issue, issue | {"clusterId": "c-2"}]}
+    there_is(api, "datasource git", both)
+    assert "issues found on 2 clusters" in muster("datasource", "git", "list").out
 
 
 def test_what_is_not_there_is_named_with_what_is(api: ShapeServer, muster: Muster, noun: str) -> None:
@@ -152,7 +176,7 @@ def test_submit_takes_names_of_all_three(api: ShapeServer, muster: Muster) -> No
 
 
 def test_data_sources_are_named_alone_with_their_kind_or_by_id(api: ShapeServer, muster: Muster) -> None:
-    for kind in ("pvc", "git", "nfs", "host-path", "config-map", "secret"):
+    for kind in ("pvc", "git", "nfs", "s3", "host-path", "config-map", "secret"):
         NOUNS.setdefault(kind, (f"/asset/datasource/{kind}", "dataSources"))
         there_is(api, kind, *([row("code", id=ID)] if kind == "git" else []))
     other = ID.replace("a", "c")
@@ -164,7 +188,7 @@ def test_data_sources_are_named_alone_with_their_kind_or_by_id(api: ShapeServer,
     listed = muster("datasource", "list").out.splitlines()
     assert [line.split()[:2] for line in listed] == [["NAME", "KIND"], ["code", "git"]]
     assert "there is no data source 'cod'" in muster("training", "submit", "x", "-i", "i", "--datasource", "cod").err
-    assert "is no kind" in muster("training", "submit", "x", "-i", "i", "--datasource", "s3/x").err
+    assert "is no kind" in muster("training", "submit", "x", "-i", "i", "--datasource", "data-volume/x").err
     there_is(api, "pvc", row("code", id=other))
     ran = muster("training", "submit", "x", "-i", "i", "--datasource", "code")
     assert (ran.code, "several" in ran.err) == (2, True), ran.err

@@ -90,8 +90,9 @@ def test_a_cluster_whose_agent_runs_in_it_is_only_added(api: ShapeServer, muster
     assert "muster cluster agent prod" in ran.err
 
 
+@pytest.mark.parametrize("ways", [False, True])
 def test_an_agents_manifests_are_those_of_deploy_with_its_own_connection(
-    kubernetes: ShapeServer, muster: Any, tmp_path: Path
+    kubernetes: ShapeServer, muster: Any, tmp_path: Path, *, ways: bool
 ) -> None:
     password, authority = tmp_path / "password", tmp_path / "ca.crt"
     authority.write_text("PEM")
@@ -102,6 +103,7 @@ def test_an_agents_manifests_are_those_of_deploy_with_its_own_connection(
         str(authority),
         "--image",
         "registry.example.com/muster:1",
+        *(["--ways"] if ways else []),
     ]
     ran = muster("cluster", "agent", "prod", "--nats-url", "tls://n.example.com:4333", *options)
     assert ran.code == 0, ran.err
@@ -109,7 +111,7 @@ def test_an_agents_manifests_are_those_of_deploy_with_its_own_connection(
     written = {
         (one["kind"], one["metadata"]["name"])
         for file in DEPLOY.glob("*.yaml")
-        if file.name not in {"kustomization.yaml", "runai-public.yaml"}
+        if file.name not in {"kustomization.yaml", "runai-public.yaml", *(() if ways else ("ways.yaml",))}
         for one in yaml.safe_load_all(file.read_text())
     }
     assert set(made) == written
@@ -125,7 +127,7 @@ def test_an_agents_manifests_are_those_of_deploy_with_its_own_connection(
     assert container["image"] == "registry.example.com/muster:1"
     assert {"name": "MUSTER_KUBERNETES_RESERVATION_IMAGE", "value": "registry.example.com/muster:1"} in container["env"]
     egress = made["NetworkPolicy", "muster-agent"]["spec"]["egress"]
-    assert [port["port"] for rule in egress for port in rule["ports"]] == [53, 53, 443, 6443, 4333]
+    assert [port["port"] for rule in egress for port in rule["ports"]] == [53, 53, 443, 6443, 4333, 2049, 9400]
 
 
 def test_the_nats_user_has_the_password_of_the_manifests(kubernetes: ShapeServer, muster: Any, tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def test_a_department_is_listed_shown_made_set_and_deleted(api: ShapeServer, mus
     assert "2 Running" in told
     assert muster("department", "create", "sales", "--node-pools", "a, b", "--gpu-limit", "16").code == 0
     assert api.requests[-1].body == {"name": "sales", "nodePools": ["a", "b"], "gpuLimit": 16}
-    quotas = ("--pool-quota", "a=4/8", "--pool-quota", "b=none/2.5")
+    quotas = ("--pool-quota", "a=4/8", "--pool-quota", "b=none/2.5", "--pool-quota", "c=none/none/2")
+    quotas = (*quotas, "--over-quota-weight", "3", "--minimum-runtime", "10m")
     assert muster("department", "set", "research", "--node-types", "dgx", "--gpu-limit", "none", *quotas).code == 0
     asked = api.requests[-1]
     assert asked.headers["if-match"] == "7"
@@ -55,13 +56,16 @@ def test_a_department_is_listed_shown_made_set_and_deleted(api: ShapeServer, mus
         "nodePoolQuotas": [
             {"nodePool": "a", "gpuQuota": 4, "gpuLimit": 8},
             {"nodePool": "b", "gpuQuota": None, "gpuLimit": 2.5},
+            {"nodePool": "c", "gpuQuota": None, "gpuLimit": None, "overQuotaWeight": 2},
         ],
+        "overQuotaWeight": 3,
+        "minimumRuntimeSeconds": 600,
     }
     assert muster("department", "delete", "research", "-y").code == 0
     assert api.asked("DELETE", f"{PATH}/d-1")
 
 
-@pytest.mark.parametrize("given", ["a", "a=", "=4", "a=4/", "a=many"])
+@pytest.mark.parametrize("given", ["a", "a=", "=4", "a=4/", "a=many", "a=4//2", "a=1/2/3/4"])
 def test_a_quota_of_a_pool_that_is_none_is_refused_with_what_would_do(muster: Any, given: str) -> None:
     ran = muster("department", "set", "research", "--pool-quota", given)
     assert ran.code == 2

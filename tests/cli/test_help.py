@@ -269,7 +269,7 @@ def test_every_table_offers_its_columns() -> None:
         "doctor", "version", "department describe", "project describe", "cluster describe", "node describe",
         "service-account describe",
         "context list", "context show", "log verify", "diff", "backup", "restore", "user erase",
-        "explain-field", "credentials rotate-key",
+        "explain", "explain-field", "credentials rotate-key",
     }, "what is shown as pairs, or has no columns of its own"  # fmt: skip
 
 

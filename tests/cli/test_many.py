@@ -10,7 +10,7 @@ import pytest
 
 from development.servers import NatsServer, PostgresServer
 from development.stack import until
-from muster.cli.apply import _differing, _Wanted, set_by_policies
+from muster.cli.apply import Wanted, _differing, set_by_policies
 from muster.cli.values import Row
 from services.api.policy_rules import SOURCE_OF
 from tests.support.api import Served, serving
@@ -173,7 +173,7 @@ def test_what_is_wrong_is_said_of_the_file(  # noqa: PLR0917 - fixtures and case
 
 def test_user_and_groups_of_a_token_are_no_difference() -> None:
     spec: Any = {"image": "a", "security": {"uidGidSource": "fromIdpToken"}}
-    one = _Wanted(file="f", kind="Training", request={"name": "a", "projectId": "p", "clusterId": "c", "spec": spec})
+    one = Wanted(file="f", kind="Training", request={"name": "a", "projectId": "p", "clusterId": "c", "spec": spec})
     want: Any = {
         "clusterId": "c",
         "spec": {"image": "a", "security": {"uidGidSource": "fromIdpToken", "runAsUid": None}},
@@ -187,7 +187,7 @@ def test_user_and_groups_of_a_token_are_no_difference() -> None:
     there["spec"]["security"]["uidGidSource"] = "custom"
     assert _differing(one, want, there, {}) == ["spec.security"]
     assert not one.merged
-    assert _Wanted(file="f", kind="Training", request={"templateId": "t"}).merged
+    assert Wanted(file="f", kind="Training", request={"templateId": "t"}).merged
 
 
 def test_a_file_for_apply_is_one_for_submit_and_several_documents_are_not(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from events.phases import Phase
 from muster.cli.exits import ExitCode
 from tests.support.shapes import ShapeServer
 
@@ -42,8 +43,6 @@ def meant(error: str) -> str:
         ("project new x", "muster project create x"),
         ("sreport -p vision", "muster usage -p vision"),
         ("stats", "muster top"),
-        ("explain compute.gpuPortionRequest", "muster explain-field compute.gpuPortionRequest"),
-        ("explain compute", "muster explain-field compute"),
         ("get pods", "muster workload list"),
         ("get pods hello", "muster workload pods hello"),
         ("wait hello --for running", "muster workload wait hello --for running"),
@@ -151,6 +150,13 @@ def test_an_error_is_told_once_and_in_one_way(muster: Any, typed: str, told: str
 def test_a_status_is_understood_whatever_its_capitals(api: ShapeServer, muster: Any, given: str, phase: str) -> None:
     assert muster("workload", "list", "--status", given, "-o", "JSON").code == 0
     assert api.asked("GET", "/workloads")[0].query["filterBy"] == [f"phase=={phase}"]
+
+
+def test_several_phases_are_those_that_are_none_of_the_others(api: ShapeServer, muster: Any) -> None:
+    assert muster("workload", "list", "--status", "pending, Running", "-o", "json").code == 0
+    others = {f"phase!={phase}" for phase in Phase if phase not in {Phase.PENDING, Phase.RUNNING}}
+    assert set(api.asked("GET", "/workloads")[0].query["filterBy"]) == others
+    assert "no phase 'x'" in muster("workload", "list", "--status", "Pending,x").err
 
 
 def test_a_status_that_is_none_leads_to_the_nearest(api: ShapeServer, muster: Any) -> None:

@@ -47,6 +47,8 @@ def test_wide_adds_columns_and_columns_chooses_them(listed: ShapeServer, muster:
     assert muster("workload", "list", "--columns", "phase,NAME", "--no-headers").out.split() == [
         "Running", "hello", "Failed", "=cmd()",
     ]  # fmt: skip
+    twice = muster("workload", "list", "--columns", "phase", "--columns", "NAME", "--no-headers")
+    assert twice.out.split() == ["Running", "hello", "Failed", "=cmd()"]
 
 
 def test_an_unknown_column_is_a_usage_error_with_the_nearest_one(listed: ShapeServer, muster: Any) -> None:

@@ -235,9 +235,22 @@ def test_fields_that_place_have_run_ais_flags(api: ShapeServer, muster: Any) -> 
     assert spec["terminateAfterPreemption"] is True
 
 
+@pytest.mark.usefixtures("api")
+def test_variables_of_credentials_stand_beside_the_others(muster: Any) -> None:
+    ran = muster(
+        "training", "submit", "hello", "-i", "a", "-e", "A=1", "--environment-credential", "TOKEN=wandb/WANDB_API_KEY",
+        "--dry-run=client", "-o", "json", "--", "x",
+    )  # fmt: skip
+    assert ran.json()["spec"]["environmentVariables"] == [
+        {"name": "A", "value": "1"},
+        {"name": "TOKEN", "userCredential": {"name": "wandb", "key": "WANDB_API_KEY"}},
+    ]
+
+
 @pytest.mark.parametrize(
     ("flag", "value", "told"),
     [
+        ("--environment-credential", "T=wandb", "'T=wandb' names no key of a credential"),
         ("--toleration", "a", "'a' is no FIELD=VALUE; the fields are name, operator, key, value"),
         ("--toleration", "kee=a", "'kee' is no field; those are name, operator, key, value, effect, seconds, exclude"),
         ("--toleration", "key=a,key=b", "'key' is given twice in 'key=a,key=b'"),

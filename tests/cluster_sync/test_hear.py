@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from events.agent_bounds import BOUNDS, MAX_NODE_BYTES
 from events.cluster import RefusedReport
-from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod, UsageReport, pod_key
+from events.cluster_protocol import ObservedCluster, ObservedNode, ObservedPod, SourcesRequest, UsageReport, pod_key
 from events.ids import cluster_key, incarnation_id, node_key, workload_key
 from events.node import NodeFacts, Taint
 from events.subjects import observed_cluster_subject, observed_node_subject, observed_pod_subject
@@ -182,7 +182,7 @@ def test_every_field_that_an_agent_fills_has_a_bound() -> None:
         return lacking
 
     seen: set[type] = set()
-    for message in (ObservedPod, ObservedNode, ObservedCluster, UsageReport):
+    for message in (ObservedPod, ObservedNode, ObservedCluster, SourcesRequest, UsageReport):
         assert unbounded(message, seen) == []
     assert seen == set(BOUNDS)
 

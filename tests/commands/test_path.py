@@ -190,7 +190,7 @@ async def test_a_repeated_creation_is_answered_though_its_cluster_is_gone(
 ) -> None:
     project, cluster = place
     first = await path.accepted("ada", training("early", project, cluster), "k1")
-    await path.accepted("root", RemoveCluster(cluster_id=cluster), "remove")
+    await path.accepted("root", RemoveCluster(cluster_id=cluster, force=True), "remove")
     # Each try has a key of its own: one that was accepted before the removal was seen would be answered so for ever.
     for late in itertools.count():
         reply = await path.send("ada", training(f"late-{late}", project, cluster), f"late {late}")

@@ -121,7 +121,10 @@ def test_the_contracts_own_defaults_are_those_that_are_taken() -> None:
         ({"ports": {}}, {"spec.ports"}),
         ({"storage": []}, {"spec.storage"}),
         ({"security": True}, {"spec.security"}),
-        ({"storage": {"s3": [{}], "dataVolume": [], "nonsense": []}}, {"spec.storage.s3", "spec.storage.nonsense"}),
+        (
+            {"storage": {"s3": [], "dataVolume": [{}], "nonsense": []}},
+            {"spec.storage.dataVolume", "spec.storage.nonsense"},
+        ),
         (
             {"storage": {"git": [{"repository": "https://a/b", "path": "/a", "passwordSecret": "a"}]}},
             {"spec.storage.git[0].passwordSecret"},

@@ -7,6 +7,7 @@ import pytest
 
 from events.aggregate import ASSET
 from events.asset import (
+    MAX_MARKS,
     MAX_SPEC_BYTES,
     Asset,
     AssetChanged,
@@ -14,7 +15,10 @@ from events.asset import (
     AssetDeleted,
     ChangeAsset,
     CreateAsset,
+    DataSourceMarked,
     DeleteAsset,
+    MarkDataSource,
+    SourceIssue,
     asset_key,
 )
 from events.ids import key_of_id
@@ -138,3 +142,50 @@ def test_events_that_do_not_fit_change_nothing() -> None:
         spec={},
     )
     assert ASSET.evolve(given.state, same) is given.state
+
+
+def mark(given: Given, **more: Any) -> MarkDataSource:
+    of = given.state
+    assert of.spec_at is not None
+    fields: dict[str, Any] = {"asset_id": of.asset_id, "cluster_id": "c", "spec_at": of.spec_at, "issue": "gone"}
+    return MarkDataSource(**fields | more)
+
+
+def source(**more: Any) -> Given:
+    return Given(create(kind="git", spec={"storage": {"git": [{"repository": "https://a/b", "path": "/a"}]}}, **more))
+
+
+def test_a_mark_is_one_event_until_it_goes_and_another_spec_has_none() -> None:
+    """S053."""
+    given = source()
+    assert given.do(mark(given)) == (DataSourceMarked(cluster_id="c", issue="gone", at=NOW),)
+    assert given.state.issues == {"c": SourceIssue(issue="gone", at=NOW)}
+    assert given.when(mark(given, issue="in other words")) == ()
+    given.do(mark(given, cluster_id="d"))
+    assert given.do(mark(given, issue="")) == (DataSourceMarked(cluster_id="c", at=NOW),)
+    assert given.state.issues.keys() == {"d"}
+    given.do(ChangeAsset(asset_id=given.state.asset_id, spec={"storage": {"git": [{"path": "/b"}]}}))
+    assert given.state.issues == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "more"),
+    [
+        (source(), {"issue": ""}),
+        (source(), {"spec_at": NOW - timedelta(seconds=1)}),
+        (source(), {"asset_id": "another"}),
+        (source(scope="cluster", cluster_id="d"), {}),
+        (Given(create()), {}),
+    ],
+    ids=["nothing is known", "another spec", "another asset", "another cluster's", "no data source"],
+)
+def test_what_is_not_about_it_marks_nothing(given: Given, more: dict[str, Any]) -> None:
+    assert given.when(mark(given, **more)) == ()
+
+
+def test_so_many_clusters_mark_one_and_no_more() -> None:
+    given = source()
+    for number in range(MAX_MARKS):
+        given.do(mark(given, cluster_id=f"c-{number}"))
+    assert given.when(mark(given)) == ()
+    assert given.when(mark(given, cluster_id="c-0", issue="")) != ()

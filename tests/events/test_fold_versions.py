@@ -11,18 +11,18 @@ from msgspec import inspect
 from events.aggregate import AGGREGATES
 
 KNOWN: Final = {
-    "asset": (2, "a91177d7087e"),
-    "cluster": (6, "4984561f6874"),
-    "department": (1, "01f63da0a60e"),
+    "asset": (3, "b76e415f63b5"),
+    "cluster": (7, "dd4af936a704"),
+    "department": (2, "e04932da791c"),
     "hours": (1, "3e43f81ae15d"),
     "log": (1, "a5444f9f85d0"),
-    "node": (5, "ac25318640a9"),
+    "node": (6, "b8379e5754db"),
     "policy": (3, "e50a43252122"),
     "prices": (1, "8fcf2c5d2bd8"),
-    "project": (9, "819307d1e923"),
+    "project": (10, "759164feb510"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (14, "8dc77ea50c50"),
+    "workload": (16, "315fd8cccbff"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 

@@ -11,6 +11,7 @@ from events.workload.commands import (
     Changeable,
     ChangeWorkload,
     DeleteWorkload,
+    EndAtLimit,
     PlacePods,
     PodFactKind,
     PodWarning,
@@ -27,6 +28,7 @@ from events.workload.pod import PodAddress, PodRef, PortAddress
 from events.workload.state import (
     bindable,
     next_retry_at,
+    schedulable,
 )
 from tests.events.given import (
     ALICE,
@@ -166,13 +168,14 @@ def test_a_failing_pod_is_run_again_with_growing_waits_until_the_backoff_limit_i
     assert story.state.message == "pod main-0 ended with exit code 3; 3 failed runs, backoff limit 2"
 
 
-def test_a_taken_node_port_fails_the_workload_at_once_and_says_so() -> None:
-    """S030, S096: however many retries it has, for whoever has the port may keep it."""
+@pytest.mark.parametrize("reason", ["node_port_taken", "no_claim"])
+def test_a_taken_node_port_or_a_missing_claim_fails_the_workload_at_once_and_says_so(reason: str) -> None:
+    """S030, S096: however many retries it has, for whoever has the port may keep it, and nobody makes the claim."""
     story = Story().created(backoff_limit=6)
     story.bound(NOW)
     told = "node port 30080 of this machine is in use: give another one, or none"
-    story.saw(fact("failed", reason="node_port_taken", message=told), now=NOW)
-    assert (story.state.phase, story.state.reason, story.state.message) == (Phase.FAILED, "node_port_taken", told)
+    story.saw(fact("failed", reason=reason, message=told), now=NOW)
+    assert (story.state.phase, story.state.reason, story.state.message) == (Phase.FAILED, reason, told)
 
 
 def test_where_a_pod_answers_is_told_with_that_it_runs_and_forgotten_with_its_run() -> None:
@@ -653,8 +656,24 @@ def test_a_phase_is_either_entered_by_something_or_told_as_not_built_yet() -> No
     """S094."""
     entered = {after for followers in TRANSITIONS.values() for after in followers} | {Phase.CREATING}
     assert entered == set(Phase) == TRANSITIONS.keys()
-    assert {Phase.UPDATING, Phase.TERMINATING} == UNBUILT_PHASES.keys()
+    assert {Phase.UPDATING} == UNBUILT_PHASES.keys()
     assert all(TRANSITIONS[phase] & FINISHED for phase in UNBUILT_PHASES)
+
+
+def test_a_workload_that_a_limit_ends_takes_nothing_new_and_fails_once_its_pods_are_gone() -> None:
+    """S094."""
+    story = running()
+    limit = EndAtLimit(workload_id=ID, limit="runtime", seconds=60, attempt=1)
+    assert story.when(replace(limit, attempt=2)) == ()
+    assert story.when(replace(limit, limit="pending")) == ()
+    assert names(story.when(limit)) == ["WorkloadLimitReached"]
+    assert (story.state.phase, story.state.reason) == (Phase.TERMINATING, "runtime_limit")
+    assert not schedulable(story.state)
+    for command in (SUSPEND, RESUME):
+        assert story.refused(command).code == "workload_finished"
+    assert story.when(limit) == ()
+    story.saw(fact("stopped"))
+    assert (story.state.phase, story.state.reason) == (Phase.FAILED, "runtime_limit")
 
 
 def test_it_is_degraded_while_some_pods_run_and_others_are_to_run_again() -> None:

@@ -1,29 +1,52 @@
 """Real input: pods of a production trace on its own 1,213 nodes, through the API (section 6, 6 and 8).
 
-The trace is data of others and no part of the project: without it these tests say so.
+They come in the trace's own order, with its gaps and its running times, all shorter by the same factor. The trace is
+data of others and no part of the project: without it these tests say so.
 """
 
-from collections.abc import Iterator
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, Final
 
 import pytest
 
-from development.stack import Api, running, training, until
+from development.stack import Api, Stack, running, training, until
 from development.stack_check import check_stack
 from tests.support import openb
 from tests.support.second import second
 
 DOUBLED = ("scheduler", "cluster_sync", "projector")
+RUNTIME: Final = "simulation.muster.dev/runtime-seconds"
+PER_SECOND: Final = 40
+"""So many pods come, on the average."""
+LONGEST_SECONDS: Final = 10.0
+READY_FOR_SECONDS: Final = 3.0
+"""So long after it serves again, the scheduler is killed."""
 
-pytestmark = [pytest.mark.faults, pytest.mark.one_in(2)]
+pytestmark = [pytest.mark.faults, pytest.mark.one_in(2), pytest.mark.timeout(1800)]
 
 
-def trace_pods(count: int) -> Iterator[dict[str, Any]]:
-    """The first pods of the default list as specs; GPU models are left out."""
-    for row in islice(openb.rows("openb_pod_list_default"), count):
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    name: str
+    at: float
+    """Seconds after the first."""
+    spec: dict[str, Any]
+
+
+def arrivals(count: int) -> Iterator[Arrival]:
+    """The first pods of the default list; GPU models are left out."""
+    rows = list(islice(openb.rows("openb_pod_list_default"), count))
+    factor = len(rows) / PER_SECOND / max(float(rows[-1]["creation_time"]), 1)
+    for row in rows:
         gpus, milli = int(row["num_gpu"]), int(row["gpu_milli"])
         compute: dict[str, Any] = {
             "cpuCoreRequest": int(row["cpu_milli"]) / 1000,
@@ -33,20 +56,26 @@ def trace_pods(count: int) -> Iterator[dict[str, Any]]:
             compute["gpuDevicesRequest"] = gpus
         if gpus and milli < 1000:
             compute |= {"gpuRequestType": "portion", "gpuPortionRequest": milli / 1000}
-        yield {"name": row["name"], "spec": {"compute": compute}}
+        ran = float(row["deletion_time"] or 0) - float(row["scheduled_time"] or row["creation_time"])
+        runs = min(max(ran * factor, 0.2), LONGEST_SECONDS)
+        annotations = [{"name": RUNTIME, "value": f"{runs:.2f}"}]
+        at = float(row["creation_time"]) * factor
+        yield Arrival(name=row["name"], at=at, spec={"compute": compute, "annotations": annotations})
 
 
 def submit_all(api: Api, cluster: str, count: int) -> dict[str, str]:
-    """Submit the trace's pods, eight at a time; the acknowledged ids by name."""
+    """Submit the trace's pods when they are due, in their order; the acknowledged ids by name."""
     project, cluster_id = api.project(), api.cluster(cluster)
 
-    def submit(pod: dict[str, Any]) -> tuple[str, str]:
-        answer = api.http.post("/workloads/trainings", json=training(pod["name"], project, cluster_id, **pod["spec"]))
+    def submit(pod: Arrival) -> tuple[str, str]:
+        time.sleep(max(begun + pod.at - time.monotonic(), 0))
+        answer = api.http.post("/workloads/trainings", json=training(pod.name, project, cluster_id, **pod.spec))
         assert answer.status_code == 202, answer.text
-        return pod["name"], answer.json()["workloadId"]
+        return pod.name, answer.json()["workloadId"]
 
     with ThreadPoolExecutor(8) as pool:
-        return dict(pool.map(submit, trace_pods(count)))
+        begun = time.monotonic()
+        return dict(pool.map(submit, arrivals(count)))
 
 
 def all_complete(api: Api, count: int, timeout_seconds: float) -> None:
@@ -56,17 +85,53 @@ def all_complete(api: Api, count: int, timeout_seconds: float) -> None:
     until(done, timeout_seconds, lambda: str(api.get("/workloads", filterBy="phase!=Completed", limit=5)))
 
 
-def all_run(folder: Path, count: int, doubled: tuple[str, ...]) -> None:
-    """Submit this many pods of the trace to its own nodes, beside second instances of these services; check it all."""
-    with running(folder) as stack, second(stack, *doubled):
+@contextlib.contextmanager
+def nothing_more(_: Stack) -> Generator[None]:
+    yield
+
+
+@contextlib.contextmanager
+def doubled(stack: Stack) -> Generator[None]:
+    """Second instances of these services."""
+    with second(stack, *DOUBLED):
+        yield
+
+
+@contextlib.contextmanager
+def killed(stack: Stack) -> Generator[None]:
+    """A scheduler in a process of its own, and the one of `muster up`, both killed again and again."""
+    over = Event()
+
+    def kill() -> int:
+        for kills in itertools.count():
+            if over.wait(READY_FOR_SECONDS):
+                return kills
+            stack.kill("workers")
+            other.kill()
+            other.wait_ready()
+        raise AssertionError
+
+    with second(stack, "scheduler") as (other,), ThreadPoolExecutor(1) as pool:
+        killing = pool.submit(kill)
+        try:
+            yield
+        finally:
+            over.set()
+        assert killing.result() >= 2
+
+
+def all_run(folder: Path, count: int, beside: Callable[[Stack], AbstractContextManager[None]]) -> None:
+    """Submit this many pods of the trace to its own nodes, beside what else goes on; check it all."""
+    with running(folder) as stack:
         nodes = openb.FOLDER / f"{openb.NODES}.csv"
         added = stack.muster("cluster", "add", "openb", "--nodes-csv", str(nodes))
         assert added.returncode == 0, added.stderr
         api = stack.api()
         until(lambda: len(api.get("/nodes", clusterId=api.cluster("openb"))["nodes"]) == 1213 or None, 60)
-        acknowledged = submit_all(api, "openb", count)
-        assert len(acknowledged) == count
-        all_complete(api, count, 300)
+        with beside(stack):
+            acknowledged = submit_all(api, "openb", count)
+            assert len(acknowledged) == count
+            all_complete(api, count, 600)
         report = check_stack(stack, acknowledged)
         assert set(acknowledged.values()) == report.completed
         assert (report.bindings, report.left_reserved, report.left_live) == (count, 0, 0)
@@ -75,8 +140,13 @@ def all_run(folder: Path, count: int, doubled: tuple[str, ...]) -> None:
             assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("doubled", [(), DOUBLED], ids=["single", "doubled"])
+@pytest.mark.parametrize(
+    ("beside", "count"), [(nothing_more, 2_000), (doubled, 2_000), (killed, 8_152)], ids=["single", "doubled", "killed"]
+)
 def test_pods_of_the_trace_all_complete_and_no_node_is_ever_over_capacity(
-    tmp_path: Path, doubled: tuple[str, ...], request: pytest.FixtureRequest
+    tmp_path: Path,
+    beside: Callable[[Stack], AbstractContextManager[None]],
+    count: int,
+    request: pytest.FixtureRequest,
 ) -> None:
-    all_run(tmp_path, 500 if request.config.option.short else 2000, doubled)
+    all_run(tmp_path, 500 if request.config.option.short else count, beside)

@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """API server, etcd, controller manager and kwok, without nodes: each test adds its own, under names of its own."""
-    plane = ControlPlane(Path(tmp_path_factory.mktemp("control-plane")))
+    plane = ControlPlane(Path(tmp_path_factory.mktemp("control-plane")), ways=True)
     plane.start()
     yield plane
     plane.stop()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import msgspec
 import pytest
 
 from development.kubernetes.control_plane import ControlPlane
-from events.workload.volumes import ClaimedFolder, NewClaim
+from events.cluster_protocol import SourceToLookAt
+from events.workload.volumes import ClaimedFolder, ConfigFiles, NewClaim, NfsFolder, NodeFolder, Volume
 from services.agent.backends.interface import HeldClaims
 from services.agent.backends.kubernetes import names
 from tests.agent.given import WORKLOAD
@@ -100,3 +102,28 @@ async def test_a_claim_that_cannot_be_had_fails_the_run_and_says_why(
     await apply(cluster, 0, ClaimedFolder(mount_path="/a", claim="theirs"), token=2)
     await cluster.until("running", token=2, key=KEYS[0])
     assert await cluster.backend.claims() == ()
+
+
+async def test_a_data_source_is_looked_at_with_the_agents_own_rights(cluster: KubernetesWatched) -> None:
+    """S053. Of a project that has no namespace here nothing is known."""
+
+    def source(volume: Volume, **more: Any) -> SourceToLookAt:
+        project = {"project_id": cluster.run["project_id"], "project_name": cluster.project}
+        return SourceToLookAt(asset_id="a", spec_at=datetime(2026, 1, 1, tzinfo=UTC), volume=volume, **project | more)
+
+    sets = ClaimedFolder(mount_path="/sets", claim="sets")
+    assert await cluster.backend.look(source(sets)) == "", "it has no namespace yet"
+    await apply(cluster, 0, KEPT)
+    assert await cluster.backend.look(source(sets)) == f"there is no claim sets in namespace {cluster.namespace}"
+    (kept,) = await claims(cluster)
+    there = ClaimedFolder(mount_path="/sets", claim=kept["metadata"]["name"])
+    assert await cluster.backend.look(source(there)) == ""
+    assert await cluster.backend.look(source(sets, project_id="another")) == ""
+    assert await cluster.backend.look(source(sets, project_id="", project_name="")) == ""
+    for volume in (
+        ConfigFiles(mount_path="/a", object_name="gone"),
+        ConfigFiles(mount_path="/a", object_name="gone", secret=True),
+        NodeFolder(mount_path="/a", path="/gone"),
+        NfsFolder(mount_path="/a", server="127.0.0.1", path="/gone"),
+    ):
+        assert await cluster.backend.look(source(volume)) == "", "the agent cannot see it, or is not sent there"

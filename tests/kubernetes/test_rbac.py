@@ -4,6 +4,8 @@ Issue section 2.6: the agent's token can do what it needs and nothing else.
 """
 
 import contextlib
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,7 @@ def claim(labels: dict[str, str], *, name: str = "v") -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
+WAYS = ("exec?command=ls&container=main", "attach?container=main", "portforward?ports=80")
 POD, OUR_POD = pod({}), pod(OURS)
 ROLE_REF = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -103,6 +106,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("POST", f"/api/v1/namespaces/{OTHER}/pods/p/exec?command=ls", None),
     ("POST", f"/api/v1/namespaces/{OTHER}/pods/p/attach", None),
     ("POST", f"/api/v1/namespaces/{OTHER}/pods/p/portforward", None),
+    *(("GET", f"/api/v1/namespaces/{PROJECT}/pods/ours/{way}", None) for way in WAYS),
     ("PATCH", f"/api/v1/namespaces/{OTHER}/pods/p/ephemeralcontainers", {}),
     ("PATCH", f"/api/v1/namespaces/{OTHER}/pods/p/status", {}),
     ("DELETE", f"/api/v1/namespaces/{OTHER}/pods", None),
@@ -250,7 +254,8 @@ def test_the_rights_are_exactly_those_of_the_golden(installed: ControlPlane) -> 
         account: {namespace: rights(as_account(installed, account), namespace) for namespace in (OWN, OTHER)}
         for account in ("muster-agent", RESERVATION_ACCOUNT)
     }
-    assert found == yaml.safe_load(GOLDEN.read_text())
+    golden = yaml.safe_load(GOLDEN.read_text())
+    assert found == {account: golden[account] for account in found}
 
 
 @pytest.mark.parametrize(("method", "path", "body"), NEEDED)
@@ -279,6 +284,38 @@ def test_the_policy_is_for_the_agent_alone(installed: ControlPlane, method: str,
     assert status(admin, method, path, body) == 200
 
 
+@pytest.fixture
+def with_ways(installed: ControlPlane) -> Iterator[ControlPlane]:
+    installed.apply(documents("ways.yaml"))
+    account = as_account(installed, "muster-agent")
+    path = f"/api/v1/namespaces/{PROJECT}/pods/ours/{WAYS[0]}"
+    until(lambda: status(account, "GET", path, None) != 403, 30, lambda: "the role is not in force")
+    yield installed
+    for document in reversed(documents("ways.yaml")):
+        installed.admin("DELETE", f"{RBAC}/{document['kind'].lower()}s/{document['metadata']['name']}")
+    until(lambda: status(account, "GET", path, None) == 403, 30, lambda: "the role is still in force")
+
+
+def test_the_optional_role_adds_ways_into_pods_and_nothing_else(with_ways: ControlPlane) -> None:
+    agent = as_account(with_ways, "muster-agent")
+    golden = yaml.safe_load(GOLDEN.read_text())
+    for namespace in (OWN, OTHER):
+        found = rights(agent, namespace)
+        assert found == golden["muster-agent"][namespace] | golden["muster-agent-ways"]
+
+
+def test_with_the_optional_role_ways_lead_into_pods_of_projects_alone(with_ways: ControlPlane) -> None:
+    agent = as_account(with_ways, "muster-agent")
+    for verb, way in product(("GET", "POST"), WAYS):
+        for namespace in (OWN, OTHER):
+            with pytest.raises(AdminError, match=f"and not in {namespace}") as refused:
+                agent.call(verb, f"/api/v1/namespaces/{namespace}/pods/p/{way}")
+            assert refused.value.status == 403
+        with pytest.raises(AdminError, match="does not have a host assigned") as late:
+            agent.call(verb, f"/api/v1/namespaces/{PROJECT}/pods/ours/{way}")
+        assert late.value.status == 400
+
+
 def test_a_pod_that_holds_a_device_can_write_notes_on_pods_of_its_namespace_alone(installed: ControlPlane) -> None:
     account = as_account(installed, RESERVATION_ACCOUNT)
     change = {"metadata": {"annotations": {"muster.dev/visible-devices": "GPU-1"}}}
@@ -298,7 +335,12 @@ def test_a_pod_that_holds_a_device_can_write_notes_on_pods_of_its_namespace_alon
 def test_every_manifest_is_accepted_by_the_server(installed: ControlPlane) -> None:
     admin = Admin(url=installed.url, ca_file=installed.ca_file, token=installed.admin_token)
     made = agent(
-        cluster_id="c", nats_url="tls://n:4333", password="p", authority="PEM", image="registry.example.com/m:1"
+        cluster_id="c",
+        nats_url="tls://n:4333",
+        password="p",
+        authority="PEM",
+        image="registry.example.com/m:1",
+        ways=True,
     )
     for document in [*documents(), *made]:
         if document["metadata"].get("namespace") == "runai-public":
@@ -323,5 +365,5 @@ def test_the_kustomization_names_every_manifest(installed: ControlPlane) -> None
     assert sorted(listed) == sorted(
         file.name
         for file in FOLDER.glob("*.yaml")
-        if file.name not in {"kustomization.yaml", "connection.example.yaml", "runai-public.yaml"}
+        if file.name not in {"kustomization.yaml", "connection.example.yaml", "runai-public.yaml", "ways.yaml"}
     )

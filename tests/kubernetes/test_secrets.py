@@ -19,7 +19,7 @@ from development.kubernetes.proxy import Mode, Proxy, Request, proxied
 from events.cluster_protocol import EnvironmentSource, Login, Registry, RunPod, SealedValues
 from events.workload.commands import PodWarning
 from events.workload.pod_sets import Container
-from events.workload.volumes import ClonedFolder, ConfigFiles, GitLogin
+from events.workload.volumes import ClonedFolder, ConfigFiles, FolderLogin
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes.backend import KubernetesBackend
 from services.agent.backends.kubernetes.names import secret_name
@@ -35,7 +35,7 @@ VALUES = SealedValues(
     logins={"/src": Login(user="ann", password=f"{MARK}-git")},
 )
 CLONED = ClonedFolder(
-    mount_path="/src", repository="https://git.example.com/code", login=GitLogin(name="mine", credential=True)
+    mount_path="/src", repository="https://git.example.com/code", login=FolderLogin(name="mine", credential=True)
 )
 WAITS = {"simulation.muster.dev/waiting-reason": "ContainerCreating"}
 """As a pod does whose Secret is not there."""
@@ -273,7 +273,7 @@ NAMES: dict[str, dict[str, Any]] = {
     "variable": {"environment_from": (EnvironmentSource(name="A", kind="secret", object_name=NAME, key="k"),)},
     "volume": {"volumes": (ConfigFiles(mount_path="/a", object_name=NAME, secret=True),)},
     "pull": {"container": Container(pull_secrets=("registry", NAME))},
-    "git": {"volumes": (ClonedFolder(mount_path="/a", repository="https://a/b", login=GitLogin(name=NAME)),)},
+    "git": {"volumes": (ClonedFolder(mount_path="/a", repository="https://a/b", login=FolderLogin(name=NAME)),)},
 }
 
 

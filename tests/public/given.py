@@ -13,6 +13,7 @@ from events.workload.commands import (
     ChangeWorkload,
     CreateWorkload,
     DeleteWorkload,
+    EndAtLimit,
     PlacePods,
     PodFact,
     ReportPods,
@@ -108,6 +109,10 @@ def an_inference() -> World:
     story.do(key, PlacePods, waiting_reason="no_nodes", waiting_message="the cluster has no nodes")
     told = "load 340 requests/s over 1 replica, target 100"
     story.do(key, ScaleInference, replicas=4, was=1, reason="load", message=told)
+    ended = world.training("zeta", project_id, cluster_id)
+    world.place([(ended, FIRST, story.node, 0)])
+    story.fact(ended, FIRST, "running")
+    story.do(ended, EndAtLimit, limit="runtime", seconds=60, attempt=1)
     return world
 
 

@@ -1,6 +1,8 @@
 """What holds of every plan: within capacity, at rest once carried out, the same for the same snapshot, within quota."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +30,7 @@ from events.workload.fields.scheduling import (
 )
 from events.workload.pod import PodRef
 from services.scheduler.snapshot import Plan
+from tests.scheduler.test_quotas import department
 from tests.scheduler.test_take_back import gang
 from tests.scheduler.world import GIB, World
 
@@ -156,8 +159,12 @@ def check_quota(world: World, keys: list[str], quota: int | None) -> None:
     assert held <= quota
 
 
-def check_evictions(world: World, planned: Plan, projects: Sequence[str]) -> None:
-    """For whom others were told to end, a place is kept; and only those with a right to it are among them."""
+def check_evictions(world: World, planned: Plan, protected: AbstractSet[str]) -> None:
+    """For whom others were told to end, a place is kept; and only those with a right to it are among them.
+
+    Args:
+        protected: ids of projects that held no more than their quota.
+    """
     ids = {world.workload(key).workload_id: world.workload(key) for (kind, key) in world.chains if kind == "workload"}
     kept = {
         entry.workload_id for queue in world.seen_queues if queue.pod_class in planned.held for entry in queue.entries
@@ -170,7 +177,17 @@ def check_evictions(world: World, planned: Plan, projects: Sequence[str]) -> Non
             assert victim.project_id == winner.project_id
         else:
             assert winner.project_id != victim.project_id
-            assert winner.project_id != projects[2], "it has no quota"
+            assert victim.project_id not in protected, "its project stayed within its quota"
+
+
+def within_quota(world: World, quotas: Mapping[str, int]) -> set[str]:
+    """Those of these projects that hold no more than their quota, in pods that go on."""
+    held: Counter[str] = Counter()
+    for (kind, _), chain in world.chains.items():
+        if kind == "workload":
+            pods = [pod for pod in chain.state.pods.live.values() if pod.phase != "Stopping"]
+            held[chain.state.project_id] += sum(share.milli for pod in pods for share in pod.devices)
+    return {id_ for id_, quota in quotas.items() if held[id_] <= quota}
 
 
 def check_reservations(world: World, keys: list[str]) -> None:
@@ -199,8 +216,9 @@ def test_every_history_stays_within_capacity_and_comes_to_rest(history: list[tup
     for step in history:
         carry_out(world, keys, step, projects)
         check_quota(world, keys, quota)
+    protected = within_quota(world, {projects[1]: 2_000} | ({} if quota is None else {projects[0]: quota}))
     planned = world.cycle()
-    check_evictions(world, planned, projects)
+    check_evictions(world, planned, protected)
     again = world.cycle()
     assert planned.bindings or not again.evictions, "what was told to end is enough"
     world.settle(cycles=60)
@@ -245,7 +263,7 @@ dense_steps = st.one_of(
         st.just("submit"),
         st.fixed_dictionaries(
             {
-                "project": st.integers(0, 2),
+                "project": st.integers(0, 4),
                 "gpus": st.sampled_from([1, 1, 2, 4]),
                 "portion": st.sampled_from([None, None, None, 0.5]),
                 "pods": st.integers(1, 3),
@@ -289,7 +307,11 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
     world.cluster()
     for name in ("n0", "n1"):
         world.node(name, gpu_count=4)
-    projects = [world.project("first", quota=4_000), world.project("second", quota=2_000), world.project("third")]
+    tight, wide = department(world, "tight", gpu_quota_milli=2_000), department(world, "wide", over_quota_weight=2.0)
+    projects = [world.project("first", quota=4_000), world.project("second", quota=2_000, **tight)]
+    projects += [world.project("third", **wide), world.project("fourth", quota=1_000, over_quota_weight=3.0, **tight)]
+    projects.append(world.project("fifth", over_quota_weight=0.0))
+    quotas = {projects[0]: 4_000, projects[1]: 2_000, projects[3]: 1_000}
     keys: list[str] = []
     evicted_for: set[tuple[str, str]] = set()
     steps: list[tuple[str, Any]] = [*history, ("cycle", 0)]
@@ -299,8 +321,9 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
             case "submit":
                 keys.append(submit_dense(world, f"w{len(keys)}", projects[what["project"]], what))
             case "cycle":
+                protected = within_quota(world, quotas)
                 planned = world.cycle()
-                check_evictions(world, planned, projects)
+                check_evictions(world, planned, protected)
                 evicted_for |= {(each.workload_id, each.beneficiary) for each in planned.evictions}
                 again = world.cycle()
                 # What was bound just now, behind a higher priority that found no room, may be told to end by the next.

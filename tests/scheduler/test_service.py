@@ -234,6 +234,19 @@ async def test_a_clock_that_is_set_forward_while_a_retry_waits_is_noticed_though
     await bindings(log, 11)
 
 
+async def test_many_that_wait_for_the_same_are_told_so_in_one_batch(log: Log, running: Running):
+    keys = [await log.people.submit(f"w{n}", gpu_devices_request=1) for n in range(20)]
+    running.start(log.stores[0])
+
+    async def all_wait() -> bool:
+        return all([(await log.people.workload(key)).reason for key in keys])
+
+    await until(all_wait, "a reason for each")
+    told = [commit.record.batch for commit in await commits_of(log.people.store) if commit.key in keys][len(keys) :]
+    assert [part.count for part in told if part is not None] == [len(keys)] * len(keys)
+    assert not (await log.check()).violations
+
+
 class FullDisk(MemoryEventStore):
     """A log whose disk takes no commit of a scheduler for now, and does not say so."""
 
@@ -256,9 +269,19 @@ async def test_killed_while_more_commits_wait_than_may_be_in_flight_it_leaves_no
     await people.cluster()
     await people.connect()
     await people.project()
-    await in_flight([people.submit(f"w{n}", gpu_devices_request=1) for n in range(APPENDS_IN_FLIGHT + 6)])
-    store.full = True
+    many = range(APPENDS_IN_FLIGHT + 6)
+    await people.nodes({f"n{n}": NODE for n in many})
+    keys = [await people.submit(f"w{n}", gpu_devices_request=NODE.gpu_count) for n in many]
     running.start(store)
+
+    async def all_bound() -> bool:
+        return all([(await people.workload(key)).phase == "Initializing" for key in keys])
+
+    await until(all_bound, "one workload on each node")
+    await running.kill()
+    await in_flight([people.fact(key, "succeeded") for key in keys])
+    store.full = True
+    running.start(store)  # and each node is to be released
 
     async def all_wait() -> bool:
         return store.waiting == APPENDS_IN_FLIGHT

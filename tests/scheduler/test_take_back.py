@@ -7,7 +7,14 @@ import pytest
 
 from events.ids import workload_key
 from events.phases import Phase
-from events.workload.commands import CreateWorkload, PodFact, ReportPods, SuspendWorkload
+from events.workload.commands import (
+    ChangeWorkload,
+    CreateWorkload,
+    DeleteWorkload,
+    PodFact,
+    ReportPods,
+    SuspendWorkload,
+)
 from events.workload.fields.distribution import Distribution
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
@@ -15,6 +22,7 @@ from services.runtime.log.folding import take
 from services.scheduler.fold import SchedulingState
 from services.scheduler.policy.phases import place, take_back
 from services.scheduler.snapshot import Plan
+from tests.scheduler.test_quotas import department
 from tests.scheduler.world import GIB, World
 
 LOW: dict[str, Any] = {"priority_class": "low"}
@@ -118,7 +126,7 @@ def test_another_project_gives_up_no_place_for_a_priority_alone() -> None:
 def test_a_project_gets_its_quota_in_one_cycle_and_no_more() -> None:
     world = cluster(4, 4)
     greedy = world.project("greedy", quota=2_000)
-    entitled = world.project("entitled", quota=4_000)
+    entitled = world.project("entitled", quota=4_000, over_quota_weight=0.0)
     running(world, "wide", project_id=greedy, parallelism=8, completions=8)
     world.submit("mine", project_id=entitled, gpu_devices_request=1, parallelism=6, completions=6, **LOW)
 
@@ -220,7 +228,7 @@ def test_a_place_is_not_kept_for_ever_where_a_pod_does_not_end() -> None:
     world.submit("wide", gpu_devices_request=2)
     small = world.submit("small", gpu_devices_request=1)
     world.settle()
-    world.now += timedelta(hours=2)
+    world.now += timedelta(minutes=7)
     world.settle()
     assert set(world.places(small)) == {0}
 
@@ -405,3 +413,63 @@ def test_a_restart_from_a_snapshot_knows_for_whom_others_were_told_to_end(beside
     restored.restore(world.fold.seq, chains, beside=world.fold.beside() if beside == "kept" else b"?")
     promised = {world.workload(high).workload_id} if beside == "kept" else set[str]()
     assert restored.snapshot(world.now).promised == promised
+
+
+def test_a_workload_runs_for_the_minimum_of_its_project_before_its_place_is_taken() -> None:
+    """And then it is taken, though nothing else happens."""
+    world = cluster(1)
+    world.project(minimum_runtime_seconds=600)
+    running(world, "low", **LOW)
+    world.submit("high", gpu_devices_request=1, **HIGH)
+    assert evicted(world.cycle()) == []
+    world.settle()
+    due = world.fold.next_due()
+    assert due is not None
+    assert timedelta(minutes=9) < due - world.now < timedelta(minutes=10)
+    world.now = due
+    assert evicted(world.cycle()) == [("low", "preempted", 1)]
+
+
+def test_the_minimum_of_a_department_holds_where_its_project_says_nothing() -> None:
+    world = cluster(2)
+    where = department(world, "research", minimum_runtime_seconds=600)
+    kept, own = world.project("kept", **where), world.project("own", minimum_runtime_seconds=0, **where)
+    for project_id in (kept, own):
+        running(world, "low", project_id=project_id, **LOW)
+        world.submit("high", project_id=project_id, gpu_devices_request=1, **HIGH)
+    assert evicted(world.cycle()) == [("low", "preempted", 1)]
+    assert world.workload(workload_key(own, "low")).reason == "preempted"
+
+
+def test_who_submits_and_deletes_over_and_over_evicts_once() -> None:
+    world = cluster(1)
+    world.project()
+    low = running(world, "low", **LOW)
+    for number in range(3):
+        high = world.submit(f"high{number}", gpu_devices_request=1, **HIGH)
+        assert len(evicted(world.cycle())) == (number == 0)
+        world.command(high, DeleteWorkload)
+        ends(world, low)
+        world.settle()
+        assert set(world.places(low)) == {0}
+    world.submit("high", gpu_devices_request=1, **HIGH)
+    world.settle()
+    world.now += timedelta(minutes=10)
+    assert evicted(world.cycle()) == [("low", "preempted", 1)], "not for ever"
+
+
+def test_what_was_evicted_for_another_workload_never_evicts_that_one_in_turn() -> None:
+    """Also where priorities are changed meanwhile; others may."""
+    world = cluster(1)
+    world.project()
+    low = running(world, "low", **LOW)
+    high = world.submit("high", gpu_devices_request=1, **HIGH)
+    world.cycle()
+    ends(world, low)
+    world.settle()
+    world.now += timedelta(hours=1)
+    world.command(low, ChangeWorkload, priority_class="very-high")
+    assert evicted(world.cycle()) == []
+    world.submit("other", gpu_devices_request=1, priority_class="high")
+    assert evicted(world.cycle()) == [("high", "preempted", 1)]
+    assert set(world.places(high)) == {0}

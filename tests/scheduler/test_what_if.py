@@ -105,8 +105,20 @@ def test_workloads_of_other_projects_are_counted_and_not_named(world: World) -> 
     found = asked(world, gpu_devices_request=8)
     assert found.outcome == "waits"
     assert "1 pod of other projects" in found.message
+    assert (found.evicted, found.evicted_elsewhere) == ((), 1)
     assert "theirs" not in found.message
     world.submit("secret", gpu_devices_request=8)
     (eviction,) = world.cycle().evictions
     assert "a workload of project default" in eviction.message
     assert "secret" not in eviction.message
+
+
+def test_whom_it_would_have_told_to_end_is_told_by_name_and_rule(world: World) -> None:
+    for number in range(2):
+        world.submit(f"low{number}", gpu_devices_request=8, priority_class="very-low")
+    world.settle()
+    found = asked(world, gpu_devices_request=8, priority_class="high", preemptibility="preemptible")
+    (one,) = found.evicted
+    assert (one.name[:-1], one.pods, one.rule) == ("low", 1, "preempted")
+    assert (found.outcome, found.evicted_elsewhere) == ("waits", 0)
+    assert f"{one.name} (1 pod)" in found.message

@@ -29,6 +29,7 @@ from services.scheduler.batches import (
     seen_by,
     update_drafts,
 )
+from services.scheduler.estimate import with_estimates
 from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.planning import Policy
@@ -109,12 +110,18 @@ class World:
         self.do("cluster", cluster_key(name), ReportCluster(cluster_id=cluster_id, connected=connected))
 
     def project(
-        self, name: str = "default", *, quota: int | None = None, limit: int | None = None, pools: tuple[str, ...] = ()
+        self,
+        name: str = "default",
+        *,
+        quota: int | None = None,
+        limit: int | None = None,
+        pools: tuple[str, ...] = (),
+        **settings: Any,
     ) -> str:
         self.do(
             "project",
             project_key(name),
-            CreateProject(name=name, gpu_quota_milli=quota, gpu_limit_milli=limit, node_pools=pools),
+            CreateProject(name=name, gpu_quota_milli=quota, gpu_limit_milli=limit, node_pools=pools, **settings),
         )
         project_id: str = self.chain("project", project_key(name)).state.project_id
         self.project_id = self.project_id or project_id
@@ -182,7 +189,7 @@ class World:
     def cycle(self, *, max_messages: int = 300, **limits: Any) -> Plan:
         """Plan and commit, as the service does."""
         snapshot = self.fold.snapshot(self.now)
-        planned = plan(snapshot, policy=self.policy, **limits)
+        planned = with_estimates(plan(snapshot, policy=self.policy, **limits), snapshot, self.fold)
         self.fold.note(snapshot, planned)
         self.seen, self.seen_queues = seen_by(planned, self.fold.nodes), snapshot.queues
         bound, released = batches(planned, max_messages=max_messages)

@@ -395,6 +395,10 @@ class DataSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Which it is, and who can use it."""
     spec: dict[str, JsonValue]
     """Where the data is and where pods find it, as it was given, in the fields of its kind."""
+    status: DataSourceStatus
+    """issuesFound: the agent of a cluster found that it cannot be used there. Where no agent looks, it is ready."""
+    issues: list[DataSourceIssue]
+    """By cluster. At most 100."""
 
 
 class PvcSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -437,6 +441,24 @@ class NfsSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Body of a request: NfsSourceChange."""
 
     spec: NfsSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
+class S3SourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: S3SourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: S3Source
+    """Where the data is, and where pods find it."""
+
+
+class S3SourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: S3SourceChange."""
+
+    spec: S3Source
     """Where the data is, and where pods find it."""
     meta: AssetPlace | None = None
     """Which it is to be, and who can use it."""
@@ -956,6 +978,50 @@ class WorkloadTypes(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """In no order that means anything."""
 
 
+class Explanation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Why a workload waits, runs where it does, or was evicted."""
+
+    id: str
+    """Id of the workload."""
+    name: str
+    """Its name."""
+    phase: Phase
+    """Its phase, as the tables have it."""
+    phase_reason: str | None
+    """Code of the reason for the phase, as the tables and the history have it."""
+    phase_message: str | None
+    """The same in words, as it was reported."""
+    outcome: ExplanationOutcome
+    """waits: some of its pods wait for what may become free. never: it cannot ever fit as written. starts: the
+    next plan of the scheduler gives it a place. runs: none of its pods waits. ended: it asks for no place.
+    unknown: the scheduler did not answer, or did not find out.
+    """
+    reason: str | None
+    """Dominant code of why it waits, such as insufficient_gpu."""
+    message: str | None
+    """The same in words, with the numbers of now."""
+    waiting_pods: int
+    """Pods that wait."""
+    ahead: int
+    """Workloads that wait in the same cluster, and go first."""
+    nodes: list[NodesCounted]
+    """How many nodes keep it waiting, by ground."""
+    holders: list[CapacityHolder]
+    """Who holds the capacity, the one with the most first; those that you may see, at most twenty."""
+    other_holders: OtherHolders
+    """All others that hold it."""
+    changes: list[LettingChange]
+    """What would let it start, the smallest first; at most three. Empty where the scheduler knows of no small one."""
+    places: list[PlaceExplained]
+    """Where its pods are, at most five nodes."""
+    eviction: EvictionExplained | None
+    """Null where nobody ever took its place."""
+    estimate: StartEstimate | None
+    """When it is expected to start. Null where there is no ground for an estimate."""
+    no_estimate: str | None
+    """Why there is none, of what waits."""
+
+
 class Connections(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """How what a workload serves is reached."""
 
@@ -1087,6 +1153,26 @@ class Nodes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """By cluster and name."""
 
 
+class NodeDraining(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeDraining."""
+
+    force: bool | None = None
+    """Whether pods of non-preemptible workloads are told to end, too. Otherwise the drain waits until they have
+    ended.
+    """
+
+
+class NodePods(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What is reserved on a node."""
+
+    drain: NodeDrain | None
+    """The last drain of the node. Null if there was none since the node was uncordoned."""
+    reserved: int
+    """How many pods hold something of the node."""
+    pods: list[NodePod]
+    """Those that you may see, at most 1,000. Pods of projects that you may not read are counted only."""
+
+
 class Departments(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A page of the departments of the projects that the caller may read."""
 
@@ -1107,8 +1193,10 @@ class DepartmentCreation(Model, frozen=True, kw_only=True, rename="camel", omit_
     """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
     gpu_limit: float | None = None
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
+    minimum_runtime_seconds: int | None = None
+    """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
     over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    """Weight by which its projects share what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
     """Bounds in single node pools, beside those."""
     name: str
@@ -1136,6 +1224,10 @@ class Department(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
     node_pool_quotas: list[NodePoolQuota]
     """Bounds in single node pools, beside those."""
+    minimum_runtime_seconds: int | None
+    """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
+    over_quota_weight: float | None
+    """Weight by which its projects share what is left of node pools beyond the quotas. Null: 1."""
     projects: int
     """Number of its projects that the caller may read."""
     use: ProjectUse | None
@@ -1153,8 +1245,10 @@ class DepartmentSettings(Model, frozen=True, kw_only=True, rename="camel", omit_
     """GPUs that non-preemptible workloads of its projects may hold together. Null: no limit."""
     gpu_limit: float | None = None
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
+    minimum_runtime_seconds: int | None = None
+    """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
     over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    """Weight by which its projects share what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
     """Bounds in single node pools, beside those."""
 
@@ -1185,8 +1279,10 @@ class ProjectCreation(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """
     gpu_limit: float | None = None
     """GPUs that all its workloads may hold. Null: no limit."""
+    minimum_runtime_seconds: int | None = None
+    """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
     over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    """Weight by which it shares what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
     """Bounds in single node pools, beside those."""
     node_types: list[str] | None = None
@@ -1218,6 +1314,10 @@ class Project(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """GPUs that all its workloads may hold. Null: no limit."""
     node_pool_quotas: list[NodePoolQuota]
     """Bounds in single node pools, beside those."""
+    minimum_runtime_seconds: int | None
+    """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
+    over_quota_weight: float | None
+    """Weight by which it shares what is left of node pools beyond the quotas. Null: 1."""
     node_types: list[str]
     """Node types of which new workloads must name one. Empty: they may name any, or none."""
     department_id: str
@@ -1243,8 +1343,10 @@ class ProjectSettings(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """
     gpu_limit: float | None = None
     """GPUs that all its workloads may hold. Null: no limit."""
+    minimum_runtime_seconds: int | None = None
+    """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
     over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    """Weight by which it shares what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
     """Bounds in single node pools, beside those."""
     node_types: list[str] | None = None
@@ -1284,6 +1386,24 @@ class Me(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Roles everywhere."""
     project_roles: dict[str, list[str]]
     """Roles by project id."""
+
+
+class TimeLimits(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The limits of a project on the time of its workloads."""
+
+    project_id: str
+    """Id of the project."""
+    project_name: str
+    """Name of the project."""
+    time_limits: list[TimeLimit]
+    """By kind. A kind that is not there has no limits."""
+
+
+class TimeLimitsSetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TimeLimitsSetting."""
+
+    time_limits: list[TimeLimitFields] | None = None
+    """At most one for each kind of workloads. A kind without one has no limits."""
 
 
 class UseNow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1972,6 +2092,10 @@ class Outlook(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Code of why they would wait, such as insufficient_gpu."""
     message: str | None
     """The same in a sentence, with numbers; or why it is not known."""
+    evicted: list[WouldEnd]
+    """Who would be told to end for it; at most 100. It would start once they have ended."""
+    evicted_pods_elsewhere: int
+    """Pods of other projects that would be told to end for it, and of workloads beyond those."""
 
 
 class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2544,6 +2668,17 @@ class JsonValue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """The value of any field: any JSON value."""
 
 
+class DataSourceIssue(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Why a data source cannot be used on a cluster."""
+
+    cluster_id: str
+    """Id of the cluster, whose agent found it."""
+    issue: str
+    """In words. Workloads of this cluster cannot use the data source until its agent finds nothing against it."""
+    since: datetime
+    """When it was found."""
+
+
 class GitSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: GitSource."""
 
@@ -2570,6 +2705,31 @@ class NfsSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Absolute path at which the pod finds it. Mandatory."""
     read_only: bool | None = None
     """Whether the pod cannot change it. Default: it cannot."""
+
+
+class S3Source(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: S3Source."""
+
+    bucket: str | None = None
+    """Name of the bucket. Mandatory."""
+    path: str | None = None
+    """Absolute path at which the pod finds what is in it. Mandatory."""
+    url: str | None = None
+    """Address of the object store, beginning with https:// or http://. Default: AWS S3."""
+    access_key_secret: str | None = None
+    """Name of the Secret in the project's namespace that holds the access key, or of a credential. Default: none,
+    since everybody may read the bucket.
+    """
+    user_credential: bool | None = None
+    """Whether accessKeySecret is a credential of who submits, as it is when the pod starts. Default: no, it is a
+    Secret.
+    """
+    secret_key_of_access_key_id: str | None = None
+    """Key that holds the id of the access key. Default: AccessKeyId of a Secret, accessKeyId of a credential."""
+    secret_key_of_secret_key: str | None = None
+    """Key that holds the secret of the access key. Default: SecretKey of a Secret, accessKeySecret of a
+    credential.
+    """
 
 
 class HostPathSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4022,6 +4182,27 @@ class WorkloadFailedRecord(Model, frozen=True, kw_only=True, rename="camel", omi
     details: WorkloadFailedData
 
 
+class WorkloadLimitReachedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A limit of its project on its time ends it: its pods are told to end, and it is Failed when they are gone."""
+
+    type: Literal["WorkloadLimitReached"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: WorkloadLimitReachedData
+
+
 class WorkloadChangedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody changed it. Absent fields are unchanged."""
 
@@ -4107,7 +4288,9 @@ class WorkloadScaledRecord(Model, frozen=True, kw_only=True, rename="camel", omi
 
 
 class PodsEvictedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The scheduler took the place of some pods for another workload. They are told to end, and then wait again."""
+    """The scheduler took the place of some pods for another workload, or their node is to be without them. They
+    are told to end, and then wait again.
+    """
 
     type: Literal["PodsEvicted"]
     sequence: int
@@ -4276,6 +4459,111 @@ class WorkloadKind(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Whether the scheduler may preempt one that names neither a priority nor this. Likewise."""
 
 
+class NodesCounted(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How many nodes one ground keeps pods from. A node that is short of several things counts at each."""
+
+    pods: str
+    """Which pods, by what each asks for."""
+    ground: str
+    """`room`: they have room. `size`: too small even when empty. Else the scheduler's rule, such as gpu or taints."""
+    nodes: int
+    """How many nodes."""
+    message: str
+    """The same in words, with numbers."""
+
+
+class CapacityHolder(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a workload holds of the capacity that another one waits for."""
+
+    workload_id: str
+    """Id of the workload."""
+    name: str
+    """Name of the workload."""
+    project_id: str
+    """UUID of its project."""
+    pods: int
+    """Its pods there."""
+    gpus: float
+    """GPUs that they hold."""
+    cpu_cores: float
+    """CPU cores that they hold."""
+    memory_bytes: int
+    """Memory that they hold."""
+
+
+class OtherHolders(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What workloads hold that you may not see, or that are beyond the twenty that hold most."""
+
+    workloads: int
+    """How many workloads."""
+    pods: int
+    """Their pods there."""
+    gpus: float
+    """GPUs that they hold."""
+
+
+class LettingChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What would let it start: the scheduler has planned with it, and it started."""
+
+    message: str
+    """The same in words."""
+    steps: list[ChangeStep]
+    """All of them together."""
+
+
+class PlaceExplained(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where pods are, and how that compares with other nodes now, as if one of them were placed anew."""
+
+    pod_set: str
+    """Pod set, such as `main`."""
+    node: str
+    """Name of the node."""
+    node_pool: str
+    """Its pool."""
+    pods: int
+    """How many of its pods are there."""
+    rank: int | None
+    """1: no other node would be better now. Null: the node would take no such pod now."""
+    chosen: NodeOption | None
+    """The node itself. Null where it would take no such pod now."""
+    others: list[NodeOption]
+    """The best of the other nodes with room, at most five."""
+    refused: list[NodesCounted]
+    """Why the rest would not take it."""
+
+
+class EvictionExplained(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The last time that its place was taken."""
+
+    at: datetime
+    """When its pods were told to end."""
+    by: str
+    """Who told them."""
+    rule: str
+    """By which rule, such as preempted or reclaimed."""
+    message: str
+    """For whom, and why, in words."""
+    pods: int
+    """How many pods."""
+    for_workload_id: str | None
+    """Id of the workload that got the place. Null where you may not see it; likewise its name."""
+    for_workload: str | None
+    """Its name."""
+
+
+class StartEstimate(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """When it is expected to start, as a range."""
+
+    earliest: datetime
+    """Begin of the range."""
+    latest: datetime
+    """End of the range: four in five of the past waits came out within such a one."""
+    measured: int
+    """Past estimates from which the range is: those of workloads that have started since."""
+    typical_error_percent: float
+    """The median of how far those were off, in percent of the wait that was expected."""
+
+
 class Connection(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """How one port of a workload is reached."""
 
@@ -4381,6 +4669,8 @@ class Node(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True)
     """Who cordoned it in Muster. Null if nobody did."""
     cordoned_at: datetime | None
     """When it was cordoned in Muster."""
+    drain: NodeDrain | None
+    """The last drain, until the node is uncordoned."""
     capacity: NodeCapacity
     """Its capacity."""
     foreign: NodeUse
@@ -4399,6 +4689,40 @@ class Node(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True)
     """Rises with every change."""
 
 
+class NodeDrain(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """That a node is drained: its pods are told to end, and run elsewhere."""
+
+    started_by: str
+    """Who drains it."""
+    started_at: datetime
+    """When that began."""
+    force: bool
+    """Whether pods of non-preemptible workloads are told to end, too."""
+    ended_at: datetime | None
+    """When the node was empty. Null while it is not."""
+
+
+class NodePod(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A pod that holds a part of a node."""
+
+    workload_id: str
+    """Its workload."""
+    workload_name: str
+    """Name of the workload."""
+    project_id: str
+    """Project of the workload."""
+    project_name: str | None
+    """Name of the project."""
+    pod: str
+    """Its pod set and number, such as `main-0`."""
+    phase: str
+    """Phase of the pod."""
+    preemptible: bool
+    """Whether the workload is preemptible."""
+    stays: str | None
+    """Why a drain does not tell it to end. Null if it does, or the pod ends already."""
+
+
 class PoolQuotaFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: PoolQuotaFields."""
 
@@ -4409,7 +4733,7 @@ class PoolQuotaFields(Model, frozen=True, kw_only=True, rename="camel", omit_def
     gpu_limit: float | None = None
     """GPUs of this pool that all workloads may hold. Null: no limit."""
     over_quota_weight: float | None = None
-    """Not built yet: only null. Share of what is free beyond the quotas."""
+    """Weight by which it shares what is left of this pool beyond the quotas. Null: the one that holds everywhere."""
 
 
 class NodePoolQuota(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4421,6 +4745,8 @@ class NodePoolQuota(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """GPUs of this pool that non-preemptible workloads may hold. Null: no limit."""
     gpu_limit: float | None
     """GPUs of this pool that all workloads may hold. Null: no limit."""
+    over_quota_weight: float | None
+    """Weight by which it shares what is left of this pool beyond the quotas. Null: the one that holds everywhere."""
 
 
 class ProjectUse(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4451,6 +4777,32 @@ class AccessRuleHeld(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Everywhere, or in one project."""
     scope_id: str | None
     """Id of the project."""
+
+
+class TimeLimit(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Limits of one kind of workloads."""
+
+    kind: str
+    """Kind of the workloads."""
+    runtime_seconds: int | None
+    """How long one may run, in all its attempts together. Null: no limit."""
+    idle_gpu_seconds: int | None
+    """For how long all its GPUs may do nothing, by what its cluster measures. Null: no limit."""
+    pending_seconds: int | None
+    """How long one may wait at a time. Null: no limit."""
+
+
+class TimeLimitFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: TimeLimitFields."""
+
+    kind: str
+    """Kind of the workloads, such as Training."""
+    runtime_seconds: int | None = None
+    """How long one may run, in all its attempts together. Null: no limit."""
+    idle_gpu_seconds: int | None = None
+    """For how long all its GPUs may do nothing, by what its cluster measures. Null: no limit."""
+    pending_seconds: int | None = None
+    """How long one may wait at a time. Null: no limit."""
 
 
 class UseRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4510,7 +4862,7 @@ class UseSum(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tru
 
 
 class HoursRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What one project, user, node pool, priority, cluster or GPU model used."""
+    """What one project, department, user, node pool, priority, cluster or GPU model used."""
 
     reserved_gpu_hours: float
     """GPUs that were reserved, times hours; a share of a GPU counts as its fraction. From the moment that a pod
@@ -4533,9 +4885,11 @@ class HoursRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     unpriced_gpu_hours: float
     """Reserved GPU hours of models that had no price at the time. They are not in `cost`."""
     name: str
-    """Name of the project, node pool, priority or cluster; subject of the user; GPU model, empty if unknown."""
+    """Name of the project, department, node pool, priority or cluster; subject of the user; GPU model, empty if
+    unknown.
+    """
     id: str | None
-    """Id of the project or cluster. Null for others."""
+    """Id of the project, department or cluster. Null for others."""
     cluster_name: str | None
     """Cluster of the node pool."""
     periods: list[HoursPeriod]
@@ -4797,6 +5151,22 @@ class WorkloadResumingPublicEvent(Model, frozen=True, kw_only=True, rename="came
     sequence: str
     previous: str | None = None
     data: WorkloadResuming
+
+
+class WorkloadTerminatingPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A limit of its project on its time ends it: its pods are being ended, and it is Failed when they are gone."""
+
+    type: Literal["muster.WorkloadTerminating.v1"]
+    specversion: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: datetime
+    datacontenttype: str
+    dataschema: str
+    sequence: str
+    previous: str | None = None
+    data: WorkloadTerminating
 
 
 class WorkloadCompletedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5458,6 +5828,8 @@ class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
     pvc: list[PvcVolume] | None = None
     """Persistent volume claims; at most 1000."""
+    s3: list[S3Volume] | None = None
+    """Buckets of object stores; at most 1000. Only on clusters of kind kubernetes."""
     secret_volume: list[SecretVolume] | None = None
     """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
 
@@ -5545,8 +5917,8 @@ class Toleration(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     effect: TolerationEffect | None = None
     """Effect of the taint. Any: every one. Mandatory."""
     seconds: int | None = None
-    """How long a pod stays on a node that gets the taint, in seconds. Only with effect NoExecute. Muster itself
-    evicts no pod for it yet; a Kubernetes cluster does.
+    """How long a pod stays on a node that gets the taint, in seconds. Only with effect NoExecute. A node that has
+    the taint already gets no new pod for it. Default: for ever.
     """
     exclude: bool | None = None
     """Whether to drop the item of this name that a default sets."""
@@ -5591,6 +5963,19 @@ class WouldRun(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """How many of them."""
     gpus: float
     """GPUs that they would hold there together."""
+
+
+class WouldEnd(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A workload of the same project whose pods would be told to end for it."""
+
+    workload_id: str
+    """Id of the workload."""
+    name: str
+    """Its name."""
+    pods: int
+    """How many of its pods."""
+    rule: str
+    """By which rule, such as preempted."""
 
 
 class ServingPort(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5781,6 +6166,8 @@ class StorageSpecRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Rules of nfs."""
     pvc: ItemsRules | None = None
     """Rules of pvc."""
+    s3: ItemsRules | None = None
+    """Rules of s3."""
     secret_volume: ItemsRules | None = None
     """Rules of secretVolume."""
     locked: bool | None = None
@@ -6004,6 +6391,8 @@ class WorkloadWaitingData(Model, frozen=True, kw_only=True, rename="camel", omit
     """A waiting reason, such as `insufficient_gpu` (refusals.md)."""
     message: str
     """The same in a sentence, with numbers."""
+    expected_start: datetime | None = None
+    """When the scheduler expected it to start. Absent where it had no ground for an estimate."""
 
 
 class PodsBoundData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6154,13 +6543,24 @@ class WorkloadFailedData(Model, frozen=True, kw_only=True, rename="camel", omit_
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded` or `node_port_taken`."""
+    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `preempted`, or that of a limit on its time."""
     message: str
     """The same in a sentence."""
     delete_at: datetime
     """When auto-deletion is due."""
     exit_code: int | None = None
     """Exit code of the last failed run."""
+
+
+class WorkloadLimitReachedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A limit of its project on its time ends it: its pods are told to end, and it is Failed when they are gone."""
+
+    at: datetime
+    """When it was decided."""
+    reason: str
+    """Code: `runtime_limit`, `idle_gpu_limit` or `pending_limit`."""
+    message: str
+    """The same in a sentence."""
 
 
 class WorkloadChangedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6212,18 +6612,23 @@ class WorkloadScaledData(Model, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The scheduler took the place of some pods for another workload. They are told to end, and then wait again."""
+    """The scheduler took the place of some pods for another workload, or their node is to be without them. They
+    are told to end, and then wait again.
+    """
 
     pods: list[PodRefData]
     """The runs that are told to end."""
     attempt: int
     """The workload's from now on: another one where no pod of it goes on."""
     reason: PodsEvictedDataReason
-    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota."""
+    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `tainted`:
+    their node has a taint that they do not tolerate, or no longer; `drained`: an administrator drains their
+    node.
+    """
     message: str
     """For whom, and by which rule, in a sentence."""
     beneficiary: str
-    """Id of the workload that gets the place."""
+    """Id of the workload that gets the place; empty if none does."""
 
 
 class SessionOpenedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6272,7 +6677,7 @@ class WorkloadDeletionRequestedData(Model, frozen=True, kw_only=True, rename="ca
     """Somebody or auto-deletion deleted it. It becomes Deleted when its pods are gone."""
 
     reason: str
-    """`user`, `auto_deletion` or `project_deleted`."""
+    """`user`, `auto_deletion`, `project_deleted` or `cluster_removed`."""
 
 
 class WorkloadDeletedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6298,6 +6703,36 @@ class MetricValue(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """The beginning of the interval."""
     value: float
     """The average over the interval."""
+
+
+class ChangeStep(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One thing to be done, or waited for."""
+
+    act: ChangeStepAct
+    """What is to be done. change_workload: submit it again with another field."""
+    field: str | None = None
+    """Of change_workload: path of the field."""
+    value: JsonValue | None = None
+    """What the field, quota or limit (in GPUs) is to be; of add_node, what each node has free. Null: leave it out."""
+    of: str | None = None
+    """Of which project, department, node or cluster; of wait, for what."""
+    node_pool: str | None = None
+    """In which node pool."""
+    workloads: list[str] | None = None
+    """Of end_workloads: names of those that you may see."""
+    hidden_workloads: int | None = None
+    """Of end_workloads: how many others there are."""
+
+
+class NodeOption(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A node on which a pod could be."""
+
+    node: str
+    """Name of the node."""
+    node_pool: str
+    """Its pool."""
+    scores: list[NodeScore]
+    """In the order in which they count: the first that tells two nodes apart decides."""
 
 
 class NodeLabelFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6700,6 +7135,27 @@ class WorkloadResuming(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Counts the runs of the whole workload, from 1."""
 
 
+class WorkloadTerminating(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A limit of its project on its time ends it: its pods are being ended, and it is Failed when they are gone."""
+
+    actor: PublicActor
+    """Who caused it."""
+    workload_id: str
+    """UUID. A name that is used again is another workload."""
+    name: str
+    """Unique among the living workloads of the project."""
+    project_id: str
+    """UUID."""
+    previous_phase: str
+    """The phase before."""
+    reason: str
+    """Code of the reason; empty where the phase says it all."""
+    message: str
+    """The same in a sentence, with numbers."""
+    attempt: int
+    """Counts the runs of the whole workload, from 1."""
+
+
 class WorkloadCompleted(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """As many pods have succeeded as it asked for. It will not run again."""
 
@@ -6889,7 +7345,7 @@ class WorkloadDeleted(Model, frozen=True, kw_only=True, rename="camel", omit_def
     project_id: str
     """UUID."""
     reason: str
-    """`user`, `auto_deletion` or `project_deleted`."""
+    """`user`, `auto_deletion`, `project_deleted` or `cluster_removed`."""
     last_phase: str
     """The phase that it had last."""
     at: str
@@ -7358,6 +7814,35 @@ class PvcVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
+class S3Volume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: S3Volume."""
+
+    name: str | None = None
+    """Name of this item, unique among all volumes."""
+    bucket: str | None = None
+    """Name of the bucket. Mandatory."""
+    path: str | None = None
+    """Absolute path at which the pod finds what is in it. Mandatory."""
+    url: str | None = None
+    """Address of the object store, beginning with https:// or http://. Default: AWS S3."""
+    access_key_secret: str | None = None
+    """Name of the Secret in the project's namespace that holds the access key, or of a credential. Default: none,
+    since everybody may read the bucket.
+    """
+    user_credential: bool | None = None
+    """Whether accessKeySecret is a credential of who submits, as it is when the pod starts. Default: no, it is a
+    Secret.
+    """
+    secret_key_of_access_key_id: str | None = None
+    """Key that holds the id of the access key. Default: AccessKeyId of a Secret, accessKeyId of a credential."""
+    secret_key_of_secret_key: str | None = None
+    """Key that holds the secret of the access key. Default: SecretKey of a Secret, accessKeySecret of a
+    credential.
+    """
+    exclude: bool | None = None
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
+
+
 class SecretVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: SecretVolume."""
 
@@ -7674,8 +8159,19 @@ class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
     pvc: list[PvcVolume] | None = None
     """Persistent volume claims; at most 1000."""
+    s3: list[S3Volume] | None = None
+    """Buckets of object stores; at most 1000. Only on clusters of kind kubernetes."""
     secret_volume: list[SecretVolume] | None = None
     """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
+
+
+class NodeScore(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What one score says of a node: the least is the best."""
+
+    name: str
+    """Name of the score, such as gpu_price."""
+    value: int
+    """Its value."""
 
 
 class PublicActor(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7911,6 +8407,17 @@ if TYPE_CHECKING:
     type BudgetReopenedReason = Literal["changed", "measured_again", "new_period"]
     type BudgetState = Literal["exhausted", "open", "warned"]
     type BudgetWarnedUnit = Literal["gpuHours", "money"]
+    type ChangeStepAct = Literal[
+        "add_node",
+        "change_workload",
+        "connect_cluster",
+        "end_workloads",
+        "open_node",
+        "set_limit",
+        "set_quota",
+        "uncordon_node",
+        "wait",
+    ]
     type ClaimInfoVolumeMode = Literal["Block", "Filesystem"]
     type ClusterCreationKind = Literal["kubernetes", "local", "simulated"]
     type ClusterOwnershipProtectionSource = Literal["administrator", "cluster", "default"]
@@ -7944,6 +8451,8 @@ if TYPE_CHECKING:
         "DeleteWebhook",
         "DeleteWorkload",
         "DisableWebhook",
+        "DrainNode",
+        "EndAtLimit",
         "GrantProjectRole",
         "GrantTenantRole",
         "MoveLostProject",
@@ -7966,6 +8475,7 @@ if TYPE_CHECKING:
         "SetOwnershipProtection",
         "SetPolicy",
         "SetPrice",
+        "SetTimeLimits",
         "SuspendWorkload",
         "TransferWorkload",
         "UncordonNode",
@@ -7976,9 +8486,11 @@ if TYPE_CHECKING:
     type ConnectionAuthorizationType = Literal["authenticatedUsers", "authorizedGroups", "authorizedUsers"]
     type ConnectionConnectionType = Literal["ClusterIP", "ExternalUrl", "LoadBalancer", "NodePort"]
     type CredentialSpecKind = Literal["access-key", "docker-registry", "generic-secret", "ngc-key", "password"]
+    type DataSourceStatus = Literal["issuesFound", "ready"]
     type DesiredPhase = Literal["Deleted", "Running", "Stopped"]
     type DistributedSpecCleanPodPolicy = Literal["All", "None", "Running"]
     type DistributedSpecMpiLauncherCreationPolicy = Literal["AtStartup", "WaitForWorkersReady"]
+    type ExplanationOutcome = Literal["ended", "never", "runs", "starts", "unknown", "waits"]
     type Framework = Literal["JAX", "MPI", "PyTorch", "TensorFlow", "XGBoost"]
     type GitSecretRefAuthenticationMethod = Literal["password", "ssh-key"]
     type HappeningAbout = Literal["asset", "cluster", "department", "node", "project", "workload"]
@@ -8012,6 +8524,8 @@ if TYPE_CHECKING:
         "backoff",
         "backoff_limit_exceeded",
         "cluster_disconnected",
+        "drained",
+        "idle_gpu_limit",
         "insufficient_cpu",
         "insufficient_gpu",
         "insufficient_memory",
@@ -8019,23 +8533,27 @@ if TYPE_CHECKING:
         "insufficient_resources",
         "limit_too_small",
         "limit_used",
+        "no_claim",
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",
         "node_port_taken",
         "node_unreachable",
+        "pending_limit",
         "pods_run_again",
         "preempted",
         "project_deleted",
         "quota_too_small",
         "quota_used",
         "reclaimed",
+        "runtime_limit",
         "scaled_to_zero",
+        "tainted",
         "waiting_for_pods_to_end",
     ]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
-    type PodsEvictedDataReason = Literal["preempted", "reclaimed"]
+    type PodsEvictedDataReason = Literal["drained", "preempted", "reclaimed", "tainted"]
     type PolicyMetaScope = Literal["department", "project", "tenant"]
     type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]
@@ -8051,6 +8569,7 @@ if TYPE_CHECKING:
         | WorkloadStoppingPublicEvent
         | WorkloadStoppedPublicEvent
         | WorkloadResumingPublicEvent
+        | WorkloadTerminatingPublicEvent
         | WorkloadCompletedPublicEvent
         | WorkloadFailedPublicEvent
         | WorkloadDeletingPublicEvent
@@ -8098,6 +8617,7 @@ if TYPE_CHECKING:
         | WorkloadResumedRecord
         | WorkloadCompletedRecord
         | WorkloadFailedRecord
+        | WorkloadLimitReachedRecord
         | WorkloadChangedRecord
         | WorkloadTransferredRecord
         | ActUndoneRecord
@@ -8193,6 +8713,7 @@ else:
     BudgetReopenedReason = str
     BudgetState = str
     BudgetWarnedUnit = str
+    ChangeStepAct = str
     ClaimInfoVolumeMode = str
     ClusterCreationKind = str
     ClusterOwnershipProtectionSource = str
@@ -8202,9 +8723,11 @@ else:
     ConnectionAuthorizationType = str
     ConnectionConnectionType = str
     CredentialSpecKind = str
+    DataSourceStatus = str
     DesiredPhase = str
     DistributedSpecCleanPodPolicy = str
     DistributedSpecMpiLauncherCreationPolicy = str
+    ExplanationOutcome = str
     Framework = str
     GitSecretRefAuthenticationMethod = str
     HappeningAbout = str
@@ -8239,6 +8762,7 @@ else:
             "muster.WorkloadStopping.v1": WorkloadStoppingPublicEvent,
             "muster.WorkloadStopped.v1": WorkloadStoppedPublicEvent,
             "muster.WorkloadResuming.v1": WorkloadResumingPublicEvent,
+            "muster.WorkloadTerminating.v1": WorkloadTerminatingPublicEvent,
             "muster.WorkloadCompleted.v1": WorkloadCompletedPublicEvent,
             "muster.WorkloadFailed.v1": WorkloadFailedPublicEvent,
             "muster.WorkloadDeleting.v1": WorkloadDeletingPublicEvent,
@@ -8290,6 +8814,7 @@ else:
             "WorkloadResumed": WorkloadResumedRecord,
             "WorkloadCompleted": WorkloadCompletedRecord,
             "WorkloadFailed": WorkloadFailedRecord,
+            "WorkloadLimitReached": WorkloadLimitReachedRecord,
             "WorkloadChanged": WorkloadChangedRecord,
             "WorkloadTransferred": WorkloadTransferredRecord,
             "ActUndone": ActUndoneRecord,

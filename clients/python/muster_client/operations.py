@@ -1096,6 +1096,117 @@ def delete_nfs_data_source(
     )
 
 
+def list_s3_data_sources(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
+    project_id: str | None = None,
+    department_id: str | None = None,
+    cluster_id: str | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.DataSources]:
+    """List the S3 data sources that you can use.
+
+    Args:
+        search: Part of a name, in capitals or small letters.
+        name: The whole name.
+        scope: Only of this scope.
+        project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
+        cluster_id: Only those that workloads of this cluster can use.
+        workload_type: Only those for this kind of workload.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows, 1 to 100. Default: 50.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/asset/datasource/s3",
+        models.DataSources,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("scope", scope),
+            ("projectId", project_id),
+            ("departmentId", department_id),
+            ("clusterId", cluster_id),
+            ("workloadType", workload_type),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
+
+
+def create_s3_data_source(
+    body: models.S3SourceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Create a S3 data source.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/asset/datasource/s3",
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_s3_data_source(asset_id: str, *, as_of: str | None = None) -> Request[models.DataSource]:
+    """Get a S3 data source in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request("GET", path("/api/v1/asset/datasource/s3/{}", asset_id), models.DataSource, query=[("as_of", as_of)])
+
+
+def set_s3_data_source(
+    asset_id: str, body: models.S3SourceChange, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Set what a S3 data source says. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/asset/datasource/s3/{}", asset_id),
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_s3_data_source(
+    asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a S3 data source. Its data, and workloads that were made from it, stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/asset/datasource/s3/{}", asset_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def list_host_path_data_sources(
     *,
     search: str | None = None,
@@ -2272,6 +2383,11 @@ def list_workload_types(*, project_id: str | None = None) -> Request[models.Work
     return Request("GET", "/api/v1/workload-types", models.WorkloadTypes, query=[("projectId", project_id)])
 
 
+def explain_workload(workload_id: str) -> Request[models.Explanation]:
+    """Get why a workload waits and what would let it start, why it runs where it does, or why it was evicted."""
+    return Request("GET", path("/api/v1/workloads/{}/explain", workload_id), models.Explanation)
+
+
 def workload_connections(workload_id: str) -> Request[models.Connections]:
     """List how what a workload serves is reached, now."""
     return Request("GET", path("/api/v1/workloads/{}/connections", workload_id), models.Connections)
@@ -2421,11 +2537,13 @@ def change_cluster(
 
 
 def remove_cluster(
-    cluster_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+    cluster_id: str, *, force: bool | None = None, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Remove a cluster.
+    """Remove a cluster on which no workload lives.
 
     Args:
+        force: Also where workloads live there: they are deleted with the reason `cluster_removed`. Default:
+            False.
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
         if_match: The version, as in X-Version, that must still be the newest.
     """
@@ -2433,6 +2551,7 @@ def remove_cluster(
         "DELETE",
         path("/api/v1/clusters/{}", cluster_id),
         models.HttpResponse,
+        query=[("force", force)],
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
     )
@@ -2562,6 +2681,39 @@ def uncordon_node(
         headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
         keyed=True,
     )
+
+
+def drain_node(
+    cluster_id: str,
+    name: str,
+    body: models.NodeDraining,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Drain a node: cordon it, and have its pods end and run elsewhere.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/nodes/{}/{}/drain", cluster_id, name),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def list_node_pods(cluster_id: str, name: str, *, force: bool | None = None) -> Request[models.NodePods]:
+    """List what is reserved on a node, and what a drain of it leaves there.
+
+    Args:
+        force: As of a drain with force. Default: False.
+    """
+    return Request("GET", path("/api/v1/nodes/{}/{}/pods", cluster_id, name), models.NodePods, query=[("force", force)])
 
 
 def list_departments(
@@ -2819,6 +2971,30 @@ def who_am_i() -> Request[models.Me]:
     return Request("GET", "/api/v1/me", models.Me)
 
 
+def get_time_limits(project_id: str) -> Request[models.TimeLimits]:
+    """Get the limits of a project on the time of its workloads."""
+    return Request("GET", path("/api/v1/org-unit/projects/{}/time-limits", project_id), models.TimeLimits)
+
+
+def set_time_limits(
+    project_id: str, body: models.TimeLimitsSetting, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Set how long workloads of a project may run, wait, or keep GPUs that do nothing.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/org-unit/projects/{}/time-limits", project_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
 def list_usage(
     *,
     by: Literal["node", "nodePool", "project", "user", "workload"] | None = None,
@@ -2888,7 +3064,7 @@ def list_usage(
 
 def list_use_hours(
     *,
-    by: Literal["cluster", "gpuModel", "nodePool", "priority", "project", "user"] | None = None,
+    by: Literal["cluster", "department", "gpuModel", "nodePool", "priority", "project", "user"] | None = None,
     from_: str | None = None,
     to: str | None = None,
     per: Literal["day", "hour", "month"] | None = None,
@@ -2898,7 +3074,7 @@ def list_use_hours(
     offset: int | None = None,
     limit: int | None = None,
 ) -> Request[models.UseHours]:
-    """Get who used what in a span of time: by project, user, node pool, priority, cluster or GPU model.
+    """Get who used what in a span of time: by project, department, user, node pool, priority, cluster or model.
 
     Args:
         by: What each row is the sum of. Default: project.
@@ -3476,6 +3652,8 @@ def list_audit(
         "DeleteWebhook",
         "DeleteWorkload",
         "DisableWebhook",
+        "DrainNode",
+        "EndAtLimit",
         "GrantProjectRole",
         "GrantTenantRole",
         "MoveLostProject",
@@ -3498,6 +3676,7 @@ def list_audit(
         "SetOwnershipProtection",
         "SetPolicy",
         "SetPrice",
+        "SetTimeLimits",
         "SuspendWorkload",
         "TransferWorkload",
         "UncordonNode",

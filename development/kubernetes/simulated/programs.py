@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from muster.embedded.datadir import write_private
 
@@ -36,6 +36,8 @@ default of 4 makes a thousand nodes slower than one.
 """
 POD_NETWORK: Final = "10.128.0.0/9"
 """Addresses that pods are said to have; eight million, so that none is given twice."""
+ECHO_PORT: Final = 7
+"""Of every pod, where kubelets serve ways."""
 PORTS_FILE: Final = "ports.json"
 STAGES: Final = Path(__file__).with_name("stages.yaml")
 AUDIT_POLICY: Final = Path(__file__).with_name("audit.yaml")
@@ -226,8 +228,10 @@ def ports_of(folder: Path) -> Ports:
     return Ports(**json.loads((folder / PORTS_FILE).read_text()))
 
 
-def write_configuration(folder: Path, ports: Ports, admin_token: str) -> None:
-    """Write the files that the arguments name; the credentials are there already."""
+def write_configuration(folder: Path, ports: Ports, admin_token: str, *, ways: bool = False) -> None:
+    """Write the files that the arguments name; the credentials are there already. `ways`: kubelets run what is asked of
+    their pods, as processes of this machine. For tests alone: whoever may exec in a simulated pod may do so here.
+    """
     ca_file = folder / "credentials" / "ca.crt"
     write_private(folder / ADMIN_KUBECONFIG, kubeconfig(url=url_of(ports), ca_file=ca_file, token=admin_token))
     log = folder / CONTAINER_LOG.name
@@ -251,8 +255,23 @@ def write_configuration(folder: Path, ports: Ports, admin_token: str) -> None:
             "enableDebuggingHandlers": True,
         },
     }
-    documents = (STAGES.read_text(), json.dumps(options), json.dumps(logs))
+    documents = (STAGES.read_text(), *(json.dumps(one) for one in (options, logs, *(_ways(log) if ways else ()))))
     (folder / "kwok.yaml").write_text("\n---\n".join(documents) + "\n")
+
+
+def _ways(log: Path) -> list[dict[str, Any]]:
+    """Of every pod: a command runs in our folder, whoever attaches follows the log, and one port gives back what it is
+    sent.
+    """
+    specs = {
+        "ClusterExec": {"execs": [{"local": {"workDir": str(log.parent)}}]},
+        "ClusterAttach": {"attaches": [{"logsFile": str(log)}]},
+        "ClusterPortForward": {"forwards": [{"ports": [ECHO_PORT], "command": ["cat"]}]},
+    }
+    return [
+        {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": kind, "metadata": {"name": "every-pod"}, "spec": spec}
+        for kind, spec in specs.items()
+    ]
 
 
 def kubeconfig(*, url: str, ca_file: Path, token: str) -> str:

@@ -70,9 +70,9 @@ class Toleration(Item, frozen=True, kw_only=True, omit_defaults=True):
         None
     )
     """Effect of the taint. Any: every one. Mandatory."""
-    seconds: Annotated[Annotated[int, Limits(least=1)] | None, About(rows="S044 R17", in_force=False)] = None
-    """How long a pod stays on a node that gets the taint, in seconds. Only with effect NoExecute. Muster itself evicts
-    no pod for it yet; a Kubernetes cluster does.
+    seconds: Annotated[Annotated[int, Limits(least=1)] | None, About(rows="S044 R17")] = None
+    """How long a pod stays on a node that gets the taint, in seconds. Only with effect NoExecute. A node that has the
+    taint already gets no new pod for it. Default: for ever.
     """
     exclude: Annotated[bool, About(rows="S044 R37")] = False
     """Whether to drop the item of this name that a default sets."""

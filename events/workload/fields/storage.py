@@ -12,6 +12,7 @@ Repository = Annotated[str, Limits(shortest=1, longest=2048)]
 AttributeKey = Annotated[str, Limits(shortest=1, longest=63, pattern=r"^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$")]
 AttributeValue = Annotated[str, Limits(longest=10_000, pattern=".*", hides_default=True)]
 SomeText = Annotated[str, Limits(shortest=1)]
+SecretName = Annotated[str, Limits(shortest=1, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
 GivenText = Annotated[str, Limits(shortest=1, not_null=True)]
 AuthenticationMethod = Annotated[Literal["password", "ssh-key"], Limits(shortest=1, not_null=True)]
 MEMORY: Final = "Memory"
@@ -85,6 +86,33 @@ class GitVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Absolute path at which the pod finds it. Mandatory."""
     secret_ref: Annotated[GitSecretRef | None, About(rows="S057 R34")] = None
     """With what it is cloned. Default: nothing, since everybody may read it."""
+    exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
+    """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
+
+
+class S3Volume(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """What a bucket of an object store holds, fetched before each pod's program starts."""
+
+    name: Annotated[ItemName | None, About(rows="S055 R37")] = None
+    """Name of this item, unique among all volumes."""
+    bucket: Annotated[SomeText | None, About(rows="S058 R33")] = None
+    """Name of the bucket. Mandatory."""
+    path: Annotated[SomeText | None, About(rows="S058 R33")] = None
+    """Absolute path at which the pod finds what is in it. Mandatory."""
+    url: Annotated[SomeText | None, About(rows="S058")] = None
+    """Address of the object store, beginning with https:// or http://. Default: AWS S3."""
+    access_key_secret: Annotated[SecretName | None, About(rows="S058 R33")] = None
+    """Name of the Secret in the project's namespace that holds the access key, or of a credential. Default: none, since
+    everybody may read the bucket.
+    """
+    user_credential: Annotated[bool | None, About(rows="S058 R10")] = None
+    """Whether accessKeySecret is a credential of who submits, as it is when the pod starts. Default: no, it is a
+    Secret.
+    """
+    secret_key_of_access_key_id: Annotated[SomeText | None, About(rows="S058 R33")] = None
+    """Key that holds the id of the access key. Default: AccessKeyId of a Secret, accessKeyId of a credential."""
+    secret_key_of_secret_key: Annotated[SomeText | None, About(rows="S058 R33")] = None
+    """Key that holds the secret of the access key. Default: SecretKey of a Secret, accessKeySecret of a credential."""
     exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
@@ -223,6 +251,8 @@ class StorageSpec(Section, frozen=True, kw_only=True):
         Items[PvcVolume], About(rows="S052 S055 S056", flag="--pvc", aliases=("--new-pvc",), key="path")
     ] = ()
     """Persistent volume claims; at most 1000."""
+    s3: Annotated[tuple[S3Volume, ...], About(rows="S055 S058", flag="--s3", key="path")] = ()
+    """Buckets of object stores; at most 1000. Only on clusters of kind kubernetes."""
     secret_volume: Annotated[
         tuple[SecretVolume, ...], About(rows="S055 S060", flag="--secret-volume", key="mountPath")
     ] = ()

@@ -18,6 +18,7 @@ from events.cluster_protocol import (
     RunPod,
     SealedValues,
     SessionOpen,
+    SourceToLookAt,
     UsageSample,
 )
 from events.workload.commands import PodFactKind
@@ -190,6 +191,12 @@ class Backend(Protocol):
 
     async def remove_claims(self, workload_id: str, *, ephemeral_only: bool) -> None:
         """Delete a workload's claims, with what is in them, unless a pod of it is there by now. Raises BackendError."""
+        ...
+
+    async def look(self, source: SourceToLookAt) -> str:
+        """Why pods here could not use this data source, in words; empty where nothing is known against it, also where
+        it is not looked at. Raises BackendError.
+        """
         ...
 
     def problem(self) -> str:

@@ -24,6 +24,7 @@ from events.cluster_protocol import (
     RunPod,
     SealedValues,
     SessionOpen,
+    SourceToLookAt,
     UsageSample,
 )
 from events.node import NodeFacts
@@ -139,6 +140,9 @@ class SimulatedBackend:
 
     async def remove_claims(self, workload_id: str, *, ephemeral_only: bool) -> None:
         """It has none."""
+
+    async def look(self, source: SourceToLookAt) -> str:  # noqa: ARG002 (nothing is run, so nothing is lacking)
+        return ""
 
     async def settings(self) -> ClusterSettings:
         return ClusterSettings()

@@ -12,6 +12,7 @@ from services.api.answers.assets import (
     Credentials,
     CredentialShown,
     DataSource,
+    DataSourceIssue,
     DataSources,
     Environment,
     Environments,
@@ -26,6 +27,9 @@ from services.api.answers.clusters import (
     Node,
     NodeCapacity,
     NodeDevice,
+    NodeDrain,
+    NodePod,
+    NodePods,
     NodePool,
     NodePools,
     Nodes,
@@ -47,6 +51,7 @@ from services.api.answers.diff import (
 )
 from services.api.answers.evaluation import EvaluatedField, Evaluation
 from services.api.answers.events import EventRow, EventRows, EventTicket
+from services.api.answers.explanation import Explanation
 from services.api.answers.hours import HoursPeriod, HoursRow, HoursSum, UseHours
 from services.api.answers.log import (
     COMMAND_NAMES,
@@ -75,6 +80,8 @@ from services.api.answers.organisation import (
     ServiceAccount,
     ServiceAccounts,
     ServiceAccountToken,
+    TimeLimit,
+    TimeLimits,
 )
 from services.api.answers.outcomes import (
     BatchItemOutcome,
@@ -169,6 +176,7 @@ __all__ = [
     "CredentialShown",
     "Credentials",
     "DataSource",
+    "DataSourceIssue",
     "DataSources",
     "Department",
     "Departments",
@@ -186,6 +194,7 @@ __all__ = [
     "EventRows",
     "EventTicket",
     "Events",
+    "Explanation",
     "Happening",
     "Health",
     "History",
@@ -206,6 +215,9 @@ __all__ = [
     "NodeCapacity",
     "NodeDevice",
     "NodeDiff",
+    "NodeDrain",
+    "NodePod",
+    "NodePods",
     "NodePool",
     "NodePoolQuota",
     "NodePools",
@@ -242,6 +254,8 @@ __all__ = [
     "Template",
     "TemplateMeta",
     "Templates",
+    "TimeLimit",
+    "TimeLimits",
     "Training1",
     "TrainingPolicy",
     "Undo",

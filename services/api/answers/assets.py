@@ -1,6 +1,6 @@
 """Environments, compute resources, data sources and templates. Pure."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -77,6 +77,17 @@ class ComputeResources(Form, frozen=True, kw_only=True):
     """The offset of the next page; null on the last one."""
 
 
+class DataSourceIssue(Form, frozen=True, kw_only=True):
+    """Why a data source cannot be used on a cluster."""
+
+    cluster_id: Uuid
+    """Id of the cluster, whose agent found it."""
+    issue: str
+    """In words. Workloads of this cluster cannot use the data source until its agent finds nothing against it."""
+    since: Moment
+    """When it was found."""
+
+
 class DataSource(Form, frozen=True, kw_only=True):
     """A data source: a volume of workloads."""
 
@@ -87,6 +98,10 @@ class DataSource(Form, frozen=True, kw_only=True):
         Meta(extra_json_schema={"type": "object", "additionalProperties": {"$ref": "#/components/schemas/JsonValue"}}),
     ]
     """Where the data is and where pods find it, as it was given, in the fields of its kind."""
+    status: Literal["ready", "issuesFound"]
+    """issuesFound: the agent of a cluster found that it cannot be used there. Where no agent looks, it is ready."""
+    issues: list[DataSourceIssue]
+    """By cluster. At most 100."""
 
 
 class DataSources(Form, frozen=True, kw_only=True):

@@ -153,6 +153,51 @@ class Taint(Form, frozen=True, kw_only=True):
     """`NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
 
 
+class NodeDrain(Form, frozen=True, kw_only=True):
+    """That a node is drained: its pods are told to end, and run elsewhere."""
+
+    started_by: str
+    """Who drains it."""
+    started_at: Moment
+    """When that began."""
+    force: bool
+    """Whether pods of non-preemptible workloads are told to end, too."""
+    ended_at: Moment | None
+    """When the node was empty. Null while it is not."""
+
+
+class NodePod(Form, frozen=True, kw_only=True):
+    """A pod that holds a part of a node."""
+
+    workload_id: Uuid
+    """Its workload."""
+    workload_name: str
+    """Name of the workload."""
+    project_id: Uuid
+    """Project of the workload."""
+    project_name: str | None
+    """Name of the project."""
+    pod: str
+    """Its pod set and number, such as `main-0`."""
+    phase: str
+    """Phase of the pod."""
+    preemptible: bool
+    """Whether the workload is preemptible."""
+    stays: str | None
+    """Why a drain does not tell it to end. Null if it does, or the pod ends already."""
+
+
+class NodePods(Form, frozen=True, kw_only=True):
+    """What is reserved on a node."""
+
+    drain: NodeDrain | None
+    """The last drain of the node. Null if there was none since the node was uncordoned."""
+    reserved: int
+    """How many pods hold something of the node."""
+    pods: list[NodePod]
+    """Those that you may see, at most 1,000. Pods of projects that you may not read are counted only."""
+
+
 class Node(Form, frozen=True, kw_only=True):
     """A node: what it has, and what is reserved."""
 
@@ -174,6 +219,8 @@ class Node(Form, frozen=True, kw_only=True):
     """Who cordoned it in Muster. Null if nobody did."""
     cordoned_at: Moment | None
     """When it was cordoned in Muster."""
+    drain: NodeDrain | None
+    """The last drain, until the node is uncordoned."""
     capacity: NodeCapacity
     """Its capacity."""
     foreign: NodeUse

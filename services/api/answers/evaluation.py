@@ -61,6 +61,19 @@ class WouldRun(Form, frozen=True, kw_only=True):
     """GPUs that they would hold there together."""
 
 
+class WouldEnd(Form, frozen=True, kw_only=True):
+    """A workload of the same project whose pods would be told to end for it."""
+
+    workload_id: str
+    """Id of the workload."""
+    name: str
+    """Its name."""
+    pods: int
+    """How many of its pods."""
+    rule: str
+    """By which rule, such as preempted."""
+
+
 class Outlook(Form, frozen=True, kw_only=True):
     """What the scheduler would do with it now, beside everything that waits. Another moment may have another answer."""
 
@@ -78,6 +91,10 @@ class Outlook(Form, frozen=True, kw_only=True):
     """Code of why they would wait, such as insufficient_gpu."""
     message: str | None
     """The same in a sentence, with numbers; or why it is not known."""
+    evicted: list[WouldEnd]
+    """Who would be told to end for it; at most 100. It would start once they have ended."""
+    evicted_pods_elsewhere: int
+    """Pods of other projects that would be told to end for it, and of workloads beyond those."""
 
 
 class Evaluation(Form, frozen=True, kw_only=True):

@@ -36,12 +36,14 @@ class HoursPeriod(HoursSum, frozen=True, kw_only=True):
 
 
 class HoursRow(HoursSum, frozen=True, kw_only=True):
-    """What one project, user, node pool, priority, cluster or GPU model used."""
+    """What one project, department, user, node pool, priority, cluster or GPU model used."""
 
     name: str
-    """Name of the project, node pool, priority or cluster; subject of the user; GPU model, empty if unknown."""
+    """Name of the project, department, node pool, priority or cluster; subject of the user; GPU model, empty if
+    unknown.
+    """
     id: str | None
-    """Id of the project or cluster. Null for others."""
+    """Id of the project, department or cluster. Null for others."""
     cluster_name: str | None
     """Cluster of the node pool."""
     periods: list[HoursPeriod]

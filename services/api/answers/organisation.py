@@ -35,6 +35,8 @@ class NodePoolQuota(Form, frozen=True, kw_only=True):
     """GPUs of this pool that non-preemptible workloads may hold. Null: no limit."""
     gpu_limit: float | None
     """GPUs of this pool that all workloads may hold. Null: no limit."""
+    over_quota_weight: float | None
+    """Weight by which it shares what is left of this pool beyond the quotas. Null: the one that holds everywhere."""
 
 
 class Department(Form, frozen=True, kw_only=True):
@@ -58,6 +60,10 @@ class Department(Form, frozen=True, kw_only=True):
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
     node_pool_quotas: list[NodePoolQuota]
     """Bounds in single node pools, beside those."""
+    minimum_runtime_seconds: int | None
+    """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
+    over_quota_weight: float | None
+    """Weight by which its projects share what is left of node pools beyond the quotas. Null: 1."""
     projects: int
     """Number of its projects that the caller may read."""
     use: ProjectUse | None
@@ -94,6 +100,10 @@ class Project(Form, frozen=True, kw_only=True):
     """GPUs that all its workloads may hold. Null: no limit."""
     node_pool_quotas: list[NodePoolQuota]
     """Bounds in single node pools, beside those."""
+    minimum_runtime_seconds: int | None
+    """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
+    over_quota_weight: float | None
+    """Weight by which it shares what is left of node pools beyond the quotas. Null: 1."""
     node_types: list[str]
     """Node types of which new workloads must name one. Empty: they may name any, or none."""
     department_id: Uuid
@@ -111,6 +121,30 @@ class Projects(Form, frozen=True, kw_only=True):
     """By name."""
     next: int | None
     """The offset of the next page; null on the last one."""
+
+
+class TimeLimit(Form, frozen=True, kw_only=True):
+    """Limits of one kind of workloads."""
+
+    kind: str
+    """Kind of the workloads."""
+    runtime_seconds: int | None
+    """How long one may run, in all its attempts together. Null: no limit."""
+    idle_gpu_seconds: int | None
+    """For how long all its GPUs may do nothing, by what its cluster measures. Null: no limit."""
+    pending_seconds: int | None
+    """How long one may wait at a time. Null: no limit."""
+
+
+class TimeLimits(Form, frozen=True, kw_only=True):
+    """The limits of a project on the time of its workloads."""
+
+    project_id: Uuid
+    """Id of the project."""
+    project_name: str
+    """Name of the project."""
+    time_limits: list[TimeLimit]
+    """By kind. A kind that is not there has no limits."""
 
 
 class AccessRuleHeld(Form, frozen=True, kw_only=True):

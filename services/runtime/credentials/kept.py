@@ -45,10 +45,16 @@ class _Purged(msgspec.Struct, frozen=True):
 
 class _State(msgspec.Struct, frozen=True):
     subjects: dict[str, int] = {}
+    bytes: int = 0
+
+
+class _Config(msgspec.Struct, frozen=True):
+    max_bytes: int = 0
 
 
 class _Info(msgspec.Struct, frozen=True):
     state: _State = _State()
+    config: _Config = _Config()
     error: ApiError | None = None
 
 
@@ -110,15 +116,25 @@ class KeptCredentials:
         """Where all values stand; `of`: those of this subject, with wildcards."""
         found: list[str] = []
         while True:
-            asked = {"subjects_filter": of, "offset": len(found)}
-            question = call("STREAM.INFO", CREDENTIALS_STREAM)
-            answer = await self._requests.ask(question, msgspec.json.encode(asked), seconds=REQUEST_SECONDS)
-            info = msgspec.json.decode(answer, type=_Info)
-            if info.error is not None:
-                raise JetStreamError(info.error)
+            info = await self._info(of, len(found))
             found += info.state.subjects
             if len(info.state.subjects) < _SUBJECTS_AT_ONCE:
                 return found
+
+    async def kept_of(self, owner: str) -> tuple[list[str], float]:
+        """(where the values of one person stand, how full the whole store is, from 0 to 1)."""
+        info = await self._info(credentials_of(owner), 0)
+        full = info.state.bytes / info.config.max_bytes if info.config.max_bytes > 0 else 0.0
+        return [*info.state.subjects], full
+
+    async def _info(self, of: str, offset: int) -> _Info:
+        asked = {"subjects_filter": of, "offset": offset}
+        question = call("STREAM.INFO", CREDENTIALS_STREAM)
+        answer = await self._requests.ask(question, msgspec.json.encode(asked), seconds=REQUEST_SECONDS)
+        info = msgspec.json.decode(answer, type=_Info)
+        if info.error is not None:
+            raise JetStreamError(info.error)
+        return info
 
     async def _message(self, subject: str) -> tuple[bytes, int] | None:
         """With its sequence."""

@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, cast
 
-from events.aggregate import WORKLOAD, Aggregate, Chain, advance, check_follows
+from events.aggregate import ASSET, WORKLOAD, Aggregate, Chain, advance, check_follows
+from events.asset import AssetCreated
 from events.commit import Commit
 from events.workload.state import WorkloadCreated
 from services.runtime.log.folding import follow_into
 from services.runtime.log.store import EventReader
 from services.runtime.process.turn import Turn
 
-_BEGINS: Final[Mapping[str, type]] = {WORKLOAD.name: WorkloadCreated}
+_BEGINS: Final[Mapping[str, type]] = {WORKLOAD.name: WorkloadCreated, ASSET.name: AssetCreated}
 """Kinds of aggregates that may be forgotten once they have ended: the event that begins the next of the same name."""
 
 
@@ -57,8 +58,8 @@ class LogFold:
         aggregates: the kinds whose states are kept; commits of others change nothing.
         until: the fold is as of this sequence, and takes in nothing behind it. Where that stands within an atomic
             batch, it is as of the sequence before the batch.
-        forgets: whether workloads that ended are taken out (`forget`). Then a commit of a workload that is not here is
-            passed by, unless it creates one.
+        forgets: whether workloads that ended, and assets, are taken out (`forget`). Then a commit of one that is not
+            here is passed by, unless it creates one.
     """
 
     def __init__(

@@ -264,7 +264,17 @@ class Settings(BaseSettings):
     """Pod Security Standard of namespaces that the agent creates, unless the project's is stricter. Existing namespaces
     keep theirs. With deploy/kubernetes/policy.yaml only administrators can create privileged ones."""
     kubernetes_reservation_image: str = "muster"
-    """Image of reservation pods: the image of Muster."""
+    """Image of reservation pods, and of init containers that fetch buckets (S3): the image of Muster."""
+    kubernetes_data_source_ports: str = Field(default="443,2049", pattern=r"^([0-9]{1,5}(,[0-9]{1,5}){0,19})?$")
+    """Ports on which the agent sees whether servers of data sources (Git, S3, NFS) answer, separated by commas. Its
+    network policy must let it through to them; empty: it looks at none."""
+    kubernetes_gpu_metrics: str = Field(
+        default="gpu-operator/app=nvidia-dcgm-exporter", pattern=r"^([-a-z0-9]{1,63}/[-A-Za-z0-9_.=/,]{1,253})?$"
+    )
+    """Where the pods of NVIDIA's DCGM exporter are, as NAMESPACE/LABEL=VALUE. What pods use of whole GPUs is read from
+    the exporter of their node. Whoever makes pods in that namespace is believed; if empty, none is asked."""
+    kubernetes_gpu_metrics_port: int = Field(default=9400, ge=1, le=65_535)
+    """Port of the exporters. The network policy of the agent must let it through."""
     kubernetes_not_ready_seconds: float = Field(default=5.0, ge=0)
     """How long a node may be not ready before no new pod is placed on it."""
     kubernetes_node_lost_seconds: float = Field(default=3600.0, ge=0)

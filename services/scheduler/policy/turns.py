@@ -1,25 +1,38 @@
 """Whose turn it is: which workload is placed next. Pure.
 
-What a place is kept for goes first. Then projects that stay within their quota, then those that go beyond it; among
-those the higher priority, then whoever uses less beyond its quota, by department and then by project, then whoever came
-first. A turn is as many pods of one workload as the quota has left, and beyond it one. Within a project the order is
-the workloads' own, whatever of them is within the quota: a lower priority would else start before a higher one, only to
-be preempted by it.
+What a place is kept for goes first. Then projects that stay within their quota, then those that stay within their fair
+share of a node pool, then those that go beyond it; among those the higher priority, then whoever uses less beyond its
+quota for its weight, by department and then by project, then whoever came first. A turn is as many pods of one workload
+as the quota has left, and beyond it one. Within a project the order is the workloads' own, whatever of them is within
+the quota: a lower priority would else start before a higher one, only to be preempted by it.
 """
 
 import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from services.scheduler.planning import Planning
+from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.phases import quota
-from services.scheduler.snapshot import OrderKey, PodClass
+from services.scheduler.snapshot import INFINITE, OrderKey, PodClass, Weights
 
-type _Key = tuple[int, int, int, int, OrderKey]
+type _Key = tuple[int, int, float, float, OrderKey]
 type _Head = tuple[bool, OrderKey, int, int, int]
 """Whether no place is kept for it, its order, the indexes of its queue and entry, and how many of its pods had their
 turn.
 """
+
+
+class _Place(NamedTuple):
+    """A pool where pods of a queue may go."""
+
+    key: tuple[str, int]
+    """Of its project there."""
+    department_key: tuple[str, int]
+    milli: int
+    """What its next pod, or a gang, takes of GPUs."""
+    most: int
+    """The share of its project."""
+    department_most: int
 
 
 class Turn(NamedTuple):
@@ -38,6 +51,8 @@ class Turns:
 
     def __init__(self, planning: Planning) -> None:
         self._planning = planning
+        self._places: dict[int, list[_Place]] = {}
+        """By index of a queue: the pools where its next pod may go."""
         self._heads: dict[str, list[_Head]] = {}
         """By project id; a heap."""
         for i, queue in enumerate(planning.snapshot.queues):
@@ -91,14 +106,57 @@ class Turns:
     def _key(self, head: _Head) -> _Key:
         unpromised, order, i, at, _ = head
         queue = self._planning.snapshot.queues[i]
-        entry, project_id = queue.entries[at], queue.pod_class.project_id
+        entry = queue.entries[at]
         if not unpromised:
             return -1, 0, 0, 0, order
-        beyond = 0 if _within(self._planning, queue.pod_class) else 1
-        project = self._planning.snapshot.projects.get(project_id)
-        department = "" if project is None else project.department_id
-        of_department = quota.beyond(self._planning, project_id, department) if department else 0
-        return beyond, -entry.rank, of_department, quota.beyond(self._planning, project_id, project_id), order
+        project_id = queue.pod_class.project_id
+        project = self._planning.shares.project(project_id)
+        of_department = quota.beyond(self._planning, project_id, project.department_id)
+        return (
+            self._standing(i, queue.pod_class),
+            -entry.rank,
+            _weighed(of_department, project.department_weights),
+            _weighed(quota.beyond(self._planning, project_id, project_id), project.weights),
+            order,
+        )
+
+    def _standing(self, i: int, pod_class: PodClass) -> int:
+        """Whether its next pod is within the quota (0), within the share of one of its pools (1), or neither (2)."""
+        if _within(self._planning, pod_class):
+            return 0
+        if i not in self._places:
+            self._places[i] = _places(self._planning, pod_class)
+        used = self._planning.shares.used
+        for place in self._places[i]:
+            milli = place.milli
+            own, all_ = used.get(place.key, 0), used.get(place.department_key, 0)
+            if not milli or (own + milli <= place.most and all_ + milli <= place.department_most):
+                return 1
+        return 2
+
+
+def _weighed(milli: int, weights: Weights) -> float:
+    return milli / weights.everywhere if weights.everywhere > 0 else INFINITE if milli else 0.0
+
+
+def _places(planning: Planning, pod_class: PodClass) -> list[_Place]:
+    numbers, cluster_id, project_id = planning.snapshot.nodes.pool_numbers, pod_class.cluster_id, pod_class.project_id
+    shares, places = planning.shares, list[_Place]()
+    department_id = shares.project(project_id).department_id
+    parts = [(part.request, part.needed) for part in pod_class.gang] or [(pod_class.request, 1)]
+    for pool in pools_to_try(planning.snapshot, pod_class):
+        if (number := numbers.get((cluster_id, pool))) is not None:
+            milli = sum(shares.milli_of(request, number) * count for request, count in parts)
+            places.append(
+                _Place(
+                    key=(project_id, number),
+                    department_key=(department_id, number),
+                    milli=milli,
+                    most=shares.of(project_id, number),
+                    department_most=shares.of(department_id, number),
+                )
+            )
+    return places
 
 
 def _within(planning: Planning, pod_class: PodClass) -> bool:

@@ -1,19 +1,21 @@
 """Whose place a workload may take, and what that costs on a node. Pure.
 
 Two rules, both about preemptible workloads only. *Preempt*: those of a lower priority in the same project. *Reclaim*:
-those of projects beyond their quota, for a project that stays within its own. So nobody takes back what was taken: who
-reclaims is within its quota then, and who preempts has the higher priority.
+those of projects beyond their quota, for a project that stays within its own; and those of projects beyond their fair
+share of a node pool, for one that stays within its own. So nobody takes back what was taken: who reclaims is within its
+quota or share then, and who preempts has the higher priority.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from events.phases import PodPhase
-from events.workload.pod import PodRef
+from events.workload.pod import Pod, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import EvictionReason, Workload, evictable, placed_of
 from services.scheduler.columns import clipped
@@ -22,6 +24,12 @@ from services.scheduler.policy.phases import quota
 from services.scheduler.policy.words import gpus
 from services.scheduler.room import Room
 from services.scheduler.snapshot import Bound, Integers, PodClass, ProjectView
+
+KEPT_AFTER_EVICTION: Final = timedelta(minutes=10)
+"""So long a workload that gave up a place keeps the next one. Who submits something of a high priority and deletes it
+again, over and over, would else keep it from ever getting on.
+"""
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -50,6 +58,8 @@ class Victims:
         self._on: dict[int, list[Victim]] = {}
         self._of: dict[str, list[Victim]] = {}
         self._spare: dict[tuple[str, str], int] = {}
+        self._later: dict[Victim, datetime] = {}
+        """Those that have not run for long enough, and when they will have."""
         self._freed: dict[tuple[str, int], _Freed] = {}
         """By project id and priority of whoever takes it."""
         rows = {key: row for row, key in enumerate(planning.snapshot.nodes.keys)}
@@ -79,6 +89,8 @@ class Victims:
                 shares={share.device: share.milli for share in pod.devices},
                 ran_seconds=0.0 if since is None else (planning.snapshot.now - since).total_seconds(),
             )
+            if (until := _undisturbed_until(planning, workload, pod)) > planning.snapshot.now:
+                self._later[victim] = until
             self._on.setdefault(victim.row, []).append(victim)
             self._of.setdefault(workload.workload_id, []).append(victim)
         for pod_set in workload.pod_sets:
@@ -104,7 +116,6 @@ class Victims:
         return set(rows[helps].tolist())
 
     def _freed_by(self, right: "Right", width: int) -> "_Freed":
-        reclaims = any(bound.firm for bound in right.bounds)
         own = right.pod_class.project_id
         found = {
             row: over
@@ -113,7 +124,7 @@ class Victims:
                 over := [
                     victim
                     for victim in on
-                    if (victim.workload.priority_rank < right.rank if victim.workload.project_id == own else reclaims)
+                    if victim.workload.project_id != own or victim.workload.priority_rank < right.rank
                 ]
             )
         }
@@ -133,6 +144,14 @@ class Victims:
         """Those on a node, the ones that lose the least first."""
         return [victim for victim in self._on.get(row, ()) if victim not in self.gone]
 
+    def among(self, ids: Iterable[str]) -> frozenset[str]:
+        """Those of these workloads that hold a place."""
+        return frozenset(id_ for id_ in ids if id_ in self._of)
+
+    def not_before(self, unit: Iterable[Victim]) -> datetime | None:
+        """When all of them will have run for long enough; None where they have."""
+        return max((self._later[one] for one in unit if one in self._later), default=None) if self._later else None
+
     def unit(self, victim: Victim) -> list[Victim]:
         """All that go with it: a gang goes whole, unless it has pods beyond its minimum; so does what ends for good."""
         of = self._of[victim.workload.workload_id]
@@ -142,6 +161,17 @@ class Victims:
         if spare is None or spare > sum(one.ref.pod_set == victim.ref.pod_set and one in self.gone for one in of):
             return [victim]
         return [one for one in of if one not in self.gone]
+
+
+def _undisturbed_until(planning: Planning, workload: Workload, pod: Pod) -> datetime:
+    """A pod that does not run yet loses nothing, unless its workload is kept from running over and over."""
+    until = planning.snapshot.placed_again.get(workload.workload_id, _LONG_AGO)
+    if until is not _LONG_AGO:
+        until += KEPT_AFTER_EVICTION
+    project = planning.snapshot.projects.get(workload.project_id)
+    if pod.running_since is not None and project is not None:
+        until = max(until, pod.running_since + project.minimum_runtime)
+    return until
 
 
 class _Freed(NamedTuple):
@@ -163,6 +193,19 @@ def _loss(victim: Victim) -> tuple[int, float, str, PodRef]:
     return victim.workload.priority_rank, victim.ran_seconds, victim.workload.workload_id, victim.ref
 
 
+class Claims(NamedTuple):
+    """By what a pod may take the place of those of other projects: whether its project has, with it, no more than…"""
+
+    by_quota: bool
+    """its quota, and its department, too: then from other departments that are beyond theirs."""
+    by_own_quota: bool
+    """a quota of its own: then from projects of its department that are beyond theirs."""
+    by_share: bool
+    """its fair share of the pool, and its department, too: then from other departments that are beyond theirs."""
+    by_share_among_siblings: bool
+    """its fair share: then from projects of its department that are beyond theirs."""
+
+
 class Right(NamedTuple):
     """What a class of waiting pods may take."""
 
@@ -170,70 +213,108 @@ class Right(NamedTuple):
     pod_class: PodClass
     rank: int
     """The priority of the workload."""
+    spared: frozenset[str] = frozenset()
+    """Ids of workloads from which it takes nothing, as they got its place before."""
 
-    @property
-    def bounds(self) -> tuple[Bound, ...]:
-        """On its project and department."""
-        project = self.planning.snapshot.projects.get(self.pod_class.project_id)
-        return () if project is None else project.bounds
+    def claims(self, pool: str, milli: int) -> Claims:
+        """What its project may have of others there, for so much more."""
+        project_id, shares = self.pod_class.project_id, self.planning.shares
+        number = self._number(pool)
+        if number is None or not shares.anybody_beyond(number):
+            by_share = among_siblings = False
+        else:
+            among_siblings = shares.allows(project_id, number, milli)
+            by_share = among_siblings and shares.allows(shares.project(project_id).department_id, number, milli)
+        return Claims(
+            by_quota=quota.within(self.planning, project_id, pool, milli),
+            by_own_quota=quota.within_own(self.planning, project_id, pool, milli),
+            by_share=by_share,
+            by_share_among_siblings=among_siblings,
+        )
 
-    def over(self, victim: Victim, freed: Counter[str]) -> EvictionReason | None:
+    def over(self, victim: Victim, freed: Counter[str], claims: Claims) -> EvictionReason | None:
         """By which rule it may take the place of this pod; None: it may not.
 
         Args:
             freed: by id of a project, what of its GPUs is given up in the same step.
+            claims: of the pod that needs the place.
         """
-        own, other = self.pod_class.project_id, victim.workload.project_id
-        if own == other:
+        if victim.workload.workload_id in self.spared:
+            return None
+        if self.pod_class.project_id == victim.workload.project_id:
             return "preempted" if victim.workload.priority_rank < self.rank else None
-        return "reclaimed" if self._is_over(own, other, victim.pool, freed) else None
+        return "reclaimed" if any(claims) and self._reclaims(victim, freed, claims) else None
 
-    def _is_over(self, own: str, other: str, pool: str, freed: Counter[str]) -> bool:
-        """Whether another project, or where that is in another department its department, is beyond its quota."""
-        projects = self.planning.snapshot.projects
-        of, mine = projects.get(other), projects.get(own)
-        if of is None:
+    def _reclaims(self, victim: Victim, freed: Counter[str], claims: Claims) -> bool:
+        other, pool, shares = victim.workload.project_id, victim.pool, self.planning.shares
+        of = self.planning.snapshot.projects.get(other)
+        if of is None or not self._is_over(of, other, pool, freed[other]):
             return False
-        if of.department_id and (mine is None or mine.department_id != of.department_id):
-            quotas = _quotas(of, of.department_id, pool)
-            gone = sum(milli for id_, milli in freed.items() if _department(projects, id_) == of.department_id)
-            if quotas and not any(quota.used(self.planning, each) - gone > each.milli for each in quotas):
-                return False
-        quotas = _quotas(of, other, pool)
-        return not quotas or any(quota.used(self.planning, each) - freed[other] > each.milli for each in quotas)
+        number = self._number(pool)
+        beyond = number is not None and shares.is_beyond(other, number, freed[other])
+        if self._is_sibling(of):
+            return claims.by_own_quota or (claims.by_share_among_siblings and beyond)
+        department = of.department_id
+        gone = sum(milli for id_, milli in freed.items() if shares.project(id_).department_id == department)
+        if department and not self._is_over(of, department, pool, gone):
+            return False
+        if claims.by_quota or not (claims.by_share and beyond) or number is None:
+            return claims.by_quota
+        return not department or shares.is_beyond(department, number, gone)
 
-    def reclaims(self, pool: str, milli: int) -> bool:
-        """Whether its project stays within its quota there with so much more."""
-        return quota.within(self.planning, self.pod_class.project_id, pool, milli)
+    def _is_over(self, of: ProjectView, holder: str, pool: str, gone: int) -> bool:
+        """Whether a project, or its department, is beyond a quota of its own without so much, or has none."""
+        quotas = _quotas(of, holder, pool)
+        return not quotas or any(quota.used(self.planning, each) - gone > each.milli for each in quotas)
+
+    def _is_sibling(self, of: ProjectView) -> bool:
+        mine = self.planning.snapshot.projects.get(self.pod_class.project_id)
+        return mine is not None and bool(of.department_id) and mine.department_id == of.department_id
+
+    def _number(self, pool: str) -> int | None:
+        return self.planning.snapshot.nodes.pool_numbers.get((self.pod_class.cluster_id, pool))
+
+    def gives_up(self, gone: Sequence[Victim], milli: int) -> bool:
+        """Whether its department holds so much less once these have ended."""
+        shares = self.planning.shares
+        department = shares.project(self.pod_class.project_id).department_id
+        of = (one for one in gone if shares.project(one.workload.project_id).department_id == department)
+        return sum(one.gpu_milli for one in of) >= milli
+
+    def spares(self, victim: Victim) -> bool:
+        """Whether others are to be asked before it: its project has no more than its share."""
+        number = self._number(victim.pool)
+        return number is not None and not self.planning.shares.is_beyond(victim.workload.project_id, number)
 
     def why(self, victim: Victim, reason: EvictionReason, by: str) -> str:
         """For the victim's people. `by`: name of the workload that gets its place; of another project they may not see
         it.
         """
-        projects = self.planning.snapshot.projects
+        projects, shares = self.planning.snapshot.projects, self.planning.shares
         mine, of = projects.get(self.pod_class.project_id), projects.get(victim.workload.project_id)
         if reason == "preempted" or mine is None or of is None:
             return f"{by}, of a higher priority in the same project, needs its place"
-        quotas = _quotas(of, victim.workload.project_id, victim.pool)
-        beyond = f"is beyond its quota of {gpus(quotas[0].milli)}" if quotas else "has no quota of its own"
-        return (
-            f"a workload of project {mine.name}, which is within its quota, needs its place, and project {of.name} "
-            f"{beyond}"
-        )
+        number = self._number(victim.pool)
+        milli = 0 if number is None else shares.milli_of(self.pod_class.request, number)
+        claims = self.claims(victim.pool, milli)
+        needs = f"a workload of project {mine.name}, which is within its"
+        if claims.by_quota or claims.by_own_quota or number is None:
+            quotas = _quotas(of, victim.workload.project_id, victim.pool)
+            beyond = f"is beyond its quota of {gpus(quotas[0].milli)}" if quotas else "has no quota of its own"
+            return f"{needs} quota, needs its place, and project {of.name} {beyond}"
+        share = gpus(shares.of(victim.workload.project_id, number))
+        return f"{needs} fair share, needs its place, and project {of.name} is beyond its own of {share}"
 
 
 def _quotas(project: ProjectView, holder: str, pool: str) -> list[Bound]:
     return [bound for bound in project.bounds if bound.firm and bound.id == holder and bound.pool in ("", pool)]
 
 
-def _department(projects: dict[str, ProjectView], project_id: str) -> str:
-    project = projects.get(project_id)
-    return project.department_id if project is not None else ""
-
-
 class Cost(NamedTuple):
     """What it costs to make room on a node: the least is the best."""
 
+    spared: bool
+    """Whether one of a project goes that has no more than its fair share."""
     rank: int
     """The highest priority among those that go."""
     pods: int
@@ -255,22 +336,31 @@ class Needed(NamedTuple):
     share_milli: int
     own_milli: int
     """What its project must give up of GPUs to stay within its limit."""
+    department_milli: int
+    """What its department must."""
 
 
-def choose(victims: Victims, right: Right, room: Room, row: int, needed: Needed, *, reclaim: bool) -> Choice | None:
+def choose(victims: Victims, right: Right, room: Room, row: int, needed: Needed, *, claims: Claims) -> Choice | None:
     """Who is to go from a node for one pod: no more than must, those first that lose the least; None where it does not
     help.
     """
     units: list[tuple[list[Victim], EvictionReason]] = []
     freed: Counter[str] = Counter()
     chosen: set[Victim] = set()
-    for victim in victims.on(row):
-        if victim in chosen or (not reclaim and victim.workload.project_id != right.pod_class.project_id):
+    own, reclaims = right.pod_class.project_id, any(claims)
+    on = [victim for victim in victims.on(row) if reclaims or victim.workload.project_id == own]
+    spared = {victim for victim in on if victim.workload.project_id != own and right.spares(victim)}
+    for victim in sorted(on, key=spared.__contains__) if spared else on:
+        if victim in chosen:
             continue
-        reason = right.over(victim, freed)
+        reason = right.over(victim, freed, claims)
         if reason is None:
             continue
         unit = [one for one in victims.unit(victim) if one not in chosen]
+        if (until := victims.not_before(unit)) is not None:
+            planning = right.planning
+            planning.look_again = until if planning.look_again is None else min(planning.look_again, until)
+            continue
         units.append((unit, reason))
         chosen.update(unit)
         for one in unit:
@@ -285,9 +375,13 @@ def choose(victims: Victims, right: Right, room: Room, row: int, needed: Needed,
         if _fits(room, row, needed, right, others):
             units = others
     gone = [victim for unit, _ in units for victim in unit]
-    return Choice(
-        Cost(max(one.workload.priority_rank for one in gone), len(gone), sum(one.ran_seconds for one in gone)), units
+    cost = Cost(
+        spared=not spared.isdisjoint(gone),
+        rank=max(one.workload.priority_rank for one in gone),
+        pods=len(gone),
+        seconds=sum(one.ran_seconds for one in gone),
     )
+    return Choice(cost, units)
 
 
 def _fits(
@@ -298,6 +392,8 @@ def _fits(
     """
     gone = [victim for unit, _ in units for victim in unit]
     own = sum(one.gpu_milli for one in gone if one.workload.project_id == right.pod_class.project_id)
+    if needed.department_milli and not right.gives_up(gone, needed.department_milli):
+        return False
     here = [one for one in gone if one.row == row]
     request = needed.request
     if own < needed.own_milli or int(room.pods[row]) + len(here) < 1:

@@ -21,11 +21,12 @@ from events.workload.pod_sets import Container, ContainerPort
 from events.workload.readiness import Readiness
 from events.workload.rendezvous import Peers
 from events.workload.volumes import (
+    BucketFolder,
     ClaimedFolder,
     ClonedFolder,
     ConfigFiles,
     EmptyFolder,
-    GitLogin,
+    FolderLogin,
     NewClaim,
     NfsFolder,
     NodeFolder,
@@ -261,17 +262,38 @@ CLONED: tuple[Volume, ...] = (
     ClonedFolder(mount_path="/src", repository="https://git.example.com/team/code", branch="main"),
     ClonedFolder(mount_path="/lib", repository="https://git.example.com/team/lib", revision="v1.2"),
 )
+BUCKETS: tuple[Volume, ...] = (
+    BucketFolder(mount_path="/open", bucket="open-sets"),
+    BucketFolder(
+        mount_path="/sets",
+        bucket="training-sets",
+        url="https://store.example.com:9000/s3",
+        login=FolderLogin(name="of-the-team", user_key="AccessKeyId", password_key="SecretKey"),
+    ),
+    BucketFolder(
+        mount_path="/mine",
+        bucket="my-sets",
+        login=FolderLogin(
+            name="mine",
+            credential=True,
+            user_key="accessKeyId",
+            password_key="accessKeySecret",
+        ),
+    ),
+)
 PRIVATE: tuple[Volume, ...] = (
     ClonedFolder(
         mount_path="/src",
         repository="https://git.example.com:8443/team/code",
-        login=GitLogin(name="mine", credential=True),
+        login=FolderLogin(name="mine", credential=True),
     ),
-    ClonedFolder(mount_path="/lib", repository="https://git.example.com/team/lib", login=GitLogin(name="of-the-team")),
+    ClonedFolder(
+        mount_path="/lib", repository="https://git.example.com/team/lib", login=FolderLogin(name="of-the-team")
+    ),
     ClonedFolder(
         mount_path="/old",
         repository="https://git.example.com/team/old",
-        login=GitLogin(name="of-the-team", user_key="who", password_key="token"),
+        login=FolderLogin(name="of-the-team", user_key="who", password_key="token"),
     ),
 )
 VALUES = SealedValues(
@@ -339,6 +361,14 @@ CASES: dict[str, Callable[[], Manifest]] = {
     ),
     "pod-cloned": lambda: pod(
         coded(volumes=CLONED, cpu_milli=500, container=Container(user=1000, pull_policy="Never")), code_maps=1
+    ),
+    "pod-buckets": lambda: pod(
+        run(volumes=BUCKETS, container=Container(user=1000)),
+        needs=needs_of(SealedValues(logins={"/mine": Login(user="AKIDEXAMPLE", password="a secret")}), SECRET),
+        own_image="registry.example.com/muster:1.0",
+    ),
+    "pod-buckets-restricted": lambda: pod(
+        run(volumes=BUCKETS[:1], pod_security="restricted"), namespace=STRICT, security="restricted"
     ),
     "pod-credentials": lambda: pod(
         run(

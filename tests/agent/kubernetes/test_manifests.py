@@ -12,6 +12,8 @@ from events.project import PodSecurity
 from events.quantities import parse_bytes, parse_quantity
 from events.workload.pod import DeviceShare
 from events.workload.pod_sets import Container
+from events.workload.volumes import BucketFolder
+from services.agent.backends.fetching import SECRET
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.objects import Pod
 from services.agent.backends.kubernetes.act.security import Security, security_of, with_project
@@ -74,6 +76,15 @@ def test_what_a_user_runs_changes_nothing_of_what_unpacks_the_code(environment: 
     assert made["spec"]["volumes"] == plain["spec"]["volumes"]
     (container,) = made["spec"]["containers"]
     assert container["workingDir"] == plain["spec"]["containers"][0]["workingDir"]
+
+
+def test_no_word_of_a_bucket_has_a_value_of_its_key_put_in_place() -> None:
+    """Kubernetes would, where a word says `$(NAME)`: the address of a data source could have everybody's secret sent
+    to it.
+    """
+    made = pod(run(volumes=(BucketFolder(mount_path="/a$(HOME)", bucket="b", url=f"https://a/$({SECRET})$$"),)))
+    (fetches,) = made["spec"]["initContainers"]
+    assert fetches["command"][3:] == [f"https://a/$$({SECRET})$$$$", "b", "/a$$(HOME)"]
 
 
 @given(cpu=st.integers(0, 10**6), memory=st.integers(0, 2**40), devices=st.integers(0, 8))

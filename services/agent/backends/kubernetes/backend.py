@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, assert_never
 
 import structlog
 
@@ -24,9 +24,11 @@ from events.cluster_protocol import (
     RunPod,
     SealedValues,
     SessionOpen,
+    SourceToLookAt,
     UsageSample,
     WantedCluster,
 )
+from events.workload.volumes import ClaimedFolder
 from services.agent.backends.interface import (
     NO_VALUES,
     BackendError,
@@ -38,6 +40,7 @@ from services.agent.backends.interface import (
     WatchBrokenError,
     Way,
 )
+from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.claims import Claims
 from services.agent.backends.kubernetes.act.code_maps import CodeMaps
 from services.agent.backends.kubernetes.act.fences import Fences
@@ -52,12 +55,15 @@ from services.agent.backends.kubernetes.breaker import Breaker
 from services.agent.backends.kubernetes.client import ApiError, KubeClient, Timeouts
 from services.agent.backends.kubernetes.configuration import Configuration, configuration_of
 from services.agent.backends.kubernetes.connect import ConnectError, connect
+from services.agent.backends.kubernetes.read.gpu_usage import Exporter, GpuMetrics, exporters_of
 from services.agent.backends.kubernetes.read.informer import Change, Informer
 from services.agent.backends.kubernetes.read.logs import PodLogs
 from services.agent.backends.kubernetes.read.nodes import Readiness
 from services.agent.backends.kubernetes.read.observe import missing_code, missing_secret, warning_of
 from services.agent.backends.kubernetes.read.usage import pod_usage
 from services.agent.backends.kubernetes.read.view import View, token_of
+from services.agent.backends.kubernetes.ways import ClusterConnections, Place, PortForward, open_streams
+from services.agent.backends.reach import server_of, unreachable
 from services.agent.code import CodeArchives
 from services.runtime.process.settings import Settings
 
@@ -141,6 +147,8 @@ class KubernetesBackend:
         )
         self._looked_at: set[str] = set()
         """Namespaces with pods that have the marks of runs, and are not ours."""
+        self._connections = ClusterConnections()
+        self._gpu_metrics = GpuMetrics(self._gpu_exporters)
         self._breaker = Breaker(client, configuration.namespace)
         self._classes_due = 0.0
         """When the storage classes are looked at again (monotonic)."""
@@ -390,6 +398,23 @@ class KubernetesBackend:
     async def claims(self) -> Sequence[HeldClaims]:
         return self._claims.held() if self._is_current() else ()
 
+    async def look(self, source: SourceToLookAt) -> str:
+        """At claims of projects that have a namespace here, and at servers. The agent may not read ConfigMaps and
+        Secrets of projects, and knows nothing of paths of nodes.
+        """
+        volume, server = source.volume, server_of(source.volume)
+        if server is not None:
+            looks = server[1] in self._configuration.data_source_ports
+            return await unreachable(*server, own=False) if looks else ""
+        if not (isinstance(volume, ClaimedFolder) and volume.new is None and source.project_id):
+            return ""
+        namespace = names.namespace_of(self._configuration.project_namespace, source.project_name)
+        if self._namespaces.project_of(namespace) != source.project_id:
+            return ""
+        with _kubernetes_errors():
+            there = await self._client.has(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{volume.claim}")
+        return "" if there else f"there is no claim {volume.claim} in namespace {namespace}"
+
     async def remove_claims(self, workload_id: str, *, ephemeral_only: bool) -> None:
         with _kubernetes_errors():
             await self._claims.remove(workload_id, ephemeral_only=ephemeral_only)
@@ -414,16 +439,36 @@ class KubernetesBackend:
     def logs(self, request: LogsRequest) -> AsyncIterator[Sequence[LogLine]]:
         return self._logs.logs(request)
 
-    async def open_way(self, request: SessionOpen) -> Way:  # noqa: ARG002 (none is opened)
-        raise NoWayError(
-            "not_built", "ways into pods are not built yet for clusters of kind kubernetes; kubectl has them"
+    async def open_way(self, request: SessionOpen) -> Way:
+        pod = self._view.pods.get(request.pod_key)
+        if pod is None or token_of(pod) != request.token or pod.metadata.labels.workload != request.workload_id:
+            raise NoWayError("pod_not_running", "this run of the pod is not there, or not any more")
+        place = Place(
+            self._client, pod, now=lambda: self._view.pods.get(request.pod_key), other=lambda: self._lease.other
         )
+        if not place.live:
+            raise NoWayError("pod_not_running", "the container of this pod does not run yet, or not any more")
+        match request.kind:
+            case "exec" | "attach":
+                return await open_streams(request, place)
+            case "port-forward":
+                return await PortForward.start(request, place, self._connections)
+            case _:
+                assert_never(request.kind)
 
     async def usage(self) -> Sequence[UsageSample]:
         try:
-            return await pod_usage(self._client, self._cluster_id, self._view.pods)
+            return await pod_usage(self._client, self._cluster_id, self._view.pods, self._gpu_metrics)
         except ApiError as error:
             raise BackendError(str(error)) from error
+
+    async def _gpu_exporters(self) -> Sequence[Exporter]:
+        where = self._configuration
+        if not where.gpu_metrics_namespace:
+            return ()
+        return await exporters_of(
+            self._client, where.gpu_metrics_namespace, where.gpu_metrics_selector, where.gpu_metrics_port
+        )
 
     async def settings(self) -> ClusterSettings:
         if self._away_since is None:
@@ -445,6 +490,7 @@ class KubernetesBackend:
         await self._fences.close()
         await self._runs.close()
         await self._logs.close()
+        await self._gpu_metrics.close()
         await self._client.close()
         self._identity.close()
 

@@ -7,10 +7,12 @@ what the server may already have acted upon.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, Final, Literal, cast
+from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
@@ -31,6 +33,15 @@ FIELD_MANAGER: Final = "muster-agent"
 
 MESSAGE_BYTES: Final = 500
 """How much of an answer that is no `Status` is quoted."""
+
+MOST_MESSAGE_BYTES: Final = 2**20
+"""Of a WebSocket, in one message: kubelets send 32 KiB at most."""
+FAREWELL_SECONDS: Final = 1.0
+"""For the other end of a WebSocket to take leave, too."""
+KEEP_ALIVE: Final = ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
+"""Seconds, and tries, after which the kernel gives up a WebSocket on which nothing goes and nobody answers. Pings of
+the WebSocket itself would not do: the server answers none while a command reads nothing of what is sent to it.
+"""
 
 PATCHES: Final[Mapping[str, str]] = {
     "merge": "application/merge-patch+json",
@@ -177,6 +188,65 @@ class KubeClient:
                 response.connection.transport.abort()
             response.close()
 
+    async def socket(
+        self, path: str, query: Sequence[tuple[str, str]], *, protocol: str
+    ) -> aiohttp.ClientWebSocketResponse:
+        """A WebSocket to a subresource of a pod, with a subprotocol of `channel.k8s.io`. Whoever has it closes it. It
+        is asked for once: the server may have begun something. Raises ApiError.
+
+        kubernetes_asyncio's WsApiClient is not used: it has a session of its own, no way through a proxy, no bound of a
+        message, and no word of why it was refused.
+        """
+        path = f"{path}?{urlencode(query)}"
+        try:
+            return await self._socket(path, protocol)
+        except ApiError as error:
+            if not _outdated(error) or self._renew is None:
+                raise
+        await self._renew()
+        return await self._socket(path, protocol)
+
+    async def _socket(self, path: str, protocol: str) -> aiohttp.ClientWebSocketResponse:
+        library = cast("Any", self._api)
+        rest = library.rest_client
+        session: aiohttp.ClientSession = rest.pool_manager
+        headers = await self._headers() | {"Accept": "*/*"}  # the kubelet gets them, too, and has no JSON to give here
+        try:
+            async with asyncio.timeout(self._timeouts.call_seconds):
+                opened = await session.ws_connect(
+                    f"{library.configuration.host}{path}",
+                    protocols=(protocol,),
+                    headers=headers,
+                    proxy=rest.proxy,
+                    proxy_headers=rest.proxy_headers,
+                    server_hostname=rest.server_hostname,
+                    max_msg_size=MOST_MESSAGE_BYTES,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=FAREWELL_SECONDS),  # pyright: ignore[reportCallIssue] (attrs)
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            raise await self._why_not(path, error.status) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _no_answer(error, path) from error
+        if opened.protocol != protocol:
+            await opened.close()
+            raise ApiError(HTTPStatus.SWITCHING_PROTOCOLS, "Protocol", f"the API server does not speak {protocol}")
+        if (connection := opened.get_extra_info("socket")) is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEP_ALIVE:
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        return opened
+
+    async def _why_not(self, path: str, status: int) -> ApiError:
+        """The words of a refusal: aiohttp drops those that came with a handshake, and the same path answers with the
+        same ones where it is asked as any other; where nothing stands in the way, that it has to be a WebSocket.
+        """
+        try:
+            await self.read(path)
+        except ApiError as error:
+            if error.status == status:
+                return error
+        return ApiError(status, "", f"{path.partition('?')[0]}: answered {status} in place of a WebSocket")
+
     async def close(self) -> None:
         """Cut everything that is under way."""
         await self._api.close()
@@ -209,8 +279,7 @@ class KubeClient:
             try:
                 return await self._send(request, timeout)
             except ApiError as error:
-                outdated = error.status == HTTPStatus.UNAUTHORIZED or error.reason == "Untrusted"
-                if outdated and self._renew is not None and not renewed:
+                if _outdated(error) and self._renew is not None and not renewed:
                     renewed = True
                     await self._renew()
                     continue
@@ -219,21 +288,26 @@ class KubeClient:
                     raise
             await asyncio.sleep(pause)
 
-    async def _send(self, request: "_Request", timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        headers = {"Content-Type": request.content_type, "Accept": "application/json", "User-Agent": FIELD_MANAGER}
-        library = cast("Any", self._api)  # has no types
+    async def _headers(self) -> dict[str, str]:
+        """With the credentials. Raises ApiError."""
+        headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
         try:
-            await library.update_params_for_auth(headers, [], ["BearerToken"])
+            await cast("Any", self._api).update_params_for_auth(headers, [], ["BearerToken"])
         except Exception as error:
             # Token files fail in ways of their own; all mean that nothing was sent.
             raise ApiError(0, "Credentials", f"no credentials for the API server: {error}") from error
+        # A token file may end its line, a header must not.
+        return {name: value.strip() for name, value in headers.items()}
+
+    async def _send(self, request: "_Request", timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        headers = {"Content-Type": request.content_type} | await self._headers()
+        library = cast("Any", self._api)  # has no types
         try:
             response: aiohttp.ClientResponse = await library.rest_client.request(
                 request.method,
                 f"{library.configuration.host}{request.path}",
                 query_params=request.query,
-                # A token file may end its line, a header must not.
-                headers={name: value.strip() for name, value in headers.items()},
+                headers=headers,
                 body=request.body,
                 _preload_content=False,
                 _request_timeout=timeout,
@@ -295,6 +369,11 @@ class _Rest:
 
     def take(self) -> bytes:
         return b"".join(self._pieces)
+
+
+def _outdated(error: ApiError) -> bool:
+    """Whether the server does not know our credentials, or we do not know its authority, any more."""
+    return error.status == HTTPStatus.UNAUTHORIZED or error.reason == "Untrusted"
 
 
 def _pause_seconds(error: ApiError, tries: int) -> float | None:

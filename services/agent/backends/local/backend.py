@@ -31,13 +31,14 @@ from events.cluster_protocol import (
     RunPod,
     SealedValues,
     SessionOpen,
+    SourceToLookAt,
     UsageSample,
 )
 from events.node import NodeFacts
-from events.phases import NODE_PORT_TAKEN
+from events.phases import NO_CLAIM, NODE_PORT_TAKEN
 from events.workload.commands import PodWarning
 from events.workload.pod import PodRef, PortAddress
-from events.workload.volumes import LOCAL_CLASS
+from events.workload.volumes import LOCAL_CLASS, ClaimedFolder, ClonedFolder, NodeFolder
 from services.agent.backends.interface import (
     BAD_CODE,
     LIVE_KINDS,
@@ -94,6 +95,7 @@ from services.agent.backends.local.volumes import (
 )
 from services.agent.backends.local.ways import Attach, Exec, Place, PortForward
 from services.agent.backends.privileged import NOT_PRIVILEGED, beyond_baseline
+from services.agent.backends.reach import server_of, unreachable
 from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 from services.agent.backends.which_run import which_run
 from services.agent.code import CodeSource
@@ -228,6 +230,19 @@ class LocalBackend:
 
     def fences(self) -> Mapping[str, int]:
         return self._fences.tokens
+
+    async def look(self, source: SourceToLookAt) -> str:
+        """At claims, paths of this machine, and servers of repositories. What this cluster does not have is refused."""
+        match source.volume:
+            case ClaimedFolder(claim=claim, new=None) if source.project_id:
+                there = await asyncio.to_thread(self._claims.has, source.project_id, claim)
+                return "" if there else f"the project has no claim {claim} here"
+            case NodeFolder(path=path):
+                return f"this machine has no {path}" if await asyncio.to_thread(_is_missing, path) else ""
+            case ClonedFolder() as volume if (server := server_of(volume)) is not None:
+                return await unreachable(*server, own=True)
+            case _:
+                return ""
 
     async def settings(self) -> ClusterSettings:
         return ClusterSettings(storage_classes=(StorageClass(name=LOCAL_CLASS, default=True),))
@@ -393,7 +408,7 @@ class LocalBackend:
         try:
             self._claims.ensure(pod)
         except ClaimError as error:
-            return ExitFile(ended_at=_now().timestamp(), kind="failed", reason=VOLUME, message=str(error))
+            return ExitFile(ended_at=_now().timestamp(), kind="failed", reason=NO_CLAIM, message=str(error))
         return None
 
     def _start_shim(self, run: _Run, values: SealedValues) -> None:
@@ -843,3 +858,14 @@ def _labels(name: str) -> dict[str, str]:
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _is_missing(path: str) -> bool:
+    """Whether nothing is there for sure: what this user may not see may be there."""
+    try:
+        Path(path).stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False

@@ -62,6 +62,11 @@ class Claims:
             raise ClaimError(f"{name!r} is no name of a claim")
         return self._root / run.project_id / name
 
+    def has(self, project_id: str, name: str) -> bool:
+        """Whether a claim of this name is there that a pod could name."""
+        fits = bool(_NAME.match(name) and _NAME.match(project_id))
+        return fits and (self._root / project_id / name).is_dir()
+
     def ensure(self, run: RunPod) -> None:
         """Have all claims of the run there. Raises ClaimError, OSError."""
         for claim in run.volumes:

@@ -11,11 +11,12 @@ from typing import Final, assert_never
 from events.cluster_protocol import Login, RunPod
 from events.workload.volumes import (
     LOCAL_CLASS,
+    BucketFolder,
     ClaimedFolder,
     ClonedFolder,
     ConfigFiles,
     EmptyFolder,
-    GitLogin,
+    FolderLogin,
     NfsFolder,
     NodeFolder,
     Volume,
@@ -51,11 +52,13 @@ def impossible_volume(pod: RunPod, *, isolated: bool) -> str:
         match volume:
             case NfsFolder() | ConfigFiles():
                 return f"a local cluster has nothing to lay at {volume.mount_path} from: it has no Secrets and no NFS"
+            case BucketFolder():
+                return f"a local cluster fetches no bucket {volume.bucket} to {volume.mount_path}"
             case EmptyFolder(in_memory=False, most_bytes=most) if most:
                 return f"the empty folder at {volume.mount_path} cannot be held to a size here"
             case NodeFolder(propagation=propagation) if propagation:
                 return f"pods of this machine do not see what is mounted below {volume.path} later"
-            case ClonedFolder(login=GitLogin(credential=False, name=name)):
+            case ClonedFolder(login=FolderLogin(credential=False, name=name)):
                 return f"a local cluster has no Secret {name} to clone {volume.repository} with: name a credential"
             case ClaimedFolder(new=new) if new is not None and (new.block or new.storage_class not in _CLASSES):
                 return f"the claim at {volume.mount_path} can only be a folder of the class {LOCAL_CLASS} here"
@@ -120,7 +123,7 @@ def _laid(volume: Volume, own: Path, claim_of: Callable[[ClaimedFolder], Path]) 
             return LaidVolume(kind="own", target=volume.mount_path, source=str(own))
         case NodeFolder():
             return LaidVolume(kind="node", target=volume.mount_path, source=volume.path, read_only=volume.read_only)
-        case NfsFolder() | ConfigFiles():
+        case NfsFolder() | ConfigFiles() | BucketFolder():
             raise ValueError(f"{volume.mount_path}: a local cluster has no such volume")
         case _:
             assert_never(volume)

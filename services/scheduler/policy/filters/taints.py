@@ -1,4 +1,7 @@
-"""A node's taints let the pod on it: it tolerates each one that refuses pods. `PreferNoSchedule` refuses none."""
+"""A node's taints let the pod on it: it tolerates each one that refuses pods. `PreferNoSchedule` refuses none.
+
+What a pod tolerates for a time only lets it stay: on a node that has the taint already it would be told to end again.
+"""
 
 from typing import Final
 
@@ -16,12 +19,25 @@ MOST_NAMED: Final = 3
 
 
 def tolerates(request: PodRequest, taint: Taint) -> bool:
-    """Also the taint that keeps nodes for what the pod asks for, as Kubernetes' ExtendedResourceToleration has it."""
+    """Whether for ever."""
+    return seconds_tolerated(request, taint) is None
+
+
+def seconds_tolerated(request: PodRequest, taint: Taint) -> int | None:
+    """For how long a pod may stay where this taint comes; None: for ever. Also the taint that keeps nodes for what the
+    pod asks for, as Kubernetes' ExtendedResourceToleration has it.
+    """
     if taint.key == GPU and request.gpu_devices:
-        return True
+        return None
     if any(each.resource == taint.key for each in request.extended):
-        return True
-    return any(_matches(tolerated, taint) for tolerated in request.tolerated)
+        return None
+    longest = 0
+    for each in request.tolerated:
+        if _matches(each, taint):
+            if each.seconds is None:
+                return None
+            longest = max(longest, each.seconds)
+    return longest
 
 
 def _matches(tolerated: Tolerated, taint: Taint) -> bool:

@@ -70,13 +70,13 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
             if cluster.problem
             else f"the agent of cluster {cluster.name} does not report",
         )
-    every, where = _nodes_of(planning, pod_class, pools), _where(pools, cluster)
+    every, where = nodes_of(planning, pod_class, pools), where_of(pools, cluster)
     filters = [each for each in planning.policy.filters if each.asks(pod_class.request)]
-    barred = _barred(every, filters)
+    barred = barred_in(every, filters)
     if len(every.rows) and barred.all():
         return Waiting(
             reason=WaitingReason.NO_MATCHING_NODE,
-            message=f"{_all_without_labels(len(every.rows), where)}: {', '.join(_labels_lacking(every, filters))}",
+            message=f"{_all_without_labels(len(every.rows), where)}: {', '.join(labels_lacking(every, filters))}",
         )
     view = every.at(~barred)
     if waiting := _by_nodes(view, filters, f"{where} (with the labels that it needs)" if barred.any() else where):
@@ -84,8 +84,27 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
     if shortfall.bound is not None:
         return _bound_used(pod_class, shortfall, shortfall.bound, view, where)
     room = _by_free_room(view, filters, together.elsewhere(planning, pod_class, view))
-    parts = [*room.parts, *_labels_lacking(every, filters)]
-    return Waiting(reason=room.reason, message=f"{nodes(len(every.rows))} of {where}: {', '.join(parts)}")
+    parts = [*room.parts, *labels_lacking(every, filters)]
+    message = f"{nodes(len(every.rows))} of {where}: {', '.join(parts)}{_of_share(planning, pod_class, pools)}"
+    return Waiting(reason=room.reason, message=message)
+
+
+def _of_share(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> str:
+    """That its project has what it may have by right, where others want the rest; empty where it may have more."""
+    shares, numbers = planning.shares, planning.snapshot.nodes.pool_numbers
+    project_id = pod_class.project_id
+    told: list[str] = []
+    for pool in pools:
+        number = numbers.get((pod_class.cluster_id, pool))
+        if number is None or not pod_class.request.gpu_devices:
+            continue
+        share, milli = shares.of(project_id, number), shares.milli_of(pod_class.request, number)
+        if shares.allows(project_id, number, milli) or share >= shares.total(number):
+            return ""
+        spoken = (of.get(number, 0) for j, of in planning.spoken_for.items() if _is_of(planning, j, project_id))
+        used = shares.used.get((project_id, number), 0) - sum(spoken)
+        told.append(f"{gpus(used)} of pool {pool}, where its fair share is {gpus(share)}")
+    return f"; project {shares.project(project_id).name} has {listed(tuple(told))}" if told else ""
 
 
 def held() -> Waiting:
@@ -94,6 +113,16 @@ def held() -> Waiting:
         reason=WaitingReason.WAITING_FOR_PODS_TO_END,
         message="its place is kept: pods that were told to end still hold it, and it starts once they have ended",
     )
+
+
+def _is_of(planning: Planning, i: int, project_id: str) -> bool:
+    return planning.snapshot.queues[i].pod_class.project_id == project_id
+
+
+def reserved(waiting: Waiting, count: int) -> Waiting:
+    """Of a workload for which room is kept as it comes free."""
+    told = f"it has waited for long, and what comes free on {nodes(count)} is kept for it"
+    return Waiting(reason=waiting.reason, message=f"{waiting.message}; {told}")
 
 
 def why_gang(planning: Planning, part: PodClass, shortfall: Shortfall, *, placed: int, of: Pending) -> Waiting:
@@ -139,9 +168,9 @@ def or_never(planning: Planning, pod_class: PodClass, of: Pending, waiting: Wait
     for each in pod_class.gang:
         part = pod_class.part(each)
         pools = pools_to_try(planning.snapshot, part)
-        every = _nodes_of(planning, part, pools)
-        view = every.at(~_barred(every, [one for one in planning.policy.filters if one.asks(part.request)]))
-        where = _where(pools, planning.snapshot.clusters[part.cluster_id])
+        every = nodes_of(planning, part, pools)
+        view = every.at(~barred_in(every, [one for one in planning.policy.filters if one.asks(part.request)]))
+        where = where_of(pools, planning.snapshot.clusters[part.cluster_id])
         if (count := _held_when_empty(view)) < each.needed:
             room = f"{count} of {each.needed} pods with {wish(part.request)}"
             message = f"{told}, and {where} has room for {room}, even when empty"
@@ -172,7 +201,7 @@ def _held_when_empty(view: View) -> int:
     return int(held.sum())
 
 
-def _nodes_of(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> View:
+def nodes_of(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> View:
     """Every node of these pools that is there."""
     table, cluster_id = planning.snapshot.nodes, pod_class.cluster_id
     numbers = [table.pool_numbers[cluster_id, pool] for pool in pools if (cluster_id, pool) in table.pool_numbers]
@@ -183,7 +212,7 @@ def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
     """A reason that more free room would not remove."""
     if not len(view.rows):
         return Waiting(reason=WaitingReason.NO_NODES, message=f"{where} has no nodes")
-    too_small = _too_small(view, filters)
+    too_small = too_small_in(view, filters)
     if too_small.all():
         checks = [each.never for each in filters if each.never is not None]
         parts = [words for check in checks if check.refuses(view).all() and (words := check.words(view))]
@@ -192,7 +221,7 @@ def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
             reason=WaitingReason.NO_MATCHING_NODE,
             message=f"{_all_too_small(len(view.rows), where)} even when empty: {too_large}",
         )
-    if (too_small | _closed(view, filters)).all():
+    if (too_small | closed_in(view, filters)).all():
         large_enough = view.at(~too_small)
         return Waiting(
             reason=WaitingReason.NO_NODES,
@@ -202,7 +231,7 @@ def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
 
 
 def _by_free_room(view: View, filters: list[Filter], elsewhere: together.Elsewhere | None) -> _Room:
-    too_small, closed = _too_small(view, filters), _closed(view, filters)
+    too_small, closed = too_small_in(view, filters), closed_in(view, filters)
     possible = view.at(~too_small & ~closed)
     parts: list[str] = []
     if elsewhere is not None:
@@ -224,11 +253,11 @@ def _by_free_room(view: View, filters: list[Filter], elsewhere: together.Elsewhe
     return _Room(everywhere[0] if everywhere else WaitingReason.INSUFFICIENT_RESOURCES, parts)
 
 
-def _barred(view: View, filters: list[Filter]) -> Booleans:
+def barred_in(view: View, filters: list[Filter]) -> Booleans:
     return refused_by([each.barred for each in filters if each.barred is not None], view)
 
 
-def _labels_lacking(view: View, filters: list[Filter]) -> list[str]:
+def labels_lacking(view: View, filters: list[Filter]) -> list[str]:
     """How many nodes lack which labels; each node counts once, by the first."""
     parts: list[str] = []
     for check in (each.barred for each in filters if each.barred is not None):
@@ -239,11 +268,11 @@ def _labels_lacking(view: View, filters: list[Filter]) -> list[str]:
     return parts
 
 
-def _too_small(view: View, filters: list[Filter]) -> Booleans:
+def too_small_in(view: View, filters: list[Filter]) -> Booleans:
     return refused_by([each.never for each in filters if each.never is not None], view)
 
 
-def _closed(view: View, filters: list[Filter]) -> Booleans:
+def closed_in(view: View, filters: list[Filter]) -> Booleans:
     return refused_by([each.closed for each in filters if each.closed is not None], view)
 
 
@@ -297,7 +326,7 @@ def _bound_used(pod_class: PodClass, shortfall: Shortfall, bound: Bound, view: V
     )
 
 
-def _where(pools: tuple[str, ...], cluster: ClusterView) -> str:
+def where_of(pools: tuple[str, ...], cluster: ClusterView) -> str:
     return f"{'pool' if len(pools) == 1 else 'pools'} {listed(pools)} of cluster {cluster.name}"
 
 

@@ -4,6 +4,8 @@ after the other, and where too many find no room, none of them is placed.
 A workload that does not fit lets others pass. Once no room was found for one pod, its whole class is done for this
 plan, because from here on room only shrinks.
 
+Behind a gang, or a pod of several GPUs, that has waited for long, room is kept as it comes free (`reserve`).
+
 A pod that has no room now, and will have once others have ended that were told to, is not placed: its place is kept, so
 that nobody passes who would take it.
 
@@ -16,8 +18,10 @@ from typing import Final
 
 from events.workload.pod import PodRef
 from services.scheduler.candidates import Candidates
-from services.scheduler.planning import Phase, Planning, ShortAt, Shortfall, pools_to_try
+from services.scheduler.planning import Phase, Planning, ShortAt, Shortfall
 from services.scheduler.policy.phases import explain, quota
+from services.scheduler.policy.pools import pools_of
+from services.scheduler.policy.reserve import reserve
 from services.scheduler.policy.together import Stay, most_together
 from services.scheduler.policy.turns import Turns
 from services.scheduler.snapshot import GangPart, Pending, PodClass, Queue, Waiting
@@ -79,6 +83,10 @@ def run(planning: Planning) -> None:
             return
         if shortfall is not None:
             planning.short[i], planning.short_at[i] = shortfall, ShortAt(at, turn.start + done)
+            if count := reserve(planning, i, queue.pod_class, entry):
+                waiting = explain.why(planning, queue.pod_class, shortfall)
+                planning.held[entry.key] = explain.reserved(waiting, count)
+                planning.held_queues.setdefault(i, entry.key)
         else:
             turns.go_on(turn)
 
@@ -91,24 +99,6 @@ def _puts_off(planning: Planning, queue: Queue, longest: Mapping[str, int]) -> b
     return planning.probed[project_id] >= MOST_PROBED or queue.put_off < longest[project_id]
 
 
-def pools_of(planning: Planning, pod_class: PodClass, *, later: bool = False) -> list[tuple[str, Candidates]]:
-    """The pools to try, in order, each with its nodes; none where the cluster takes no pods, or the project is gone.
-    `later`: by the room that there will be.
-    """
-    project = planning.snapshot.projects.get(pod_class.project_id)
-    if project is not None and not project.exists:
-        return []
-    cluster = planning.snapshot.clusters.get(pod_class.cluster_id)
-    if cluster is None or not cluster.exists or not cluster.connected:
-        return []
-    numbers = planning.snapshot.nodes.pool_numbers
-    return [
-        (pool, planning.candidates(pod_class.request, numbers[pod_class.cluster_id, pool], later=later))
-        for pool in pools_to_try(planning.snapshot, pod_class)
-        if (pod_class.cluster_id, pool) in numbers
-    ]
-
-
 def _place_gang(planning: Planning, pod_class: PodClass, entry: Pending) -> Shortfall | None:
     """Place a gang whole, or nothing of it; why not."""
     start, mark = len(planning.placed.pods), planning.checkpoint()
@@ -119,7 +109,9 @@ def _place_gang(planning: Planning, pod_class: PodClass, entry: Pending) -> Shor
     for each in pod_class.gang:
         part, before = pod_class.part(each), len(planning.placed.pods)
         pools = pools_of(planning, part)
-        waiting = _too_few(planning, part, each, pools, entry) if planning.tried_in_vain >= TRIED_IN_VAIN else None
+        # What is known to wait is tried in each plan where room is kept for it: mostly a count says that it still does.
+        counted = entry.reported or planning.tried_in_vain >= TRIED_IN_VAIN
+        waiting = _too_few(planning, part, each, pools, entry) if counted else None
         if waiting is None:
             shortfall = _place(planning, part, entry, entry.pods[at : at + each.pods], pools)
             placed = len(planning.placed.pods)
@@ -180,7 +172,7 @@ def _place(
             row, devices = int(candidates.rows[index]), candidates.devices(index)
             planning.take(row, pod_class.request, devices)
             milli = int(candidates.gpu_milli[index])
-            quota.use(planning, pod_class.project_id, pool, milli, preemptible=pod_class.preemptible)
+            quota.use(planning, pod_class, pool, milli)
             placed.classes.append(pod_class)
             placed.entries.append(entry)
             placed.pods.append(pod)
@@ -223,7 +215,7 @@ def keep(planning: Planning, pod_class: PodClass, pool: str, candidates: Candida
     """Keep the place on this node (by its index among the candidates)."""
     planning.hold(int(candidates.rows[index]), pod_class.request, candidates.devices(index))
     milli = int(candidates.gpu_milli[index])
-    quota.use(planning, pod_class.project_id, pool, milli, preemptible=pod_class.preemptible)
+    quota.use(planning, pod_class, pool, milli)
 
 
 def hold_gang(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> bool:

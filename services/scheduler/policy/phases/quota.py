@@ -5,7 +5,9 @@ a department; everywhere, and in single node pools.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from events.workload.state import Workload
 from services.scheduler.planning import Phase, Planning
+from services.scheduler.policy.shares import Shares
 from services.scheduler.snapshot import Bound, BoundKey, PodClass
 
 
@@ -24,6 +26,7 @@ def run(planning: Planning) -> None:
         milli = sum(share.milli for share in each.reservation.devices)
         if each.project_id:
             _count(leaving, planning, each.project_id, each.pool, milli, preemptible=each.preemptible)
+    planning.shares = Shares(planning.snapshot, planning.room, dict(planning.quota_used))
 
 
 def bounds(planning: Planning, pod_class: PodClass, pool: str) -> Iterator[Bound]:
@@ -52,10 +55,21 @@ def left(planning: Planning, pod_class: PodClass, pool: str, *, later: bool = Fa
     return found
 
 
-def use(planning: Planning, project_id: str, pool: str, gpu_milli: int, *, preemptible: bool) -> None:
-    """A pod was placed that holds so much; less than nothing where one was evicted."""
+def use(planning: Planning, pod_class: PodClass, pool: str, gpu_milli: int) -> None:
+    """A pod was placed that holds so much."""
+    _use(planning, pod_class.project_id, (pod_class.cluster_id, pool), gpu_milli, preemptible=pod_class.preemptible)
+
+
+def give_up(planning: Planning, workload: Workload, pool: str, gpu_milli: int) -> None:
+    """A preemptible pod of this workload was told to end that holds so much."""
+    _use(planning, workload.project_id, (workload.cluster_id, pool), -gpu_milli, preemptible=True)
+
+
+def _use(planning: Planning, project_id: str, where: tuple[str, str], gpu_milli: int, *, preemptible: bool) -> None:
     if gpu_milli:
-        _count(planning.quota_used, planning, project_id, pool, gpu_milli, preemptible=preemptible)
+        _count(planning.quota_used, planning, project_id, where[1], gpu_milli, preemptible=preemptible)
+        if (number := planning.snapshot.nodes.pool_numbers.get(where)) is not None:
+            planning.shares.use(project_id, number, gpu_milli)
 
 
 def _count(
@@ -72,6 +86,14 @@ def _count(
 def within(planning: Planning, project_id: str, pool: str, milli: int) -> bool:
     """Whether a project, or its department, has a quota in this pool, and both stay within theirs with so much more."""
     return 0 < milli <= left_within(planning, project_id, pool)
+
+
+def within_own(planning: Planning, project_id: str, pool: str, milli: int) -> bool:
+    """The same of a project alone, whatever its department's quota is."""
+    project = planning.snapshot.projects.get(project_id)
+    bounds = () if project is None else project.bounds
+    quotas = [each for each in bounds if each.firm and each.id == project_id and each.pool in ("", pool)]
+    return 0 < milli <= min((each.milli - used(planning, each) for each in quotas), default=0)
 
 
 def left_within(planning: Planning, project_id: str, pool: str) -> int:

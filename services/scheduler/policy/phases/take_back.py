@@ -15,9 +15,11 @@ from events.workload.state import EvictionReason
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning
 from services.scheduler.policy.phases import explain, place, quota
+from services.scheduler.policy.pools import pools_of
+from services.scheduler.policy.reserve import let_go, speak_for
 from services.scheduler.policy.victims import Choice, Cost, Needed, Right, Victim, Victims, choose
 from services.scheduler.room import Room
-from services.scheduler.snapshot import Eviction, OrderKey, Pending
+from services.scheduler.snapshot import Eviction, OrderKey, Pending, PodClass
 
 MOST_WEIGHED: Final = 100_000
 """Pods of others, and nodes of theirs, that one plan looks at for one project, some 0.4 s."""
@@ -36,19 +38,30 @@ def run(planning: Planning) -> None:
     victims: dict[str, Victims] = {}
     for i in sorted(planning.short, key=lambda i: _first_put_off(planning, i)):
         pod_class = snapshot.queues[i].pod_class
-        if _is_hopeless(planning, i, lowest):
-            continue
-        weighed = planning.weighed
-        if weighed[pod_class.project_id] >= MOST_WEIGHED or weighed.total() >= MOST_WEIGHED_IN_ALL:
-            planning.put_off.add(i)
-            continue
-        if pod_class.cluster_id not in victims:
-            planning.soon()
-            victims[pod_class.cluster_id] = Victims(planning, pod_class.cluster_id)
-        _take_back(planning, i, victims[pod_class.cluster_id])
+        speak_for(planning, i, pod_class, sign=-1)
+        if not _is_hopeless(planning, i, lowest):
+            _look_at(planning, i, victims)
+        if i in planning.short:
+            speak_for(planning, i, pod_class, sign=1)
         if sum(len(each.pods) for each in planning.evictions) >= MOST_EVICTED:
             planning.cut_short = True
             return
+
+
+def _look_at(planning: Planning, i: int, victims: dict[str, Victims]) -> None:
+    """At what a queue may take, unless enough was looked at in this plan."""
+    pod_class, weighed = planning.snapshot.queues[i].pod_class, planning.weighed
+    if weighed[pod_class.project_id] >= MOST_WEIGHED or weighed.total() >= MOST_WEIGHED_IN_ALL:
+        planning.put_off.add(i)
+        return
+    if pod_class.cluster_id not in victims:
+        planning.soon()
+        victims[pod_class.cluster_id] = Victims(planning, pod_class.cluster_id)
+    kept = let_go(planning, i)
+    _take_back(planning, i, victims[pod_class.cluster_id])
+    if i in planning.short:
+        for each in kept:
+            planning.take(each.row, each.request, each.devices)
 
 
 def _first_put_off(planning: Planning, i: int) -> tuple[int, OrderKey]:
@@ -78,8 +91,8 @@ def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int])
         return False
     right = Right(planning, pod_class, entry.rank)
     return not any(
-        len(candidates.gpu_milli) and right.reclaims(pool, int(candidates.gpu_milli.min()))
-        for pool, candidates in place.pools_of(planning, pod_class)
+        len(candidates.gpu_milli) and any(right.claims(pool, int(candidates.gpu_milli.min())))
+        for pool, candidates in pools_of(planning, pod_class)
     )
 
 
@@ -88,47 +101,64 @@ def _take_back(planning: Planning, i: int, victims: Victims) -> None:
     queue, at = planning.snapshot.queues[i], planning.short_at[i]
     pod_class = queue.pod_class
     parts = [pod_class.part(each) for each in pod_class.gang] or [pod_class]
-    first = queue.entries[at.entry]
-    searches = [Search(planning, victims, Right(planning, part, first.rank), first) for part in parts]
-    left = len(queue.entries) - at.entry
+    highest = max(entry.rank for entry in queue.entries[at.entry :])
+    searches: list[Search] = []
+    failed: list[tuple[int, frozenset[str]]] = []
     for number in range(at.entry, len(queue.entries)):
         entry = queue.entries[number]
-        if entry.rank > first.rank:
-            break
+        spared = victims.among(entry.gave_way_to)
+        if any(entry.rank <= rank and spared >= others for rank, others in failed):
+            continue  # what was too little for one that may take as much is too little for it
+        if not searches or entry.rank > searches[0].entry.rank or spared != searches[0].spared:
+            if searches and planning.weighed[pod_class.project_id] >= MOST_WEIGHED:
+                planning.put_off.add(i)
+                return
+            searches = [Search(planning, victims, part, entry) for part in parts]
         for search in searches:
             search.turn_to(entry)
         count = len(entry.pods) - (at.done if number == at.entry else 0)
         most = count if pod_class.gang else min(count, max(place.MOST_HELD - planning.held_pods, 0))
-        needed = [each.needed for each in pod_class.gang] or [most]
-        mark, gone = planning.checkpoint(), set(victims.gone)
-        got = [search.get(most) for search, most in zip(searches, needed, strict=True)]
-        if pod_class.gang and got != needed:
-            planning.rollback(mark)
-            victims.gone = gone
-            return
-        if any(got):
-            planning.held.setdefault(entry.key, explain.held())
-            planning.held_queues.setdefault(i, entry.key)
+        got = _get(planning, i, entry, searches, most)
         if most < count:
             planning.cut_short = planning.cut_short or bool(planning.evictions)
-        if got != needed or most < count:
             return
-        left -= 1
-        if planning.held_pods >= place.MOST_HELD:
-            planning.cut_short = planning.cut_short or left > 0
-            break
-    if not left:
+        if not got:
+            failed.append((entry.rank, spared))
+            if entry.rank == highest and not spared:
+                return
+        elif planning.held_pods >= place.MOST_HELD and number + 1 < len(queue.entries):
+            planning.cut_short = True
+            return
+    if not failed:
         del planning.short[i]
+
+
+def _get(planning: Planning, i: int, entry: Pending, searches: Sequence["Search"], most: int) -> bool:
+    """Keep places for so many pods of an entry, or for a gang; whether there were as many."""
+    gang, victims = planning.snapshot.queues[i].pod_class.gang, searches[0].victims
+    needed = [each.needed for each in gang] or [most]
+    mark, gone = planning.checkpoint(), set(victims.gone)
+    got = [search.get(most) for search, most in zip(searches, needed, strict=True)]
+    if gang and got != needed:
+        planning.rollback(mark)
+        victims.gone = gone
+        return False
+    if any(got):
+        planning.held[entry.key] = explain.held()
+        planning.held_queues.setdefault(i, entry.key)
+    return got == needed
 
 
 class Search:
     """Places that are kept for pods of one class, while others are told to end. Mutable."""
 
-    def __init__(self, planning: Planning, victims: Victims, right: Right, entry: Pending) -> None:
-        self._planning, self._victims, self._right = planning, victims, right
+    def __init__(self, planning: Planning, victims: Victims, pod_class: PodClass, entry: Pending) -> None:
+        self._planning, self.victims = planning, victims
+        self.spared = victims.among(entry.gave_way_to)
+        self._right = Right(planning, pod_class, entry.rank, self.spared)
         self.entry = entry
         """For which the places are."""
-        self._pools = place.pools_of(planning, right.pod_class, later=True)
+        self._pools = pools_of(planning, pod_class, later=True)
         self._heaps: list[list[tuple[Cost, int]]] | None = None
         """By pool: (cost, index among the candidates), the least first. Costs may have risen since, and do not fall but
         for the nodes that changed.
@@ -136,7 +166,7 @@ class Search:
         self._seen = 0
 
     def turn_to(self, entry: Pending) -> None:
-        """The next in the queue, of no higher priority: it may take no more than the one before."""
+        """The next in the queue, of no higher priority: it takes no more than the one before, and spares the same."""
         self.entry, self._right = entry, self._right._replace(rank=entry.rank)
 
     def get(self, most: int) -> int:
@@ -179,7 +209,7 @@ class Search:
         request = self._right.pod_class.request
         shares = [int(candidates.gpu_milli.min()) for _, candidates in self._pools if len(candidates.gpu_milli)]
         share = min(shares, default=0) // request.gpu_devices if request.gpu_devices else 0
-        return self._victims.hopeful(self._right, later, request, share)
+        return self.victims.hopeful(self._right, later, request, share)
 
     def _best(self, number: int, pool: str, candidates: Candidates) -> tuple[int, Choice] | None:
         heap = (self._heaps or [])[number]
@@ -196,18 +226,21 @@ class Search:
 
     def _choice(self, pool: str, candidates: Candidates, index: int) -> Choice | None:
         pod_class, milli = self._right.pod_class, int(candidates.gpu_milli[index])
-        own = 0
+        own = of_department = 0
         for bound in quota.bounds(self._planning, pod_class, pool):
             lacking = milli - quota.left_under(self._planning, bound, later=True)
             if bound.firm and lacking > 0:
                 return None  # only non-preemptible pods count, and none of those goes
-            own = max(own, lacking)
+            if bound.id == pod_class.project_id:
+                own = max(own, lacking)
+            else:
+                of_department = max(of_department, lacking)
         devices = pod_class.request.gpu_devices
-        needed = Needed(pod_class.request, milli // devices if devices else 0, own)
-        reclaim = self._right.reclaims(pool, milli)
+        needed = Needed(pod_class.request, milli // devices if devices else 0, own, of_department)
         row = int(candidates.rows[index])
-        self._planning.weighed[pod_class.project_id] += 1 + len(self._victims.on(row))
-        return choose(self._victims, self._right, self._planning.soon(), row, needed, reclaim=reclaim)
+        self._planning.weighed[pod_class.project_id] += 1 + len(self.victims.on(row))
+        claims = self._right.claims(pool, milli)
+        return choose(self.victims, self._right, self._planning.soon(), row, needed, claims=claims)
 
     def _end(self, unit: Sequence[Victim], reason: EvictionReason) -> None:
         planning, workload = self._planning, unit[0].workload
@@ -215,8 +248,8 @@ class Search:
             devices = tuple(DeviceShare(device=device, milli=milli) for device, milli in victim.shares.items())
             held = victim.request
             planning.soon().give_back(victim.row, held.cpu_milli, held.memory_bytes, devices, held.extended)
-            quota.use(planning, workload.project_id, victim.pool, -victim.gpu_milli, preemptible=True)
-        self._victims.gone.update(unit)
+            quota.give_up(planning, workload, victim.pool, victim.gpu_milli)
+        self.victims.gone.update(unit)
         planning.evictions.append(
             Eviction(
                 key=workload_key(workload.project_id, workload.name),

@@ -17,8 +17,9 @@ from events.workload.needs import GPU
 from events.workload.pod_sets import Container
 from events.workload.rendezvous import with_addresses
 from events.workload.spec import WHOLE_GPU_MILLI
-from events.workload.volumes import ClonedFolder
+from events.workload.volumes import BucketFolder, ClonedFolder
 from services.agent.backends.clone import ENVIRONMENT, PASSWORD, USER, clone_command
+from services.agent.backends.fetching import KEY_ID, SECRET
 from services.agent.backends.gpu_share import gpu_share
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.code_manifests import CODE_FOLDER, code_container
@@ -34,14 +35,14 @@ from services.agent.backends.kubernetes.act.container_manifests import (
     within_restricted,
 )
 from services.agent.backends.kubernetes.act.mpi_manifests import mpi_annotations, mpi_variables, server_arguments
-from services.agent.backends.kubernetes.act.objects import CLONE_CONTAINER, MAIN
+from services.agent.backends.kubernetes.act.objects import BUCKET_CONTAINER, CLONE_CONTAINER, MAIN
 from services.agent.backends.kubernetes.act.placing import affinity, tolerations
 from services.agent.backends.kubernetes.act.port_manifests import port_variables, ports_text
 from services.agent.backends.kubernetes.act.secret_manifests import NOTHING, Needs, login_variables
 from services.agent.backends.kubernetes.act.secret_manifests import variables as secret_variables
 from services.agent.backends.kubernetes.act.security import Security, restricted_by, with_project
-from services.agent.backends.kubernetes.act.volume_manifests import clones
 from services.agent.backends.kubernetes.act.volume_manifests import devices as devices_of
+from services.agent.backends.kubernetes.act.volume_manifests import fetched
 
 Manifest = dict[str, Any]
 
@@ -82,10 +83,12 @@ def pod_manifest(
     service: str = "",
     code_maps: int = 0,
     needs: Needs = NOTHING,
+    own_image: str = "muster",
 ) -> Manifest:
     """The pod of a run. `security`: what its namespace enforces. `devices` (visible device ids), `reservations` (names
     of the pods that hold them) and `device_memory_bytes` (of one device, 0: unknown) are for a run that shares devices;
-    `code_maps` (how many ConfigMaps hold its code) for one that has code; `needs` for one that needs credentials.
+    `code_maps` (how many ConfigMaps hold its code) for one that has code; `needs` for one that needs credentials;
+    `own_image` (of Muster) for one that fetches buckets.
     """
     if run.code and not code_maps:
         raise ValueError(f"{run.pod_key}: a run with code must be told where it is")
@@ -94,10 +97,9 @@ def pod_manifest(
     level = with_project(security, run.pod_security)
     if level == "restricted" and security != level:
         run = replace(run, container=within_restricted(run.container))
-    restricted = restricted_by(security, run.pod_security)
     working_dir = CODE_FOLDER if run.code else run.working_dir
     mounts, volumes = folders(run, cluster_id, code_maps)
-    before = [*([_unpacking(run, level)] if run.code else []), *_cloning(run, level, needs)]
+    before = _before(run, level, needs, own_image)
     container = {
         "name": MAIN,
         "image": run.image,
@@ -117,7 +119,7 @@ def pod_manifest(
         "metadata": {
             "name": names.pod_name(run),
             "namespace": namespace,
-            **_marks(run, cluster_id, service, reservations, restricted, code_maps=code_maps, needs=needs),
+            **_marks(run, cluster_id, service, reservations, security, code_maps=code_maps, needs=needs),
             "finalizers": [names.FINALIZER],
         },
         "spec": {
@@ -242,7 +244,7 @@ def _marks(
     cluster_id: str,
     service: str,
     reservations: Sequence[str],
-    restricted: str,
+    security: Security,
     *,
     code_maps: int,
     needs: Needs,
@@ -267,7 +269,7 @@ def _marks(
         annotations[names.LABELS_LEFT_OUT] = json.dumps(left, ensure_ascii=False)
     if left := sorted(run.annotations.keys() - annotations.keys()):
         annotations[names.ANNOTATIONS_LEFT_OUT] = json.dumps(left, ensure_ascii=False)
-    if restricted:
+    if restricted := restricted_by(security, run.pod_security):
         annotations[names.RESTRICTED_BY] = restricted
     if reservations:
         annotations[names.RESERVATIONS] = ",".join(reservations)
@@ -378,6 +380,12 @@ def _field(name: str, path: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
+def _before(run: RunPod, level: Security, needs: Needs, own_image: str) -> list[Manifest]:
+    """The containers that run before the pod's own, one after the other."""
+    unpacking = [_unpacking(run, level)] if run.code else []
+    return [*unpacking, *_cloning(run, level, needs), *_fetching(run, level, needs, own_image)]
+
+
 def _unpacking(run: RunPod, level: Security) -> Manifest:
     """The container that unpacks the run's code, as the same user. It needs no device and no extended resource, and
     gets none.
@@ -410,8 +418,48 @@ def _cloning(run: RunPod, level: Security, needs: Needs) -> list[Manifest]:
             **image_and_terminal(Container(pull_policy=run.container.pull_policy)),
             **container_security(level, run.container),
         }
-        for number, (volume, mount) in enumerate(clones(run))
+        for number, (volume, mount) in enumerate(fetched(run, ClonedFolder))
     ]
+
+
+def _fetching(run: RunPod, level: Security, needs: Needs, own_image: str) -> list[Manifest]:
+    """The containers that fetch buckets, of Muster's own image: no image of a user need have a program for it. As the
+    same user as the pod's own container, where one is said.
+    """
+    return [
+        {
+            "name": f"{BUCKET_CONTAINER}{number}",
+            "image": own_image,
+            "command": [
+                "python",
+                "-m",
+                "services.agent.bucket",
+                *map(_literal, (volume.url, volume.bucket, volume.mount_path)),
+            ],
+            "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": NO_DEVICES}, *_access_key(volume, needs)],
+            "resources": _resources(run, devices=False),
+            "volumeMounts": [mount],
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            **container_security(level, run.container),
+        }
+        for number, (volume, mount) in enumerate(fetched(run, BucketFolder))
+    ]
+
+
+def _literal(word: str) -> str:
+    """Kubernetes puts values of variables where `$(NAME)` stands: an address could have the secret sent to it."""
+    return word.replace("$", "$$")
+
+
+def _access_key(volume: BucketFolder, needs: Needs) -> list[Manifest]:
+    """Variables with which a bucket is read that not everybody may read."""
+    login = volume.login
+    if login is None:
+        return []
+    if login.credential:
+        return login_variables(needs, volume.mount_path, KEY_ID, SECRET)
+    keys = ((KEY_ID, login.user_key), (SECRET, login.password_key))
+    return [{"name": name, "valueFrom": {"secretKeyRef": {"name": login.name, "key": key}}} for name, key in keys]
 
 
 def _login(volume: ClonedFolder, needs: Needs) -> list[Manifest]:

@@ -20,6 +20,8 @@ MAIN: Final = "main"
 """Name of the container that runs the workload; others were put beside it by the cluster's own admission."""
 CLONE_CONTAINER: Final = "clone-"
 """How names of init containers begin that clone a repository."""
+BUCKET_CONTAINER: Final = "bucket-"
+"""How names of init containers begin that fetch a bucket."""
 CODE_CONTAINER: Final = "code"
 """Name of the init container that unpacks a run's code."""
 
@@ -108,6 +110,9 @@ class Container(_Part, frozen=True, kw_only=True):
     resources: Resources = NO_RESOURCES
     restart_policy: str = ""
     """`Always` on an init container: a sidecar, which runs as long as the pod."""
+    stdin: bool = False
+    """Whether something can be typed to it; likewise `tty`, whether it has a terminal."""
+    tty: bool = False
 
 
 class PodLevelRequests(_Part, frozen=True, kw_only=True):
@@ -192,6 +197,11 @@ class Pod(_Part, frozen=True, kw_only=True):
     def ended(self) -> bool:
         """Whether none of its containers runs or will run again: the kubelet, or who fenced its node, says so."""
         return self.status.phase in TERMINAL_PHASES
+
+    @property
+    def main(self) -> Container | None:
+        """The container that runs the workload."""
+        return next((one for one in self.spec.containers if one.name == MAIN), None)
 
     def ours(self, cluster_id: str) -> bool:
         """Whether it is a run of ours: the label of this cluster, and a key, token and place that can be read."""

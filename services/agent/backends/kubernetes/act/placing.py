@@ -60,10 +60,10 @@ def _expression(expression: MatchExpression) -> Manifest:
 
 
 def _toleration(toleration: Toleration) -> Manifest:
+    """For ever, also where it is for a time: when that is over is decided with the log, and by nobody beside it."""
     return {
         "key": toleration.key,
         "operator": toleration.operator,
         **({"value": toleration.value} if toleration.operator == "Equal" else {}),
         **({"effect": toleration.effect} if toleration.effect != "Any" else {}),
-        **({"tolerationSeconds": toleration.seconds} if toleration.seconds is not None else {}),
     }

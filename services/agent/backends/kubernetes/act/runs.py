@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 
 from events.cluster_protocol import CREDENTIAL_SECRETS, ObservedPod, RunPod, SealedValues
-from events.phases import NODE_PORT_TAKEN
+from events.phases import NO_CLAIM, NODE_PORT_TAKEN
 from events.workload.commands import PodFactKind
 from events.workload.needs import GPU
 from events.workload.pod import PodRef
-from events.workload.volumes import ClonedFolder, ConfigFiles, GitLogin
+from events.workload.volumes import BucketFolder, ClonedFolder, ConfigFiles, FolderLogin
 from services.agent.backends.interface import BAD_CODE, NO_CREDENTIALS, BackendError
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.claims import ClaimError, Claims
@@ -182,7 +182,7 @@ class Runs:
             async with self._claims.making(pod, place.name):
                 await self._create_in(place, pod, values, code_maps)
         except ClaimError as error:
-            self._refuse(pod, "no_claim", str(error), kind="failed")
+            self._refuse(pod, NO_CLAIM, str(error), kind="failed")
 
     async def _create_in(self, place: Place, pod: RunPod, values: SealedValues, code_maps: int) -> None:
         indexes = [share.device for share in pod.devices]
@@ -215,6 +215,7 @@ class Runs:
             device_memory_bytes=self._view.device_memory_bytes(pod.node_name),
             service=names.service_name(pod) if pod.pods > 1 else "",
             code_maps=code_maps,
+            own_image=self._configuration.reservation_image,
             needs=needs_of(values, names.secret_name(self._cluster_id, pod.pod_key, pod.token)),
         )
         namespace = place.name
@@ -453,7 +454,11 @@ def _taken_secret(run: RunPod) -> str:
     named = [source.object_name for source in run.environment_from if source.kind == "secret"]
     for volume in run.volumes:
         match volume:
-            case ConfigFiles(secret=True, object_name=name) | ClonedFolder(login=GitLogin(credential=False, name=name)):
+            case (
+                ConfigFiles(secret=True, object_name=name)
+                | ClonedFolder(login=FolderLogin(credential=False, name=name))
+                | BucketFolder(login=FolderLogin(credential=False, name=name))
+            ):
                 named.append(name)
             case _:
                 pass

@@ -4,16 +4,19 @@ from typing import Any, assert_never
 
 from events.cluster_protocol import RunPod
 from events.workload.volumes import (
+    BucketFolder,
     ClaimedFolder,
     ClonedFolder,
     ConfigFiles,
     EmptyFolder,
+    FetchedFolder,
     NewClaim,
     NfsFolder,
     NodeFolder,
     Volume,
 )
 from services.agent.backends.clone import CLONE_BYTES
+from services.agent.backends.fetching import BUCKET_BYTES
 from services.agent.backends.kubernetes import names
 
 type Manifest = dict[str, Any]
@@ -26,12 +29,12 @@ def volume_manifests(run: RunPod) -> tuple[list[Manifest], list[Manifest]]:
     return mounts, [{"name": name, **_source(volume, run)} for name, volume in named]
 
 
-def clones(run: RunPod) -> list[tuple[ClonedFolder, Manifest]]:
-    """Repositories, each with the mount of its folder."""
+def fetched[T: FetchedFolder](run: RunPod, kind: type[T]) -> list[tuple[T, Manifest]]:
+    """Volumes that are filled before the pod's program starts, each with the mount of its folder."""
     return [
         (volume, _mount(f"volume-{number}", volume))
         for number, volume in enumerate(run.volumes)
-        if isinstance(volume, ClonedFolder)
+        if isinstance(volume, kind)
     ]
 
 
@@ -89,6 +92,8 @@ def _source(volume: Volume, run: RunPod) -> Manifest:
             return {"persistentVolumeClaim": {**claim, **({"readOnly": True} if volume.read_only else {})}}
         case ClonedFolder():
             return {"emptyDir": {"sizeLimit": str(CLONE_BYTES)}}
+        case BucketFolder():
+            return {"emptyDir": {"sizeLimit": str(BUCKET_BYTES)}}
         case EmptyFolder():
             medium = {"medium": "Memory"} if volume.in_memory else {}
             limit = {"sizeLimit": str(volume.most_bytes)} if volume.most_bytes else {}
@@ -109,7 +114,7 @@ def _source(volume: Volume, run: RunPod) -> Manifest:
 def _mount(name: str, volume: Volume) -> Manifest:
     mount: Manifest = {"name": name, "mountPath": volume.mount_path}
     match volume:
-        case EmptyFolder() | ClonedFolder():
+        case EmptyFolder() | ClonedFolder() | BucketFolder():
             pass
         case NodeFolder():
             mount |= {"readOnly": True} if volume.read_only else {}

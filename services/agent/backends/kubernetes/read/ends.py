@@ -12,9 +12,11 @@ import msgspec
 from events.quantities import QuantityError, format_bytes, parse_bytes
 from events.workload.commands import PodFactKind
 from services.agent.backends.clone import NO_PROGRAM, NOT_CLONED
+from services.agent.backends.fetching import LEAST_MEMORY, NOT_FETCHED
 from services.agent.backends.interface import BAD_CODE
 from services.agent.backends.kubernetes.act.code_manifests import IS_CHANGED
 from services.agent.backends.kubernetes.act.objects import (
+    BUCKET_CONTAINER,
     CLONE_CONTAINER,
     CODE_CONTAINER,
     MAIN,
@@ -116,6 +118,8 @@ def _failed_before(pod: Pod, deleted_at: datetime | None) -> End | None:
             return End(kind="failed", reason=BAD_CODE, message=_not_unpacked(ended))
         if status.name.startswith(CLONE_CONTAINER) and pod.metadata.labels.token:
             return End(kind="failed", reason=NOT_CLONED, message=_not_cloned(ended))
+        if status.name.startswith(BUCKET_CONTAINER) and pod.metadata.labels.token:
+            return End(kind="failed", reason=NOT_FETCHED, message=_not_fetched(ended))
         said = f": {ended.message.strip()}" if ended.message.strip() else ""
         message = (
             f"container {status.name}, which the cluster put before it, ended with exit code {ended.exit_code}{said}"
@@ -140,6 +144,13 @@ def _not_cloned(ended: Terminated) -> str:
     if ended.exit_code == NO_PROGRAM:
         advice = "use an image that has sh, git and timeout"
     return f"its repository could not be cloned: {said}; {advice}"
+
+
+def _not_fetched(ended: Terminated) -> str:
+    said = ended.message.strip() or f"exit code {_exit_code(ended)}"
+    if ended.reason == "OOMKilled":
+        return f"its bucket could not be fetched: out of memory; ask for a memory limit of {LEAST_MEMORY} at least"
+    return f"its bucket could not be fetched: {said}"
 
 
 def _before_anybody_asked(pod: Pod, terminated: Terminated, deleted_at: datetime | None) -> bool:

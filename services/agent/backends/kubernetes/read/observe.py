@@ -38,7 +38,7 @@ def observed_pod(pod: Pod, *, fence: int, cluster_id: str, deleted_at: datetime 
     """
     if not pod.ours(cluster_id):
         return None
-    labels, main = pod.metadata.labels, _main(pod)
+    labels, main = pod.metadata.labels, main_status(pod)
     token = int(labels.token)
     end = end_of(pod, main, asked_to_stop=fence > token, deleted_at=deleted_at) if pod.ended else None
     running = end is None and _runs(pod, main)
@@ -72,7 +72,8 @@ def observed_pod(pod: Pod, *, fence: int, cluster_id: str, deleted_at: datetime 
     )
 
 
-def _main(pod: Pod) -> ContainerStatus | None:
+def main_status(pod: Pod) -> ContainerStatus | None:
+    """Of the container that runs the workload."""
     return next((status for status in pod.status.container_statuses if status.name == MAIN), None)
 
 

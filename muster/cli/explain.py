@@ -1,0 +1,173 @@
+"""`muster explain`: why a workload waits, why it runs where it does, or why it was evicted."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import typer
+
+from muster.cli.command import Session, command
+from muster.cli.exits import ExitCode, Problem
+from muster.cli.explain_field import explained
+from muster.cli.names import workload_id
+from muster.cli.options import ProjectOption, WorkloadArgument
+from muster.cli.output import Column, Output
+from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
+from muster.cli.workload_columns import told_phase
+
+OUTCOMES: Final = {
+    "waits": "it waits",
+    "never": "it cannot ever fit as written",
+    "starts": "it starts with the next plan",
+    "runs": "it runs",
+    "ended": "it asks for no place",
+    "unknown": "not known",
+}
+
+
+def _held(row: Row) -> str:
+    parts = [f"{format_number(number_of(row, 'gpus'))} GPU" if number_of(row, "gpus") else ""]
+    parts += [f"{format_number(number_of(row, 'cpuCores'))} cores" if number_of(row, "cpuCores") else ""]
+    parts += [f"{number_of(row, 'memoryBytes') / 1024**3:.3g} GiB" if number_of(row, "memoryBytes") else ""]
+    return ", ".join(part for part in parts if part)
+
+
+NODE_COLUMNS: Final = (
+    Column("NODES", "nodes"),
+    Column("GROUND", "ground"),
+    Column("PODS WITH", "pods", wide=True),
+    Column("WHY", "message", rest=True, wraps=True),
+)
+HOLDER_COLUMNS: Final = (
+    Column("NAME", "name"),
+    Column("HOLDS", "gpus", show=_held),
+    Column("PODS", "pods"),
+    Column("ID", "workloadId", wide=True),
+    Column("PROJECT", "projectId", wide=True),
+)
+
+
+def add_explain(root: typer.Typer) -> None:
+    """Declares `muster explain`."""
+
+    @command(
+        root,
+        "explain",
+        examples="""
+        muster explain hello
+        muster explain @latest
+        muster explain hello -o json
+        muster explain hello -o jsonpath='{.changes[0].message}'
+        """,
+    )
+    def explain(session: Session, workload: WorkloadArgument, *, project: ProjectOption = None) -> None:
+        """Show why a workload waits and what would let it start, why it runs where it does, or was evicted.
+
+        Reasons, numbers and changes are those of now; the scheduler has planned with each change that is named, and the
+        workload started. Workloads of projects that you may not read are counted, not named.
+        """
+        try:
+            identifier = workload_id(session, workload, project, deleted=True)
+        except Problem as problem:
+            if problem.code is ExitCode.NOT_FOUND and _is_field(workload):
+                problem.todo = f"muster explain-field {workload}"
+            raise
+        found = session.api.get(f"/workloads/{identifier}/explain")
+        session.out.one(found, lambda: show(session.out, found))
+
+
+def _is_field(given: str) -> bool:
+    """Other tools explain the fields of a request by this word."""
+    try:
+        explained(given)
+    except Problem:
+        return False
+    return True
+
+
+def show(out: Output, found: Row) -> None:
+    reason = text_of(found, "reason") or text_of(found, "phaseReason")
+    outcome, ahead = text_of(found, "outcome"), int(number_of(found, "ahead"))
+    told = OUTCOMES.get(outcome, outcome)
+    if waiting := int(number_of(found, "waitingPods")):
+        told += f" ({waiting} pod{'s' if waiting != 1 else ''})"
+    out.pairs(
+        [
+            ("Name", text_of(found, "name")),
+            ("Phase", told_phase(found | {"actualPhase": found.get("phase")})),
+            ("Now", told),
+            ("Reason", reason),
+            ("Why", text_of(found, "message") or text_of(found, "phaseMessage")),
+            ("Ahead of it", f"{ahead} workload{'s' if ahead != 1 else ''}" if ahead else ""),
+            ("Expected to start", expected_start(out, found)),
+        ]
+    )
+    for title, rows, columns in (
+        ("Nodes", rows_of(found, "nodes"), NODE_COLUMNS),
+        ("Who holds it", rows_of(found, "holders"), HOLDER_COLUMNS),
+    ):
+        if rows:
+            out.heading(title)
+            out.table(rows, columns)
+    others = row_of(found, "otherHolders")
+    if count := int(number_of(others, "workloads")):
+        out.write(f"and {count} more workload{'s' if count != 1 else ''}, with {_held(others) or 'no GPU'}\n")
+    if changes := rows_of(found, "changes"):
+        out.heading("What would let it start, the smallest change first")
+        for change in changes:
+            out.write(f"  {text_of(change, 'message')}\n")
+    elif outcome in {"waits", "never"}:
+        out.heading("What would let it start")
+        out.write("  no small change that the scheduler knows of\n")
+    _show_places(out, rows_of(found, "places"))
+    if eviction := row_of(found, "eviction"):
+        out.heading("Evicted")
+        for line in _eviction(out, eviction):
+            out.write(f"  {line}\n")
+
+
+def expected_start(out: Output, found: Row) -> str:
+    """A range, or why there is none; empty where it does not wait."""
+    estimate = row_of(found, "estimate")
+    if not estimate:
+        return f"no estimate: {text_of(found, 'noEstimate')}" if text_of(found, "noEstimate") else ""
+    measured = int(number_of(estimate, "measured"))
+    return (
+        f"{out.time(estimate.get('earliest'))} to {out.time(estimate.get('latest'))}: four in five of {measured} past "
+        f"waits came out so (typically {format_number(number_of(estimate, 'typicalErrorPercent'))} % off)"
+    )
+
+
+def _show_places(out: Output, places: list[Row]) -> None:
+    for place in places:
+        out.heading(f"Why {text_of(place, 'node')} (pool {text_of(place, 'nodePool')})")
+        chosen, others = row_of(place, "chosen"), rows_of(place, "others")
+        options = [chosen, *others] if chosen else others
+        names = [text_of(score, "name") for option in options[:1] for score in rows_of(option, "scores")]
+        rows = [_scored(option) for option in options]
+        if rows:
+            columns = [Column("NODE", "node"), *(Column(name.replace("_", " ").upper(), name) for name in names)]
+            out.table(rows, columns)
+        rank = place.get("rank")
+        if rank is None:
+            out.write("  it would take no such pod now\n")
+        elif rank == 1:
+            out.write("  no other node would be better now; the first score that differs decides, the least is best\n")
+        else:
+            out.write(f"  {int(number_of(place, 'rank')) - 1} nodes would be better now: they were not free then\n")
+        for count in rows_of(place, "refused"):
+            nodes = int(number_of(count, "nodes"))
+            out.write(f"  {nodes} node{'s' if nodes != 1 else ''}: {text_of(count, 'message')}\n")
+
+
+def _scored(option: Row) -> Row:
+    scores = {text_of(score, "name"): score.get("value") for score in rows_of(option, "scores")}
+    return {"node": text_of(option, "node"), **scores}
+
+
+def _eviction(out: Output, eviction: Row) -> Iterator[str]:
+    pods = int(number_of(eviction, "pods"))
+    yield (
+        f"{out.time(eviction.get('at'))} by {text_of(eviction, 'by')}, rule {text_of(eviction, 'rule')}: "
+        f"{pods} pod{'s' if pods != 1 else ''}"
+    )
+    yield text_of(eviction, "message")

@@ -1,0 +1,101 @@
+"""`muster plan`: what would happen if the workloads of files were submitted now."""
+
+from typing import Annotated, Final
+
+import typer
+
+from muster.cli.apply import FilesOption, Wanted, place_all, read_workloads
+from muster.cli.command import Session, command
+from muster.cli.exits import ExitCode, usage
+from muster.cli.options import ClusterOption, ProjectOption
+from muster.cli.output import Column
+from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
+
+MOST_NODES: Final = 3
+"""That a table names; other formats have all that the scheduler tells."""
+
+
+def _where(row: Row) -> str:
+    placed = rows_of(row, "placed")
+    told = [
+        f"{text_of(one, 'node')} ({_pods(number_of(one, 'pods'))}"
+        + (f", {format_number(number_of(one, 'gpus'))} GPU)" if number_of(one, "gpus") else ")")
+        for one in placed[:MOST_NODES]
+    ]
+    more = len(placed[MOST_NODES:]) + int(number_of(row, "moreNodes"))
+    return ", ".join(told) + (f" and {more} more nodes" if more else "")
+
+
+def _evicts(row: Row) -> str:
+    told = [f"{text_of(one, 'name')} ({text_of(one, 'rule')})" for one in rows_of(row, "evicted")]
+    elsewhere = number_of(row, "evictedPodsElsewhere")
+    return ", ".join([*told, *([f"{_pods(elsewhere)} of other projects"] if elsewhere else [])])
+
+
+def _pods(count: float) -> str:
+    return f"{int(count)} pod{'s' if count != 1 else ''}"
+
+
+COLUMNS: Final = (
+    Column("NAME", "name"),
+    Column("KIND", "kind"),
+    Column("OUTCOME", "outcome"),
+    Column("WHERE", "placed", show=_where),
+    Column("EVICTS", "evicted", show=_evicts),
+    Column("REASON", "reason", wide=True),
+    Column("FILE", "file", wide=True),
+    Column("WHY", "message", rest=True, wraps=True),
+)
+
+
+def add_plan(root: typer.Typer) -> None:
+    """Declares `muster plan`."""
+
+    @command(
+        root,
+        "plan",
+        examples="""
+        muster plan -f training.yaml
+        muster plan -f workloads/ -p vision
+        muster training submit hello -i pytorch -g 8 --dry-run=client -o yaml | muster plan -f -
+        muster plan -f training.yaml -o jsonpath='{.placed[*].node}'
+        """,
+        columns=COLUMNS,
+    )
+    def plan(
+        session: Session,
+        *,
+        files: FilesOption,
+        kind: Annotated[
+            str, typer.Option("--kind", metavar="KIND", help="Kind of documents that name none.")
+        ] = "Training",
+        project: ProjectOption = None,
+        cluster: ClusterOption = None,
+    ) -> int:
+        """Show what would happen if the workloads of files were submitted now. Nothing is stored.
+
+        It says where each would run, why it would wait, and whom it would have told to end. Each is looked at for
+        itself, behind all that waits already. A document is what `submit -f` and `apply -f`
+        take. Where a field says an id (projectId, clusterId, templateId, assets), a name does, too. The command ends
+        with 6 where a request would be refused.
+        """
+        wanted = [one for file in files for one in read_workloads(file, usual_kind=kind)]
+        if not wanted:
+            raise usage("these files hold no workload", todo="a document needs name and spec")
+        place_all(session, wanted, project, cluster)
+        rows = [_planned(session, one) for one in wanted]
+        session.out.rows(rows, COLUMNS)
+        session.out.talk("nothing was stored")
+        return ExitCode.REJECTED if any(row["outcome"] == "refused" for row in rows) else ExitCode.OK
+
+
+def _planned(session: Session, one: Wanted) -> Row:
+    from events.workload.kinds import KINDS
+
+    path = f"/workloads/{KINDS[one.kind].collection}:evaluate"
+    found = session.api.examine(path, one.request, [("placement", "true")])
+    row: Row = {"name": one.name, "kind": one.kind, "file": one.file}
+    if issues := rows_of(found, "issues"):
+        why = "; ".join(f"{text_of(issue, 'field')}: {text_of(issue, 'details')}" for issue in issues)
+        return {**row, "outcome": "refused", "message": why, "issues": found["issues"]}
+    return {**row, **row_of(found, "placement")}

@@ -1,0 +1,591 @@
+"""The smallest change that lets a waiting workload start: what may help is tried in the planner, and only what does is
+told. Pure.
+
+For each reason there are remedies; each yields trials, the small ones first, and is told whether it started with one.
+"""
+
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace as with_fields
+
+from events.phases import WaitingReason
+from events.quantities import format_bytes
+from events.why import MOST_CHANGES, Change, Step
+from events.workload.fields.scheduling import Toleration
+from events.workload.spec import WHOLE_GPU_MILLI, PodRequest, TrainingSpec
+from services.scheduler.planning import pools_to_try
+from services.scheduler.policy.filters import taints
+from services.scheduler.policy.phases import explain, quota
+from services.scheduler.policy.words import counted
+from services.scheduler.scene import MOST_QUEUES, Holding, Scene
+from services.scheduler.snapshot import Bound, PodClass, Snapshot
+
+MOST_TRIED: Final = 40
+"""Plans for one answer, where the cluster is small."""
+LEAST_TRIED: Final = 2
+MOST_LOOKED_AT: Final = 200_000
+"""Nodes for classes of pods in all plans of one answer, some 0.3 s in which nothing is placed: with ten thousand nodes
+and twenty classes there are LEAST_TRIED plans.
+"""
+A_CLASS: Final = 500
+"""Nodes that a class of pods counts as by itself."""
+MOST_ALIKE: Final = 5
+"""Nodes, clusters, pools or projects that are tried for one remedy."""
+MOST_ENDED: Final = 64
+"""Workloads that end in one change: what needs more is no small change."""
+MOST_ADDED: Final = 64
+"""Likewise, nodes that are added."""
+
+
+class Trial(NamedTuple):
+    steps: tuple[Step, ...]
+    snapshot: Snapshot
+    key: str = ""
+    """Of the workload in it; empty: the same."""
+
+
+type Remedy = Callable[[Scene], Generator[Trial, bool, None]]
+
+
+def changes(scene: Scene) -> tuple[Change, ...]:
+    """At most MOST_CHANGES, each by another remedy; the smallest first."""
+    found: list[Change] = []
+    tried, most = 0, _most_tried(scene)
+    for remedy in REMEDIES[scene.waiting.reason]:
+        trials, last = remedy(scene), None
+        trial = next(trials, None)
+        # Half of what is left, so that those after it have theirs.
+        until = tried + max((most - tried + 1) // 2, 1)
+        while trial is not None and tried < min(until, most):
+            tried += 1
+            started = scene.starts(trial.snapshot, trial.key)
+            last = trial if started else last
+            try:
+                trial = trials.send(started)
+            except StopIteration:
+                break
+        if last is not None:
+            found.append(Change(steps=last.steps, message="; ".join(map(words, last.steps))))
+        if len(found) == MOST_CHANGES:
+            break
+    return tuple(found)
+
+
+def _most_tried(scene: Scene) -> int:
+    classes = min(len(scene.snapshot.queues), MOST_QUEUES)
+    looked_at = classes * (len(scene.snapshot.nodes.keys) + A_CLASS)
+    return max(LEAST_TRIED, min(MOST_TRIED, MOST_LOOKED_AT // max(looked_at, 1)))
+
+
+def words(step: Step) -> str:
+    """For a person: what is to be done."""
+    value = step.value
+    match step.act:
+        case "change_workload":
+            told = "without it" if value is None else f"as {json.dumps(value)}"
+            return (
+                f"submit it again with {step.field} {told}" if value is not None else f"submit it without {step.field}"
+            )
+        case "set_quota" | "set_limit":
+            what = "quota" if step.act == "set_quota" else "limit"
+            where = f" in pool {step.pool}" if step.pool else ""
+            return f"set the GPU {what} of {step.of}{where} to {value:g}"
+        case "end_workloads":
+            named = ", ".join(step.workloads)
+            hidden = f"{counted(step.hidden, 'workload')} of other projects" if step.hidden else ""
+            return f"wait until these end, or end them: {' and '.join(part for part in (named, hidden) if part)}"
+        case "uncordon_node":
+            return f"uncordon node {step.of}"
+        case "open_node":
+            return f"make node {step.of} ready, and uncordon it in its cluster"
+        case "add_node":
+            return f"add {counted(value['nodes'], 'node')} with {_free(value)} to pool {step.pool}"
+        case "connect_cluster":
+            return f"have the agent of cluster {step.of} report again"
+        case "wait":
+            return step.of
+
+
+def _free(value: dict[str, Any]) -> str:
+    parts = [f"{count} free {name}" for name, count in value.items() if name not in {"nodes", "labels"} and count]
+    if labels := cast("dict[str, str]", value["labels"]):
+        parts.append(f"the labels {', '.join(f'{key}={label}' for key, label in labels.items())}")
+    return ", ".join(parts) or "room for a pod"
+
+
+def _json(value: object) -> object:
+    """As JSON has it."""
+    return msgspec.to_builtins(value)
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+# -- another workload --------------------------------------------------------------------------------------------------
+
+
+def _submitted(scene: Scene, spec: TrainingSpec, *fields: tuple[str, object]) -> Trial:
+    """With these fields of the spec set otherwise (path, value)."""
+    snapshot, key = scene.changed(spec=spec)
+    steps = tuple(Step(act="change_workload", field=f"spec.{path}", value=_json(value)) for path, value in fields)
+    return Trial(steps, snapshot, key)
+
+
+def fewer_demands(scene: Scene) -> Generator[Trial, bool, None]:
+    """Without what it says of labels: each alone, then all."""
+    spec = scene.state.spec
+    given = [
+        name for name in ("node_type", "node_affinity_required", "pod_affinity") if getattr(spec, name) is not None
+    ]
+    for names in [[name] for name in given] + ([given] if len(given) > 1 else []):
+        started = yield _submitted(
+            scene,
+            with_fields(spec, **dict.fromkeys(names)),
+            *((_camel(name), None) for name in names),
+        )
+        if started:
+            return
+
+
+def smaller_request(scene: Scene) -> Generator[Trial, bool, None]:
+    """Asking for less on a node: of one resource first, then as much as one node has free."""
+    spec = scene.state.spec
+    for part, _ in scene.parts:
+        if part.request != scene.parts[-1][0].request:
+            continue  # a master says its own
+        view = scene.view(part)
+        view = view.at(~explain.barred_in(view, scene.filters(part)))
+        for fields in _less(part.request, scene, view.rows.tolist()):
+            compute = with_fields(spec.compute, **fields)
+            told = ((f"compute.{_camel(name)}", value) for name, value in fields.items())
+            if (yield _submitted(scene, with_fields(spec, compute=compute), *told)):
+                return
+
+
+def _less(request: PodRequest, scene: Scene, rows: list[int]) -> Iterator[dict[str, object]]:
+    room, of = scene.planning.room, np.array(rows, dtype=np.int64)
+    if not rows:
+        return
+    free: dict[str, np.ndarray] = {}
+    devices = room.devices[of]
+    if request.gpu_devices and request.gpu_milli == WHOLE_GPU_MILLI:
+        free["gpu_devices_request"] = np.minimum((devices == WHOLE_GPU_MILLI).sum(axis=1), room.free_devices[of])
+    elif request.gpu_devices == 1 and request.gpu_milli:
+        free["gpu_portion_request"] = devices.max(axis=1)
+    elif request.gpu_devices == 1 and request.gpu_memory_bytes:
+        free["gpu_memory_request"] = devices.max(axis=1) * (scene.snapshot.nodes.gpu_memory_bytes[of] // 1000)
+    if request.cpu_milli:
+        free["cpu_core_request"] = room.cpu[of]
+    if request.memory_bytes:
+        free["cpu_memory_request"] = room.memory[of]
+    asked = {
+        "gpu_devices_request": request.gpu_devices,
+        "gpu_portion_request": request.gpu_milli,
+        "gpu_memory_request": request.gpu_memory_bytes,
+        "cpu_core_request": request.cpu_milli,
+        "cpu_memory_request": request.memory_bytes,
+    }
+    for name, column in free.items():
+        fitting = [int(each) for each in column if 0 < each < asked[name]]
+        for most in sorted(set(fitting), reverse=True)[:MOST_ALIKE]:
+            yield {name: _as_asked(name, most)}
+    # The node that has the most of what is asked for first, and of everything else no more than it has.
+    first = next(iter(free), None)
+    for at in np.argsort(-free[first])[:MOST_ALIKE].tolist() if first else ():
+        less = {name: int(column[at]) for name, column in free.items() if column[at] < asked[name]}
+        if less and all(value > 0 for value in less.values()):
+            yield {name: _as_asked(name, value) for name, value in less.items()}
+
+
+def _as_asked(name: str, value: int) -> object:
+    """As a request says it."""
+    if name == "gpu_devices_request":
+        return value
+    if name.endswith(("core_request", "portion_request")):
+        return value / 1000
+    return str(value)
+
+
+def fewer_workers(scene: Scene) -> Generator[Trial, bool, None]:
+    """The most workers of a gang that find a place together."""
+    distributed = scene.state.distributed
+    if distributed is None:
+        return
+    of = distributed.distribution
+    name = "num_workers" if of.min_replicas is None else "min_replicas"
+    least, most = 1, (of.num_workers if of.min_replicas is None else of.min_replicas) - 1
+    while least <= most:
+        count = (least + most) // 2
+        less = with_fields(distributed, distribution=with_fields(of, **{name: count}))
+        snapshot, key = scene.changed(distributed=less)
+        step = Step(act="change_workload", field=f"spec.{_camel(name)}", value=_json(count))
+        if (yield Trial((step,), snapshot, key)):
+            least = count + 1
+        else:
+            most = count - 1
+
+
+def other_pools(scene: Scene) -> Generator[Trial, bool, None]:
+    cluster = scene.snapshot.clusters[scene.pod_class.cluster_id]
+    tried = set(pools_to_try(scene.snapshot, scene.pod_class))
+    for pool in [pool for pool in cluster.pools if pool not in tried][:MOST_ALIKE]:
+        spec = with_fields(scene.state.spec, node_pools=(pool,))
+        if (yield _submitted(scene, spec, ("nodePools", [pool]))):
+            return
+
+
+def preemptible(scene: Scene) -> Generator[Trial, bool, None]:
+    if not scene.state.preemptible:
+        spec = with_fields(scene.state.spec, preemptibility="preemptible")
+        yield _submitted(scene, spec, ("preemptibility", "preemptible"))
+
+
+def tolerated_taints(scene: Scene) -> Generator[Trial, bool, None]:
+    """Of one node."""
+    tolerations, (part, _) = scene.state.spec.tolerations, scene.parts[0]
+    table, view = scene.snapshot.nodes, scene.view(part)
+    numbers = {int(table.taints[row]) for row in view.rows.tolist() if table.usable[row] and not table.cordoned[row]}
+    for number in sorted(numbers)[:MOST_ALIKE]:
+        new = [taint for taint in table.taint_sets[number] if not taints.tolerates(part.request, taint)]
+        if not new:
+            continue
+        more = (*tolerations, *(Toleration(key=each.key, operator="Exists", effect="Any") for each in new))
+        spec = with_fields(scene.state.spec, tolerations=more)
+        if (yield _submitted(scene, spec, ("tolerations", more))):
+            return
+
+
+def other_cluster(scene: Scene) -> Generator[Trial, bool, None]:
+    others = [id_ for id_, view in scene.snapshot.clusters.items() if view.exists and view.connected]
+    for id_ in others[:MOST_ALIKE]:
+        snapshot, key = scene.changed(cluster_id=id_)
+        if (yield Trial((Step(act="change_workload", field="clusterId", value=_json(id_)),), snapshot, key)):
+            return
+
+
+def other_project(scene: Scene) -> Generator[Trial, bool, None]:
+    """One that the asker sees."""
+    projects = (each.state for each in scene.fold.projects.values() if each.state.exists)
+    ids = sorted(each.project_id for each in projects if scene.readable is None or each.project_id in scene.readable)
+    for id_ in ids[:MOST_ALIKE]:
+        snapshot, key = scene.changed(project_id=id_)
+        if (yield Trial((Step(act="change_workload", field="projectId", value=_json(id_)),), snapshot, key)):
+            return
+
+
+# -- another world -----------------------------------------------------------------------------------------------------
+
+
+def raised_bounds(scene: Scene) -> Generator[Trial, bool, None]:
+    """Of its project and department, in one pool and everywhere: just enough."""
+    for pool in pools_to_try(scene.snapshot, scene.pod_class)[:MOST_ALIKE]:
+        raised = list(_too_tight(scene, pool))
+        if raised and (yield _raised(scene.snapshot, raised)):
+            return
+
+
+def _raised(of: Snapshot, raised: list[tuple[Bound, int]]) -> Trial:
+    milli = {bound.key: most for bound, most in raised}
+    projects = {
+        id_: replace(view, bounds=tuple(each._replace(milli=milli.get(each.key, each.milli)) for each in view.bounds))
+        for id_, view in of.projects.items()
+    }
+    steps = tuple(
+        Step(
+            act="set_quota" if bound.firm else "set_limit",
+            of=bound.holder,
+            pool=bound.pool,
+            value=_json(most / WHOLE_GPU_MILLI),
+        )
+        for bound, most in raised
+    )
+    return Trial(steps, replace(of, projects=projects))
+
+
+def _too_tight(scene: Scene, pool: str) -> Iterator[tuple[Bound, int]]:
+    """Bounds that leave too little in a pool, and what they must be at least, in thousandths."""
+    needed = 0
+    for part, count in scene.parts:
+        view = scene.possible(part)
+        shares = view.share_milli[view.share_milli <= WHOLE_GPU_MILLI]
+        needed += count * part.request.gpu_devices * int(shares.min(initial=WHOLE_GPU_MILLI))
+    # Counted as it is before this plan: what others get in it, they have.
+    for bound in quota.bounds(scene.planning, scene.pod_class, pool):
+        if quota.left_under(scene.planning, bound, later=False) < needed:
+            yield bound, bound.milli - quota.left_under(scene.planning, bound, later=False) + needed
+
+
+def ended(scene: Scene) -> Generator[Trial, bool, None]:
+    """Workloads that hold what it needs: on one node the fewest, else as many as it takes."""
+    for keys in _sets(scene):
+        if (yield Trial((_end(scene, keys),), scene.ended(keys))):
+            return
+    order = sorted(scene.holdings.values(), key=lambda each: (-each.gpu_milli, -each.cpu_milli, each.key))
+    keys = [each.key for each in order][:MOST_ENDED] or [each for each, _ in _under_bound(scene)][:MOST_ENDED]
+    if not keys:
+        return
+    least, most = 1, 1
+    while not (yield Trial((_end(scene, keys[:most]),), scene.ended(keys[:most]))):
+        if most >= len(keys):
+            return
+        least, most = most + 1, min(2 * most, len(keys))
+    while least < most:
+        count = (least + most) // 2
+        if (yield Trial((_end(scene, keys[:count]),), scene.ended(keys[:count]))):
+            most = count
+        else:
+            least = count + 1
+
+
+def _end(scene: Scene, keys: Iterable[str]) -> Step:
+    keys = sorted(keys)
+    named = [key for key in keys if scene.may_name(key)]
+    names = tuple(scene.fold.workloads[key].state.name for key in named)
+    return Step(act="end_workloads", workloads=names, hidden=len(keys) - len(named))
+
+
+def _sets(scene: Scene) -> Iterator[tuple[str, ...]]:
+    """Few that make room for one pod together: under its bound, and on a node; the smallest first."""
+    needs = [part for part, _ in scene.parts]
+    bound = _few_under_bound(scene)
+    if bound:
+        yield bound
+    if len(scene.pod_class.gang) and sum(count for _, count in scene.parts) > 1:
+        return
+    by_row: dict[int, list[Holding]] = {}
+    for each in scene.holdings.values():
+        for row in {row for row, _ in each.on}:
+            by_row.setdefault(row, []).append(each)
+    found: list[tuple[int, int, tuple[str, ...]]] = []
+    for row, on in sorted(by_row.items(), key=lambda item: len(item[1]))[: 10 * MOST_ALIKE]:
+        keys = _on_node(scene, needs[0], row, on)
+        if keys:
+            held = sum(each.gpu_milli for each in on if each.key in keys)
+            found.append((len(keys), held, keys))
+    for _, _, keys in sorted(found)[:MOST_ALIKE]:
+        yield tuple({*keys, *bound})
+
+
+def _on_node(scene: Scene, part: PodClass, row: int, on: list[Holding]) -> tuple[str, ...]:
+    """Those on a node without which a pod fits there; none where it never does."""
+    order = sorted(on, key=lambda each: (-each.gpu_milli, -each.cpu_milli, -each.memory_bytes, each.key))
+    chosen: list[Holding] = []
+    for each in order:
+        chosen.append(each)
+        if _fits_without(scene, part, row, chosen):
+            break
+    else:
+        return ()
+    for each in chosen[-2::-1]:
+        others = [one for one in chosen if one is not each]
+        if others and _fits_without(scene, part, row, others):
+            chosen = others
+    return tuple(each.key for each in chosen)
+
+
+def _fits_without(scene: Scene, part: PodClass, row: int, gone: list[Holding]) -> bool:
+    room = scene.planning.room
+    mark = room.checkpoint()
+    for holding in gone:
+        for at, held in holding.on:
+            if at == row:
+                room.give_back(row, held.cpu_milli, held.memory_bytes, held.devices, held.extended)
+    fits = scene.has_room(part, row)
+    room.rollback(mark)
+    return fits
+
+
+def _under_bound(scene: Scene) -> list[tuple[str, int]]:
+    """Workloads that count under a bound that is too tight, by key, with the GPUs (thousandths) of each."""
+    tight = [bound for pool in pools_to_try(scene.snapshot, scene.pod_class) for bound, _ in _too_tight(scene, pool)]
+    return scene.fold.under(tight[0]) if tight else []
+
+
+def _few_under_bound(scene: Scene) -> tuple[str, ...]:
+    """The one that holds just enough, else those that hold the most."""
+    tight = [found for pool in pools_to_try(scene.snapshot, scene.pod_class) for found in _too_tight(scene, pool)]
+    if not tight:
+        return ()
+    bound, most = tight[0]
+    lacking = most - bound.milli
+    held = [(key, milli) for key, milli in _under_bound(scene) if key != scene.key]
+    enough = min(((milli, key) for key, milli in held if milli >= lacking), default=None)
+    if enough is not None:
+        return (enough[1],)
+    keys: list[str] = []
+    for key, milli in sorted(held, key=lambda each: (-each[1], each[0])):
+        keys.append(key)
+        lacking -= milli
+        if lacking <= 0:
+            return tuple(keys[:MOST_ENDED])
+    return ()
+
+
+def leaving(scene: Scene) -> Generator[Trial, bool, None]:
+    """Those end that were told to."""
+    runs = {each.reservation.id: scene.snapshot.nodes.keys[each.row] for each in scene.snapshot.leaving}
+    keys: list[str] = []
+    for each in scene.planning.evictions:
+        if each.beneficiary == scene.state.workload_id:
+            keys.append(each.key)
+            runs |= scene.fold.runs_of(each.key)
+    count = counted(len(runs), "pod")
+    step = Step(act="wait", of=f"wait until {count} that were told to end have ended: each has its grace period")
+    yield Trial((step,), scene.fold.without(scene.snapshot, runs))
+
+
+def opened_nodes(scene: Scene) -> Generator[Trial, bool, None]:
+    """One that is closed, and has room otherwise."""
+    table, (part, _) = scene.snapshot.nodes, scene.parts[0]
+    view, filters = scene.view(part), scene.filters(part)
+    wrong = explain.barred_in(view, filters) | explain.too_small_in(view, filters) | taints.refuses(view)
+    possible: list[int] = view.at(~wrong).rows.tolist()
+    rows = [row for row in possible if table.cordoned[row] or not table.usable[row]]
+    rows.sort(key=lambda row: (bool(table.cordoned[row] and not table.usable[row]), table.names[row]))
+    for row in rows[:MOST_ALIKE]:
+        cordoned, usable = table.cordoned.copy(), table.usable.copy()
+        cordoned[row], usable[row] = False, True
+        steps = [Step(act="uncordon_node", of=table.names[row])] if table.cordoned[row] else []
+        steps += [] if table.usable[row] else [Step(act="open_node", of=table.names[row])]
+        if (yield Trial(tuple(steps), replace(scene.snapshot, nodes=replace(table, cordoned=cordoned, usable=usable)))):
+            return
+
+
+def connected(scene: Scene) -> Generator[Trial, bool, None]:
+    id_ = scene.pod_class.cluster_id
+    view, table = scene.snapshot.clusters.get(id_), scene.snapshot.nodes
+    if view is None or not view.exists or view.connected:
+        return
+    usable = table.usable.copy()
+    for row, key in enumerate(table.keys):
+        node = scene.fold.nodes[key].state
+        if node.cluster_id == id_:
+            usable[row] = node.schedulable
+    clusters = scene.snapshot.clusters | {id_: replace(view, connected=True, problem="")}
+    snapshot = replace(scene.snapshot, clusters=clusters, nodes=replace(table, usable=usable))
+    step = Step(act="connect_cluster", of=view.name)
+    if not (yield Trial((step,), snapshot)) and (added := _added(scene, snapshot)):
+        yield added._replace(steps=(step, *added.steps))
+
+
+def added_nodes(scene: Scene) -> Generator[Trial, bool, None]:
+    """One node for each pod that must find a place, just large enough."""
+    if added := _added(scene, scene.snapshot):
+        yield added
+
+
+def _added(scene: Scene, snapshot: Snapshot) -> Trial | None:
+    pools = pools_to_try(scene.snapshot, scene.pod_class)
+    if not pools or sum(count for _, count in scene.parts) > MOST_ADDED:
+        return None
+    steps = list[Step]()
+    for part, count in scene.parts:
+        pool = pools_to_try(scene.snapshot, part)[0]
+        needs, labels = _node_for(part.request)
+        snapshot = _with_nodes(snapshot, part, pool, count, labels)
+        steps.append(Step(act="add_node", pool=pool, value=_json({"nodes": count} | needs)))
+    return Trial(tuple(steps), snapshot)
+
+
+def _node_for(request: PodRequest) -> tuple[dict[str, object], dict[str, str]]:
+    """What a node must have free, and its labels."""
+    labels = {"run.ai/type": request.node_type} if request.node_type else {}
+    labels |= {request.topology_key: "any"} if request.topology_key else {}
+    for each in request.node_terms[0].match_expressions if request.node_terms else ():
+        first = each.values[0] if each.values else ""
+        match each.operator:
+            case "In":
+                labels[each.key] = first
+            case "Exists":
+                labels.setdefault(each.key, "any")
+            case "Gt":
+                labels[each.key] = str(int(first) + 1)
+            case "Lt":
+                labels[each.key] = str(int(first) - 1)
+            case _:
+                pass
+    extended = {each.resource: each.amount for each in request.extended}
+    return {
+        "gpus": request.gpu_devices,
+        "gpuMemory": format_bytes(request.gpu_memory_bytes) if request.gpu_memory_bytes else 0,
+        "cpuCores": request.cpu_milli / 1000,
+        "memory": format_bytes(request.memory_bytes) if request.memory_bytes else 0,
+        **extended,
+        "labels": labels,
+    }, labels
+
+
+def _with_nodes(of: Snapshot, part: PodClass, pool: str, count: int, labels: dict[str, str]) -> Snapshot:
+    table, request, place = of.nodes, part.request, (part.cluster_id, pool)
+    numbers = table.pool_numbers | {place: table.pool_numbers.get(place, len(table.pool_numbers))}
+
+    def more(column: np.ndarray, *, value: int) -> np.ndarray:
+        return np.concatenate((column, np.full(count, value, dtype=column.dtype)))
+
+    width = max(table.free_device_milli.shape[1], request.gpu_devices)
+    devices = np.full((len(table.keys) + count, width), -1, dtype=np.int64)
+    devices[: len(table.keys), : table.free_device_milli.shape[1]] = table.free_device_milli
+    devices[len(table.keys) :, : request.gpu_devices] = WHOLE_GPU_MILLI
+    wanted = {each.resource: each.amount for each in request.extended}
+    names = {*wanted, *table.free_extended}
+    none = np.zeros(len(table.keys), dtype=np.int64)
+    untainted = next((n for n, each in enumerate(table.taint_sets) if not each), len(table.taint_sets))
+    nodes = replace(
+        table,
+        keys=(*table.keys, *(f"+{len(table.keys) + n}" for n in range(count))),
+        names=(*table.names, *("",) * count),
+        gpu_models=(*table.gpu_models, *("",) * count),
+        pool_numbers=numbers,
+        pool=more(table.pool, value=numbers[place]),
+        present=more(table.present, value=1),
+        usable=more(table.usable, value=1),
+        taints=more(table.taints, value=untainted),
+        taint_sets=(*table.taint_sets, ()) if untainted == len(table.taint_sets) else table.taint_sets,
+        labels=table.labels.with_more((labels,) * count),
+        cordoned=more(table.cordoned, value=0),
+        free_cpu_milli=more(table.free_cpu_milli, value=request.cpu_milli),
+        free_memory_bytes=more(table.free_memory_bytes, value=request.memory_bytes),
+        free_pods=more(table.free_pods, value=1),
+        free_devices=more(table.free_devices, value=request.gpu_devices),
+        free_device_milli=devices,
+        gpu_memory_bytes=more(table.gpu_memory_bytes, value=request.gpu_memory_bytes),
+        capacity_cpu_milli=more(table.capacity_cpu_milli, value=request.cpu_milli),
+        capacity_memory_bytes=more(table.capacity_memory_bytes, value=request.memory_bytes),
+        capacity_pods=more(table.capacity_pods, value=1),
+        capacity_devices=more(table.capacity_devices, value=request.gpu_devices),
+        free_extended={name: more(table.free_extended.get(name, none), value=wanted.get(name, 0)) for name in names},
+        capacity_extended={
+            name: more(table.capacity_extended.get(name, none), value=wanted.get(name, 0)) for name in names
+        },
+    )
+    return replace(of, nodes=nodes)
+
+
+_FULL: Final[tuple[Remedy, ...]] = (ended, smaller_request, fewer_workers, added_nodes)
+REMEDIES: Final[dict[WaitingReason, tuple[Remedy, ...]]] = {
+    WaitingReason.NO_SUCH_NODE_POOL: (other_pools,),
+    WaitingReason.NO_MATCHING_NODE: (fewer_demands, smaller_request, fewer_workers, added_nodes),
+    WaitingReason.QUOTA_TOO_SMALL: (raised_bounds, preemptible, smaller_request),
+    WaitingReason.PROJECT_DELETED: (other_project,),
+    WaitingReason.CLUSTER_DISCONNECTED: (connected, other_cluster),
+    WaitingReason.NO_NODES: (opened_nodes, tolerated_taints, added_nodes, other_pools),
+    WaitingReason.QUOTA_USED: (raised_bounds, ended, preemptible),
+    WaitingReason.LIMIT_TOO_SMALL: (raised_bounds, smaller_request),
+    WaitingReason.LIMIT_USED: (raised_bounds, ended),
+    WaitingReason.WAITING_FOR_PODS_TO_END: (leaving,),
+    WaitingReason.INSUFFICIENT_GPU: _FULL,
+    WaitingReason.INSUFFICIENT_CPU: _FULL,
+    WaitingReason.INSUFFICIENT_MEMORY: _FULL,
+    WaitingReason.INSUFFICIENT_PODS: (ended, added_nodes),
+    WaitingReason.INSUFFICIENT_RESOURCES: _FULL,
+    # Nothing but time: until when, the answer says.
+    WaitingReason.BACKOFF: (),
+}
+"""What may help, by the reason; the first is tried first."""

@@ -1,0 +1,245 @@
+"""One waiting workload as the planner sees it, and whether it would start if something were otherwise. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+
+from events.aggregate import WORKLOAD
+from events.node import Reservation
+from events.workload.state import Workload, WorkloadCreated, WorkloadQueued
+from events.workload.state import fold as fold_workload
+from services.scheduler.candidates import refused_by
+from services.scheduler.fold import SchedulingState
+from services.scheduler.plan import MAX_PODS_PER_PLAN
+from services.scheduler.planning import Planning, Policy, pools_to_try
+from services.scheduler.policy.phases import explain
+from services.scheduler.policy.registry import POLICY
+from services.scheduler.policy.rules import Filter
+from services.scheduler.room import View
+from services.scheduler.snapshot import Pending, PodClass, Queue, Snapshot, Waiting
+
+MOST_QUEUES: Final = 20
+"""Classes of waiting pods that are tried to be placed before it, where something is otherwise: one takes some
+milliseconds on ten thousand nodes.
+"""
+NO_REPORT: Final = "report"
+"""The phase that only says what the log is to say."""
+
+
+def phases(policy: Policy, *but: str) -> Policy:
+    return replace(policy, phases=tuple(each for each in policy.phases if each.name not in but))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What a workload holds on some nodes."""
+
+    key: str
+    runs: Mapping[str, str]
+    """Node key by id of a reservation: all that it holds, wherever."""
+    on: tuple[tuple[int, Reservation], ...]
+    """By row: what it holds on those nodes."""
+
+    @property
+    def gpu_milli(self) -> int:
+        return sum(share.milli for _, held in self.on for share in held.devices)
+
+    @property
+    def cpu_milli(self) -> int:
+        return sum(held.cpu_milli for _, held in self.on)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(held.memory_bytes for _, held in self.on)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """Why it waits, and all that is needed to find out what would help."""
+
+    fold: SchedulingState
+    state: Workload
+    key: str
+    now: datetime
+    snapshot: Snapshot
+    """With its own queues looked at anew."""
+    planning: Planning
+    """After all phases but the report."""
+    queue: Queue
+    """Of those of its pods that wait."""
+    entry: Pending
+    waiting: Waiting
+    readable: frozenset[str] | None
+    """Ids of the projects whose names the asker may see; None: all."""
+
+    @property
+    def pod_class(self) -> PodClass:
+        return self.queue.pod_class
+
+    @property
+    def parts(self) -> tuple[tuple[PodClass, int], ...]:
+        """What its pods ask for, and how many of them must find a place for it to start."""
+        of = self.pod_class
+        return tuple((of.part(each), each.needed) for each in of.gang) or ((of, 1),)
+
+    def view(self, part: PodClass) -> View:
+        """The nodes of the pools that it may use."""
+        return explain.nodes_of(self.planning, part, pools_to_try(self.snapshot, part))
+
+    def filters(self, part: PodClass) -> list[Filter]:
+        return [each for each in self.planning.policy.filters if each.asks(part.request)]
+
+    def possible(self, part: PodClass) -> View:
+        """Those on which it could run if nothing were on them."""
+        view, filters = self.view(part), self.filters(part)
+        refused = explain.barred_in(view, filters) | explain.too_small_in(view, filters)
+        return view.at(~(refused | explain.closed_in(view, filters)))
+
+    def has_room(self, part: PodClass, row: int) -> bool:
+        """Whether one pod fits on a node as the room is just now."""
+        view = View(self.planning.room, part.request, np.array([row]))
+        full = [each.full for each in self.filters(part) if each.full is not None]
+        return not refused_by(full, view).any()
+
+    @cached_property
+    def holdings(self) -> dict[str, Holding]:
+        """By workload key: others on the nodes where it could run."""
+        nodes, table = self.fold.nodes, self.snapshot.nodes
+        rows = {row for part, _ in self.parts for row in self.possible(part).rows.tolist()}
+        on: dict[str, list[tuple[int, Reservation]]] = {}
+        for row in sorted(rows):
+            for held in nodes[table.keys[row]].state.reservations.values():
+                if held.workload_key != self.key:
+                    on.setdefault(held.workload_key, []).append((row, held))
+        return {key: Holding(key=key, runs=self.fold.runs_of(key), on=tuple(held)) for key, held in on.items()}
+
+    def holding(self, key: str) -> Holding:
+        """All that a workload holds, wherever."""
+        rows = {node_key: row for row, node_key in enumerate(self.snapshot.nodes.keys)}
+        runs, nodes = self.fold.runs_of(key), self.fold.nodes
+        on = tuple((rows.get(node_key, -1), nodes[node_key].state.reservations[id_]) for id_, node_key in runs.items())
+        return Holding(key=key, runs=runs, on=on)
+
+    def may_name(self, key: str) -> bool:
+        chain = self.fold.workloads.get(key)
+        return chain is not None and (self.readable is None or chain.state.project_id in self.readable)
+
+    def ended(self, keys: Iterable[str], of: Snapshot | None = None) -> Snapshot:
+        """As it is, but these workloads have ended."""
+        runs = {id_: node_key for key in keys for id_, node_key in self.fold.runs_of(key).items()}
+        return self.fold.without(of or self.snapshot, runs)
+
+    def changed(self, **fields: object) -> tuple[Snapshot, str]:
+        """As if another workload had been submitted in its place, with these fields of its state; its key."""
+        state = msgspec.structs.replace(self.state, **fields)
+        created = WorkloadCreated(
+            workload_id=state.workload_id,
+            name=state.name,
+            requested_name=state.requested_name,
+            kind=state.kind,
+            project_id=state.project_id,
+            cluster_id=state.cluster_id,
+            owner=state.owner,
+            at=self.now,
+            spec=state.spec,
+            distributed=state.distributed,
+            inference=state.inference,
+        )
+        snapshot, added = self.fold.imagine(fold_workload(WORKLOAD.initial, (created, WorkloadQueued())), self.now)
+        queues = {each.pod_class: _but(each, self.key) for each in snapshot.queues}
+        for pod_class, entry in added:
+            queues[pod_class] = with_entry(queues.get(pod_class), pod_class, entry)
+        return replace(snapshot, queues=tuple(queues.values())), f"~{state.workload_id}"
+
+    def starts(self, snapshot: Snapshot, key: str = "") -> bool:
+        """Whether it gets a place then, beside what goes before it."""
+        key = key or self.key
+        policy = phases(self.planning.policy, "take_back", "explain", NO_REPORT)
+        planning = Planning(replace(snapshot, queues=_looked_at(snapshot.queues, key)), policy, MAX_PODS_PER_PLAN)
+        for phase in policy.phases:
+            phase.run(planning)
+        return any(entry.key == key for entry in planning.placed.entries)
+
+
+def with_entry(queue: Queue | None, pod_class: PodClass, entry: Pending) -> Queue:
+    """The queue of its class with this entry in its place."""
+    if queue is None:
+        return _queue(pod_class, (entry,), None)
+    return _queue(pod_class, tuple(sorted((*queue.entries, entry), key=lambda each: each.order)), queue.blocked)
+
+
+def _queue(pod_class: PodClass, entries: tuple[Pending, ...], blocked: Waiting | None) -> Queue:
+    return Queue(
+        pod_class=pod_class,
+        entries=entries,
+        unreported=(),
+        blocked=blocked,
+        report_again=False,
+        pods=sum(len(each.pods) for each in entries),
+    )
+
+
+def _but(queue: Queue, key: str) -> Queue:
+    """Without the entries of one workload."""
+    if all(entry.key != key for entry in queue.entries):
+        return queue
+    entries = tuple(entry for entry in queue.entries if entry.key != key)
+    return replace(queue, entries=entries, unreported=(), pods=sum(len(each.pods) for each in entries))
+
+
+def _looked_at(queues: tuple[Queue, ...], key: str) -> tuple[Queue, ...]:
+    """Those whose first entries go first, and its own: what kept them waiting may be otherwise."""
+    filled = sorted((each for each in queues if each.entries), key=lambda each: each.entries[0].order)
+    return tuple(
+        replace(each, blocked=None, put_off=0)
+        if n < MOST_QUEUES or any(entry.key == key for entry in each.entries)
+        else each
+        for n, each in enumerate(filled)
+    )
+
+
+def scene_of(
+    fold: SchedulingState, state: Workload, key: str, now: datetime, readable: frozenset[str] | None
+) -> Scene | Literal["starts", "runs", "unknown"]:
+    """Why it waits; `starts` where the next plan places all of it that waits, `runs` where none of it waits, `unknown`
+    where that plan does not get to it.
+    """
+    snapshot = fold.snapshot(now)
+    queues = tuple(
+        replace(each, blocked=None, put_off=0) if any(entry.key == key for entry in each.entries) else each
+        for each in snapshot.queues
+    )
+    snapshot = replace(snapshot, queues=queues, not_schedulable=())
+    own = {i for i, queue in enumerate(queues) if any(entry.key == key for entry in queue.entries)}
+    if not own:
+        return "runs"
+    policy = phases(POLICY, NO_REPORT)
+    planning = Planning(snapshot, policy, MAX_PODS_PER_PLAN)
+    for phase in policy.phases:
+        phase.run(planning)
+    for i in sorted(own):
+        queue = queues[i]
+        entry = next(each for each in queue.entries if each.key == key)
+        if sum(each is entry for each in planning.placed.entries) == len(entry.pods):
+            continue
+        waiting = planning.held.get(key) or planning.blocked.get(i)
+        if waiting is None:
+            return "unknown"
+        return Scene(
+            fold=fold,
+            state=state,
+            key=key,
+            now=now,
+            snapshot=snapshot,
+            planning=planning,
+            queue=queue,
+            entry=entry,
+            waiting=waiting,
+            readable=readable,
+        )
+    return "starts"

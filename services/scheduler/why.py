@@ -1,0 +1,301 @@
+"""Why a workload waits, who holds what it needs and what would let it start; or why it runs where it does. Pure;
+nothing of the fold changes by it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import TypedDict
+
+import numpy as np
+
+from events.ids import key_of_id
+from events.node import Reservation
+from events.phases import WaitingReason
+from events.why import (
+    MOST_HOLDERS,
+    MOST_PLACES,
+    Change,
+    Estimate,
+    Holder,
+    NodeCount,
+    Option,
+    Others,
+    Place,
+    ScoreOf,
+    Step,
+    Why,
+)
+from events.workload.state import Workload, next_retry_at, schedulable
+from services.scheduler.changes import changes
+from services.scheduler.estimate import BY_BOUND, BY_ROOM, Estimates
+from services.scheduler.fold import SchedulingState
+from services.scheduler.forecast import LEAST_ESTIMATES, LEAST_RUNS
+from services.scheduler.plan import MAX_PODS_PER_PLAN
+from services.scheduler.planning import Planning, pools_to_try
+from services.scheduler.policy.phases import explain
+from services.scheduler.policy.phases.report import is_news
+from services.scheduler.policy.registry import POLICY
+from services.scheduler.policy.rules import Filter
+from services.scheduler.policy.words import wish
+from services.scheduler.room import View
+from services.scheduler.scene import Scene, phases, scene_of
+from services.scheduler.snapshot import PodClass
+from services.scheduler.what_if import NEVER
+
+type _At = tuple[str, str, str, str]
+"""Pod set, node key, node name, node pool."""
+
+
+def why(fold: SchedulingState, workload_id: str, now: datetime, readable: frozenset[str] | None) -> Why:
+    """Args: readable, ids of the projects whose workloads are named; None: all."""
+    key = key_of_id(workload_id) or ""
+    chain = fold.workloads.get(key)
+    if chain is None or chain.state.workload_id != workload_id or not schedulable(chain.state):
+        return Why(outcome="ended", message="it asks for no place")
+    state = chain.state
+    scene = scene_of(fold, state, key, now, readable)
+    places = tuple(_places(fold, state, key, now))
+    if isinstance(scene, Scene):
+        return _waits(scene, places)
+    retry_at = next_retry_at(state, now)
+    if scene == "runs" and retry_at is not None and not state.pods.live:
+        return _backs_off(state, retry_at)
+    message = {
+        "starts": "the next plan gives it a place",
+        "unknown": "the scheduler is busy with what waits already, and did not get to it; ask again",
+        "runs": "",
+    }[scene]
+    return Why(outcome=scene, message=message, places=places)
+
+
+def _backs_off(state: Workload, retry_at: datetime) -> Why:
+    """A pod has failed, and waits before it runs again."""
+    step = Step(act="wait", of=f"wait until {retry_at:%Y-%m-%d %H:%M:%S} UTC, when the next run may begin")
+    return Why(
+        outcome="waits",
+        reason=WaitingReason.BACKOFF.value,
+        message=state.message,
+        waiting_pods=len(state.pods.waiting),
+        changes=(Change(steps=(step,), message=step.of),),
+    )
+
+
+def _waits(scene: Scene, places: tuple[Place, ...]) -> Why:
+    waiting, state = scene.waiting, scene.state
+    # The table and the history give this one: on a full cluster each pod that ends turns one into another.
+    same = bool(state.reason) and not is_news(state.reason, waiting.reason)
+    holders, others = _holders(scene)
+    placed = sum(entry is scene.entry for entry in scene.planning.placed.entries)
+    return Why(
+        outcome="never" if waiting.reason in NEVER else "waits",
+        reason=state.reason if same else waiting.reason.value,
+        message=waiting.message,
+        waiting_pods=len(scene.entry.pods) - placed,
+        ahead=_ahead(scene),
+        nodes=tuple(count for part, _ in scene.parts for count in _counts(scene, part)),
+        holders=holders,
+        others=others,
+        changes=changes(scene),
+        places=places,
+        **_estimate(scene),
+    )
+
+
+class _Estimated(TypedDict, total=False):
+    estimate: Estimate
+    no_estimate: str
+
+
+def _estimate(scene: Scene) -> _Estimated:
+    """A range, or why there is none: never a number without ground."""
+    forecast, reason = scene.fold.forecast, scene.waiting.reason
+    if reason not in BY_ROOM | BY_BOUND:
+        return {"no_estimate": "nobody knows how long this reason lasts"}
+    start = Estimates(scene.fold, scene.snapshot).start(scene.queue, scene.entry, reason)
+    if start is None:
+        told = f"of those that hold what it needs, too few are like at least {LEAST_RUNS} that have ended"
+        return {"no_estimate": f"it is not known how long enough of the others run: {told}"}
+    error = forecast.error
+    if error is None:
+        told = f"{forecast.known} past estimates have come out, and a range needs {LEAST_ESTIMATES}"
+        return {"no_estimate": f"it is not known how good an estimate would be: {told}"}
+    wait = start - scene.now
+    try:
+        earliest, latest = scene.now + wait * error.low, scene.now + wait * error.high
+    except OverflowError:
+        return {"no_estimate": "past estimates were too far off to tell anything"}
+    return {
+        "estimate": Estimate(
+            earliest=earliest, latest=latest, measured=error.measured, typical_error=round(error.typical, 3)
+        )
+    }
+
+
+def _ahead(scene: Scene) -> int:
+    cluster_id, order = scene.pod_class.cluster_id, scene.entry.order
+    keys = {
+        entry.key
+        for queue in scene.snapshot.queues
+        if queue.pod_class.cluster_id == cluster_id
+        for entry in queue.entries
+        if entry.order < order
+    }
+    return len(keys - {scene.key})
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+def _counts(scene: Scene, part: PodClass) -> Iterator[NodeCount]:
+    """How many nodes each ground keeps the pods from."""
+    yield from counts_of(scene.view(part), scene.filters(part))
+
+
+def counts_of(view: View, filters: list[Filter]) -> Iterator[NodeCount]:
+    asked = wish(view.request)
+
+    def count(ground: str, nodes: int, message: str) -> NodeCount:
+        return NodeCount(pods=asked, ground=ground, nodes=nodes, message=message)
+
+    for each in filters:
+        if each.barred is not None and (refused := each.barred.refuses(view)).any():
+            yield count(each.name, int(refused.sum()), each.barred.words(view))
+            view = view.at(~refused)
+    too_small = explain.too_small_in(view, filters)
+    if too_small.any():
+        yield count("size", int(too_small.sum()), "too small even when empty")
+    view = view.at(~too_small)
+    for each in filters:
+        if each.closed is not None and (refused := each.closed.refuses(view)).any():
+            told = each.closed.words(view) or "not ready, or its cluster does not report"
+            yield count(each.name, int(refused.sum()), told)
+            view = view.at(~refused)
+    room = np.ones(len(view.rows), dtype=np.bool_)
+    for each in filters:
+        if each.full is not None and len(view.rows) and (refused := each.full.refuses(view)).any():
+            room &= ~refused
+            yield count(each.name, int(refused.sum()), each.full.words(view))
+    if room.any():
+        yield count("room", int(room.sum()), "with room for such a pod now")
+
+
+# -- who holds it ------------------------------------------------------------------------------------------------------
+
+
+def _holders(scene: Scene) -> tuple[tuple[Holder, ...], Others]:
+    """Under its bound, where that is what it waits for, else on the nodes where it could run; who holds most first."""
+    if scene.waiting.reason in NEVER or not len(scene.parts):
+        return (), Others()
+    held = list(scene.holdings.values())
+    if scene.waiting.reason in BY_BOUND:
+        shortfall = next((each for i, each in scene.planning.short.items() if _is_of(scene, i)), None)
+        bound = None if shortfall is None else shortfall.bound
+        keys = {key for key, _ in scene.fold.under(bound)} if bound is not None else set[str]()
+        held = [scene.holding(key) for key in sorted(keys - {scene.key})]
+    held.sort(key=lambda each: (-each.gpu_milli, -each.cpu_milli, -each.memory_bytes, each.key))
+    named = [each for each in held if scene.may_name(each.key)][:MOST_HOLDERS]
+    keys = {each.key for each in named}
+    hidden = [each for each in held if each.key not in keys]
+    holders = tuple(
+        Holder(
+            workload_id=(state := scene.fold.workloads[each.key].state).workload_id,
+            name=state.name,
+            project_id=state.project_id,
+            pods=len(each.on),
+            gpu_milli=each.gpu_milli,
+            cpu_milli=each.cpu_milli,
+            memory_bytes=each.memory_bytes,
+        )
+        for each in named
+    )
+    others = Others(
+        workloads=len(hidden),
+        pods=sum(len(each.on) for each in hidden),
+        gpu_milli=sum(each.gpu_milli for each in hidden),
+    )
+    return holders, others
+
+
+def _is_of(scene: Scene, i: int) -> bool:
+    return scene.snapshot.queues[i] is scene.queue
+
+
+# -- where it runs -----------------------------------------------------------------------------------------------------
+
+
+def _places(fold: SchedulingState, state: Workload, key: str, now: datetime) -> Iterator[Place]:
+    """At most MOST_PLACES: what the scores say of each node now, as if one of its pods there were placed anew."""
+    if not state.pods.live:
+        return
+    pods: Counter[_At] = Counter()
+    for (name, _), pod in state.pods.live.items():
+        if pod.node_key:
+            pods[name, pod.node_key, pod.node_name, pod.pool] += 1
+    snapshot = replace(fold.snapshot(now), queues=(), not_schedulable=())
+    requests = {each.name: (each.template.request, each.node_pools) for each in state.pod_sets}
+    runs = fold.runs_of(key)
+    for at, count in sorted(pods.items())[:MOST_PLACES]:
+        name, node_key, node_name, pool = at
+        if name not in requests or node_key not in snapshot.nodes.keys:
+            continue
+        request, pools = requests[name]
+        held = fold.nodes[node_key].state.reservations
+        one = next((held[id_] for id_ in sorted(runs) if id_ in held and f"/{name}-" in id_), None)
+        pod_class = PodClass(
+            project_id=state.project_id,
+            cluster_id=state.cluster_id,
+            pools=pools,
+            request=request,
+            preemptible=state.preemptible,
+        )
+        # One at a time: the room of a plan is changed by what is tried.
+        planning = Planning(snapshot, phases(POLICY), MAX_PODS_PER_PLAN)
+        for phase in planning.policy.phases[:2]:
+            phase.run(planning)
+        row = snapshot.nodes.keys.index(node_key)
+        yield _place(
+            planning,
+            pod_class,
+            row,
+            one,
+            Place(pod_set=name, node=node_name, node_pool=pool, pods=count, chosen=None, others=(), rank=0, refused=()),
+        )
+
+
+def _place(planning: Planning, pod_class: PodClass, row: int, held: Reservation | None, place: Place) -> Place:
+    if held is not None:
+        planning.room.give_back(row, held.cpu_milli, held.memory_bytes, held.devices, held.extended)
+    filters = [each for each in planning.policy.filters if each.asks(pod_class.request)]
+    view = explain.nodes_of(planning, pod_class, pools_to_try(planning.snapshot, pod_class))
+    refused = explain.barred_in(view, filters) | explain.too_small_in(view, filters) | explain.closed_in(view, filters)
+    full = [each.full for each in filters if each.full is not None]
+    for check in full:
+        refused |= check.refuses(view)
+    fit = view.at(~refused)
+    columns = [score.value(fit) for score in planning.policy.scores] if len(fit.rows) else []
+    order = sorted(range(len(fit.rows)), key=lambda i: tuple(int(column[i]) for column in columns))
+    names, table = [score.name for score in planning.policy.scores], planning.snapshot.nodes
+    pools = {
+        number: pool for (cluster_id, pool), number in table.pool_numbers.items() if cluster_id == pod_class.cluster_id
+    }
+
+    def option(i: int) -> Option:
+        at = int(fit.rows[i])
+        scores = tuple(ScoreOf(name=name, value=int(column[i])) for name, column in zip(names, columns, strict=True))
+        return Option(node=table.names[at], node_pool=pools.get(int(table.pool[at]), ""), scores=scores)
+
+    own = next((i for i in order if int(fit.rows[i]) == row), None)
+    key = None if own is None else tuple(int(column[own]) for column in columns)
+    better = 0 if key is None else sum(tuple(int(column[i]) for column in columns) < key for i in order)
+    return Place(
+        pod_set=place.pod_set,
+        node=place.node,
+        node_pool=place.node_pool,
+        pods=place.pods,
+        chosen=None if own is None else option(own),
+        others=tuple(option(i) for i in [i for i in order if i != own][:MOST_PLACES]),
+        rank=0 if own is None else better + 1,
+        refused=tuple(each for each in counts_of(view, filters) if each.ground != "room"),
+    )

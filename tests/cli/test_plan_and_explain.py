@@ -1,0 +1,154 @@
+"""`muster plan` and `muster explain`: what is asked, shown and refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.shapes import Ran, Reply, ShapeServer, workload_row
+
+type Muster = Callable[..., Ran]
+ID = "00000000-0000-4000-8000-00000000000a"
+
+
+def placement(outcome: str, **more: Any) -> dict[str, Any]:
+    usual = {"placed": [], "moreNodes": 0, "waitingPods": 0, "reason": None, "message": None}
+    return {"outcome": outcome, **usual, "evicted": [], "evictedPodsElsewhere": 0, **more}
+
+
+def evaluated(outlook: dict[str, Any] | None, *issues: dict[str, Any]) -> Reply:
+    told = {"accepted": not issues, "fields": [], "issues": [*issues], "notYetInForce": []}
+    return Reply(body=told | ({"placement": outlook} if outlook else {}))
+
+
+FILES = """
+name: a
+spec: {image: i}
+---
+kind: Workspace
+name: b
+spec: {image: i}
+---
+kind: Distributed
+name: c
+spec: {image: i, distributedFramework: JAX}
+---
+kind: Inference
+name: d
+spec: {image: i, servingPort: {container: 8000}}
+"""
+
+
+def test_a_plan_says_of_each_workload_of_any_kind_where_it_would_run_why_it_would_wait_and_whom_it_evicts(
+    api: ShapeServer, muster: Muster, tmp_path: Path
+) -> None:
+    run = {"podSet": "main", "node": "n1", "nodePool": "default", "pods": 2, "gpus": 4.0}
+    low = {"workloadId": ID, "name": "low", "pods": 1, "rule": "preempted"}
+    answers = {
+        "trainings": evaluated(placement("runs", placed=[run])),
+        "workspaces": evaluated(placement("waits", waitingPods=1, evicted=[low], evictedPodsElsewhere=2, message="m")),
+        "distributed": evaluated(placement("never", waitingPods=3, reason="no_matching_node", message="too large")),
+        "inferences": evaluated(None, {"field": "spec.image", "details": "is not allowed"}),
+    }
+    for kind, reply in answers.items():
+        api.on("POST", f"/workloads/{kind}:evaluate", reply)
+    file = tmp_path / "many.yaml"
+    file.write_text(FILES)
+    ran = muster("plan", "-f", str(file), "-o", "wide")
+    assert ran.code == 6, ran.err
+    lines = {line.split()[0]: line for line in ran.out.splitlines()}
+    assert "runs" in lines["a"]
+    assert "n1 (2 pods, 4 GPU)" in lines["a"]
+    assert "low (preempted), 2 pods of other projects" in lines["b"]
+    assert "no_matching_node" in lines["c"]
+    assert "refused" in lines["d"]
+    assert "nothing was stored" in ran.err
+    (asked,) = api.asked("POST", "/workloads/trainings:evaluate")
+    assert asked.query == {"placement": ["true"]}
+    assert asked.body["name"] == "a"
+    assert asked.body["projectId"]
+    assert not [one for one in api.requests if one.method != "GET" and not one.path.endswith(":evaluate")]
+    file.write_text("name: a\nspec: {image: i}\n")
+    alone = muster("plan", "-f", str(file), "-o", "json")
+    assert (alone.code, alone.json()[0]["placed"]) == (0, [run])
+
+
+def test_a_file_that_holds_no_workload_is_refused(muster: Muster, tmp_path: Path) -> None:
+    file = tmp_path / "empty.yaml"
+    file.write_text("")
+    assert muster("plan", "-f", str(file)).code == 2
+    file.write_text("kind: Trainning\nname: a\n")
+    ran = muster("plan", "-f", str(file))
+    assert (ran.code, "Training" in ran.err) == (2, True)
+
+
+def explanation(**more: Any) -> dict[str, Any]:
+    others = {"workloads": 0, "pods": 0, "gpus": 0.0}
+    usual: dict[str, Any] = {"phaseReason": None, "phaseMessage": None, "reason": None, "message": None}
+    usual |= {"waitingPods": 0, "ahead": 0, "nodes": [], "holders": [], "otherHolders": others, "changes": []}
+    return {"id": ID, "name": "hello", **usual, "places": [], "eviction": None, **more}
+
+
+WAITS = explanation(
+    phase="Pending", outcome="waits", reason="insufficient_gpu", message="2 short of GPU", waitingPods=3, ahead=1,
+    nodes=[{"pods": "4 GPUs", "ground": "gpu", "nodes": 2, "message": "short of GPU (need 4, largest free 1)"}],
+    holders=[{
+        "workloadId": ID, "name": "holder", "projectId": ID, "pods": 1, "gpus": 7.0, "cpuCores": 2.5,
+        "memoryBytes": 3 * 1024**3,
+    }],
+    otherHolders={"workloads": 2, "pods": 9, "gpus": 5.0},
+    changes=[{"message": "wait until these end, or end them: holder", "steps": []}],
+    eviction={
+        "at": "2026-01-02T03:04:05Z", "by": "scheduler", "rule": "reclaimed", "message": "needs its place", "pods": 3,
+        "forWorkloadId": None, "forWorkload": None,
+    },
+)  # fmt: skip
+SCORES = [{"name": "gpu_price", "value": 0}, {"name": "free_cpu", "value": 5}]
+CHOSEN = {"node": "n1", "nodePool": "default", "scores": SCORES}
+RUNS = explanation(
+    phase="Running", outcome="runs",
+    places=[{
+        "podSet": "main", "node": "n1", "nodePool": "default", "pods": 1, "rank": 1, "chosen": CHOSEN,
+        "others": [{**CHOSEN, "node": "n2"}],
+        "refused": [{"pods": "1 GPU", "ground": "size", "nodes": 3, "message": "too small even when empty"}],
+    }],
+)  # fmt: skip
+NEVER = explanation(phase="Pending", outcome="never", reason="no_matching_node", message="no", waitingPods=1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (
+            WAITS,
+            (
+                "it waits (3 pods)", "insufficient_gpu", "2 short of GPU", "1 workload", "largest free 1", "holder",
+                "7 GPU, 2.5 cores, 3 GiB", "and 2 more workloads, with 5 GPU", "wait until these end",
+                "rule reclaimed: 3 pods", "needs its place",
+            ),
+        ),
+        (RUNS, ("it runs", "Why n1", "GPU PRICE", "n2", "no other node would be better", "3 nodes: too small")),
+        (NEVER, ("it cannot ever fit as written", "no small change")),
+    ],
+    ids=["waits", "runs", "never"],
+)  # fmt: skip
+def test_an_explanation_says_all_that_a_person_needs(
+    api: ShapeServer, muster: Muster, answer: dict[str, Any], told: tuple[str, ...]
+) -> None:
+    api.on("GET", f"/workloads/{ID}/explain", Reply(body=answer))
+    ran = muster("explain", ID)
+    assert ran.code == 0, ran.err
+    for words in told:
+        assert words in ran.out
+    assert muster("explain", ID, "-o", "json").json() == answer
+
+
+def test_a_word_of_a_request_leads_to_the_command_that_explains_fields(api: ShapeServer, muster: Muster) -> None:
+    api.on("GET", "/workloads", Reply(body={"workloads": []}))
+    ran = muster("explain", "compute.gpuPortionRequest")
+    assert (ran.code, "muster explain-field compute.gpuPortionRequest" in ran.err) == (3, True)
+    assert "explain-field" not in muster("explain", "hello").err
+    api.on("GET", "/workloads", Reply(body={"workloads": [workload_row(id=ID, name="hello")]}))
+    api.on("GET", f"/workloads/{ID}/explain", Reply(body=RUNS))
+    assert muster("explain", "hello").code == 0

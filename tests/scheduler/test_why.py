@@ -1,0 +1,517 @@
+"""Why a workload waits, and that what is named as the smallest change lets it start (issue 14 sections 3 and 4.4).
+
+Every reason has a case here: one that is added without fails `test_every_reason_has_a_case`.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from events.cluster import RemoveCluster
+from events.ids import cluster_key, project_key, workload_key
+from events.node import Taint, UncordonNode
+from events.phases import WaitingReason
+from events.project import ChangeProject, DeleteProject
+from events.why import MOST_CHANGES, Change, Step, Why
+from events.workload.commands import CreateWorkload, SuspendWorkload
+from events.workload.fields.compute import ExtendedResource
+from events.workload.fields.scheduling import Toleration
+from services.scheduler.changes import REMEDIES
+from services.scheduler.what_if import NEVER
+from services.scheduler.why import why
+from tests.scheduler.cases import GPU_NODE, affinity
+from tests.scheduler.test_take_back import HIGH, LOW, ends, gang, running
+from tests.scheduler.world import GIB, World
+
+FIRM: Final[dict[str, Any]] = {"preemptibility": "non-preemptible"}
+
+
+def cluster(**nodes: dict[str, Any]) -> World:
+    world = World()
+    world.cluster()
+    world.project()
+    for name, facts in nodes.items():
+        world.node(name, **facts)
+    return world
+
+
+def asked(world: World, key: str, readable: frozenset[str] | None = None) -> Why:
+    found = why(world.fold, world.workload(key).workload_id, world.now, readable)
+    return msgspec.json.decode(msgspec.json.encode(found), type=Why)
+
+
+# -- a case for each reason --------------------------------------------------------------------------------------------
+
+type Case = Callable[[], tuple[World, str]]
+"""The world at rest, and the key of the workload that waits."""
+
+
+def submitted(world: World, **spec: Any) -> tuple[World, str]:
+    world.settle()
+    key = world.submit("w", **spec)
+    world.settle()
+    return world, key
+
+
+def filled(world: World, *specs: dict[str, Any]) -> World:
+    for number, spec in enumerate(specs):
+        world.submit(f"holder{number}", **spec)
+    world.settle()
+    return world
+
+
+def in_a_pool_that_is_not_there() -> tuple[World, str]:
+    return submitted(cluster(a={}), node_pools=("h100",))
+
+
+def larger_than_every_node() -> tuple[World, str]:
+    return submitted(cluster(a=GPU_NODE, b=GPU_NODE | {"gpu_count": 4}), gpu_devices_request=9)
+
+
+def more_cpu_and_memory_than_any_node() -> tuple[World, str]:
+    # The one that has the memory has not the cores.
+    world = cluster(a={"cpu_milli": 64_000, "memory_bytes": 8 * GIB}, b={"cpu_milli": 8_000})
+    return submitted(world, cpu_core_request=48.0, cpu_memory_request=str(64 * GIB))
+
+
+def more_memory_of_a_gpu_than_any_has() -> tuple[World, str]:
+    return submitted(cluster(a=GPU_NODE), gpu_request_type="memory", gpu_memory_request=str(96 * GIB))
+
+
+def of_a_type_that_no_node_has() -> tuple[World, str]:
+    return submitted(cluster(a={}), node_type="h100")
+
+
+def with_labels_that_no_node_has() -> tuple[World, str]:
+    terms = affinity((("disk", "In", ("ssd",)), ("rank", "Gt", ("5",)), ("old", "DoesNotExist", ())))
+    return submitted(cluster(a={}), node_affinity_required=terms)
+
+
+def a_gang_larger_than_the_cluster() -> tuple[World, str]:
+    world = cluster(a=GPU_NODE)
+    world.settle()
+    key = gang(world, "w", workers=3, gpus=4)
+    world.settle()
+    return world, key
+
+
+def larger_than_the_quota() -> tuple[World, str]:
+    world = cluster(a=GPU_NODE)
+    return submitted(world, project_id=world.project("small", quota=1_000), gpu_devices_request=2, **FIRM)
+
+
+def larger_than_the_limit() -> tuple[World, str]:
+    world = cluster(a=GPU_NODE)
+    return submitted(world, project_id=world.project("small", limit=1_000), gpu_devices_request=2)
+
+
+def in_a_project_that_was_deleted() -> tuple[World, str]:
+    world = cluster(a={})
+    id_ = world.project("gone")
+    world.settle()
+    world.do("project", project_key("gone"), DeleteProject(project_id=id_))
+    return submitted(world, project_id=id_)
+
+
+def without_an_agent() -> tuple[World, str]:
+    world = cluster(a={})
+    world.settle()
+    world.connect(world.cluster_id, connected=False)
+    return submitted(world)
+
+
+def without_an_agent_and_nodes() -> tuple[World, str]:
+    world = cluster()
+    world.connect(world.cluster_id, connected=False)
+    return submitted(world, gpu_devices_request=1)
+
+
+def in_a_cluster_that_was_removed() -> tuple[World, str]:
+    world = cluster(a={})
+    other = world.cluster("other")
+    world.node("b", cluster_id=other)
+    world.settle()
+    key = world.submit("w", gpu_devices_request=1)
+    world.do("cluster", cluster_key("local"), RemoveCluster(cluster_id=world.cluster_id))
+    world.node("b", cluster_id=other, **GPU_NODE)
+    world.settle()
+    return world, key
+
+
+def without_nodes() -> tuple[World, str]:
+    resource = ExtendedResource(resource="rdma/hca", quantity="2")
+    return submitted(cluster(), gpu_devices_request=2, cpu_core_request=4.0, extended_resources=(resource,))
+
+
+def where_the_only_node_is_cordoned() -> tuple[World, str]:
+    world = cluster(a={})
+    world.cordon("a")
+    return submitted(world)
+
+
+def where_the_only_node_is_not_ready() -> tuple[World, str]:
+    return submitted(cluster(a={"ready": False}))
+
+
+def where_the_only_node_has_a_taint() -> tuple[World, str]:
+    return submitted(cluster(a={"taints": (Taint(key="dedicated", value="ml"), Taint(key="old", effect="NoExecute"))}))
+
+
+def beyond_what_is_left_of_the_quota() -> tuple[World, str]:
+    world = cluster(a=GPU_NODE)
+    id_ = world.project("small", quota=3_000)
+    specs = ({"gpu_devices_request": count, "project_id": id_, **FIRM} for count in (1, 2))
+    return submitted(filled(world, *specs), project_id=id_, gpu_devices_request=2, **FIRM)
+
+
+def beyond_what_is_left_of_the_limit() -> tuple[World, str]:
+    world = cluster(a=GPU_NODE)
+    id_ = world.project("small", limit=3_000)
+    holder = {"gpu_devices_request": 3, "project_id": id_}
+    return submitted(filled(world, holder), project_id=id_, gpu_devices_request=2)
+
+
+def where_others_were_told_to_end() -> tuple[World, str]:
+    world = cluster(a={"gpu_count": 1})
+    running(world, "low", **LOW)
+    return submitted(world, gpu_devices_request=1, **HIGH)
+
+
+def where_no_gpu_is_free() -> tuple[World, str]:
+    world = cluster(a=GPU_NODE, b=GPU_NODE)
+    specs = ({"gpu_devices_request": 2}, {"gpu_devices_request": 6}, *({"gpu_devices_request": 3},) * 2)
+    return submitted(filled(world, *specs), gpu_devices_request=4)
+
+
+def where_no_share_is_free() -> tuple[World, str]:
+    share: dict[str, Any] = {"gpu_request_type": "portion"}
+    world = filled(cluster(a={"gpu_count": 1}), share | {"gpu_portion_request": 0.7})
+    return submitted(world, gpu_portion_request=0.5, **share)
+
+
+def a_gang_for_which_too_little_is_free() -> tuple[World, str]:
+    world = filled(cluster(a=GPU_NODE, b=GPU_NODE), *({"gpu_devices_request": 3},) * 4)
+    key = gang(world, "w", workers=5, gpus=2)
+    world.settle()
+    return world, key
+
+
+def where_no_cpu_is_free() -> tuple[World, str]:
+    return submitted(filled(cluster(a={"cpu_milli": 4_000}), {"cpu_core_request": 3.0}), cpu_core_request=2.0)
+
+
+def where_no_memory_is_free() -> tuple[World, str]:
+    world = filled(cluster(a={"memory_bytes": 4 * GIB}), {"cpu_memory_request": str(3 * GIB)})
+    return submitted(world, cpu_memory_request=str(2 * GIB))
+
+
+def where_every_node_has_its_pods() -> tuple[World, str]:
+    return submitted(filled(cluster(a={"max_pods": 1}), {}))
+
+
+def where_each_node_lacks_something_else() -> tuple[World, str]:
+    world = cluster()
+    cpu: dict[str, Any] = {
+        "cpu_core_request": 3.0,
+        "node_affinity_required": affinity((("kubernetes.io/hostname", "In", ("a",)),)),
+    }
+    for name, facts in (("a", {"cpu_milli": 4_000}), ("b", {"memory_bytes": 4 * GIB})):
+        told: dict[str, Any] = {"labels": {"kubernetes.io/hostname": name}, **facts}
+        world.node(name, **told)
+    memory = cpu | {"node_affinity_required": affinity((("kubernetes.io/hostname", "In", ("b",)),))}
+    memory |= {"cpu_core_request": 0.0, "cpu_memory_request": str(3 * GIB)}
+    return submitted(filled(world, cpu, memory), cpu_core_request=2.0, cpu_memory_request=str(2 * GIB))
+
+
+def after_a_pod_failed() -> tuple[World, str]:
+    world, key = submitted(cluster(a={}))
+    world.fact(key, "failed", exit_code=1)
+    world.settle()
+    return world, key
+
+
+CASES: Final[dict[WaitingReason, tuple[Case, ...]]] = {
+    WaitingReason.NO_SUCH_NODE_POOL: (in_a_pool_that_is_not_there,),
+    WaitingReason.NO_MATCHING_NODE: (
+        larger_than_every_node,
+        more_cpu_and_memory_than_any_node,
+        more_memory_of_a_gpu_than_any_has,
+        of_a_type_that_no_node_has,
+        with_labels_that_no_node_has,
+        a_gang_larger_than_the_cluster,
+    ),
+    WaitingReason.QUOTA_TOO_SMALL: (larger_than_the_quota,),
+    WaitingReason.PROJECT_DELETED: (in_a_project_that_was_deleted,),
+    WaitingReason.CLUSTER_DISCONNECTED: (
+        without_an_agent,
+        without_an_agent_and_nodes,
+        in_a_cluster_that_was_removed,
+    ),
+    WaitingReason.NO_NODES: (
+        without_nodes,
+        where_the_only_node_is_cordoned,
+        where_the_only_node_is_not_ready,
+        where_the_only_node_has_a_taint,
+    ),
+    WaitingReason.QUOTA_USED: (beyond_what_is_left_of_the_quota,),
+    WaitingReason.LIMIT_TOO_SMALL: (larger_than_the_limit,),
+    WaitingReason.LIMIT_USED: (beyond_what_is_left_of_the_limit,),
+    WaitingReason.WAITING_FOR_PODS_TO_END: (where_others_were_told_to_end,),
+    WaitingReason.INSUFFICIENT_GPU: (where_no_gpu_is_free, where_no_share_is_free, a_gang_for_which_too_little_is_free),
+    WaitingReason.INSUFFICIENT_CPU: (where_no_cpu_is_free,),
+    WaitingReason.INSUFFICIENT_MEMORY: (where_no_memory_is_free,),
+    WaitingReason.INSUFFICIENT_PODS: (where_every_node_has_its_pods,),
+    WaitingReason.INSUFFICIENT_RESOURCES: (where_each_node_lacks_something_else,),
+    WaitingReason.BACKOFF: (after_a_pod_failed,),
+}
+ALL: Final = [(reason, case) for reason, cases in CASES.items() for case in cases]
+
+
+def test_every_reason_has_a_case_and_says_what_may_help() -> None:
+    assert set(CASES) == set(REMEDIES) == set(WaitingReason)
+
+
+# -- what is named is done ---------------------------------------------------------------------------------------------
+
+
+def carry_out(world: World, key: str, change: Change) -> str:
+    """Do what it says on the log, through the commands that people have; the key of what is to start by it."""
+    again: list[Step] = []
+    for step in change.steps:
+        if step.act == "change_workload":
+            again.append(step)
+        else:
+            _do(world, key, step)
+    return _submit_again(world, key, again) if again else key
+
+
+def _submit_again(world: World, key: str, steps: list[Step]) -> str:
+    state = world.workload(key)
+    told: dict[str, Any] = {
+        "spec": msgspec.to_builtins(state.spec),
+        "distribution": msgspec.to_builtins(state.distributed.distribution) if state.distributed else {},
+        "projectId": state.project_id,
+        "clusterId": state.cluster_id,
+    }
+    for step in steps:
+        *above, name = step.field.split(".")
+        here = told
+        for part in above:
+            here = here[part]
+        here = told["distribution"] if name in told["distribution"] else here
+        assert name in here, step
+        here[name] = step.value
+    world.now += timedelta(seconds=1)
+    distributed = state.distributed
+    if distributed is not None:
+        of = msgspec.convert(told["distribution"], type(distributed.distribution))
+        distributed = msgspec.structs.replace(distributed, distribution=of)
+    new = workload_key(told["projectId"], "again")
+    command = CreateWorkload(
+        kind=state.kind,
+        name="again",
+        requested_name="again",
+        project_id=told["projectId"],
+        cluster_id=told["clusterId"],
+        spec=msgspec.convert(told["spec"], type(state.spec)),
+        distributed=distributed,
+    )
+    world.do("workload", new, command)
+    return new
+
+
+def _do(world: World, key: str, step: Step) -> None:
+    value = step.value
+    match step.act:
+        case "set_quota" | "set_limit":
+            noun, _, name = step.of.partition(" ")
+            assert (noun, step.pool) == ("project", "")
+            id_ = world.chain("project", project_key(name)).state.project_id
+            bound = "gpu_quota_milli" if step.act == "set_quota" else "gpu_limit_milli"
+            settings: dict[str, Any] = {bound: int(1000 * value)}
+            world.do("project", project_key(name), ChangeProject(project_id=id_, **settings))
+        case "end_workloads":
+            for of in [of for of in world.fold.workloads if world.workload(of).name in step.workloads]:
+                for index in world.places(of):
+                    world.fact(of, "succeeded", index=index)
+        case "uncordon_node":
+            world.cordon(step.of, UncordonNode)
+        case "open_node":
+            world.node(step.of)
+        case "add_node":
+            extended = {name: count for name, count in value.items() if "/" in name}
+            for number in range(value["nodes"]):
+                world.node(
+                    f"new{number}",
+                    gpu_count=value["gpus"],
+                    gpu_memory_bytes=_bytes(value["gpuMemory"]),
+                    cpu_milli=round(1000 * value["cpuCores"]),
+                    memory_bytes=_bytes(value["memory"]),
+                    max_pods=1,
+                    labels=value["labels"],
+                    extended=extended,
+                    pool=step.pool,
+                )
+        case "connect_cluster":
+            world.connect(world.cluster_id, step.of)
+        case "wait":
+            due = world.fold.next_due()
+            if world.workload(key).reason == "backoff":
+                assert due is not None
+                world.now = due
+            for of in list(world.fold.workloads):
+                ends(world, of)
+        case "change_workload":
+            raise AssertionError
+
+
+def _bytes(text: str | int) -> int:
+    return 0 if not text else int(float(str(text).removesuffix("Gi")) * GIB)
+
+
+@pytest.mark.parametrize(("reason", "case"), ALL, ids=lambda each: getattr(each, "__name__", str(each)))
+def test_the_reason_is_the_one_of_the_log_and_each_change_that_is_named_lets_it_start(
+    reason: WaitingReason, case: Case
+) -> None:
+    world, key = case()
+    commits, found = len(world.commits), asked(world, key)
+    assert world.workload(key).reason == reason == found.reason
+    assert found.outcome == ("never" if reason in NEVER else "waits")
+    assert found.message
+    assert 0 < len(found.changes) <= MOST_CHANGES, "something would help"
+    assert len(world.commits) == commits, "nothing is written"
+    assert asked(world, key) == found, "and nothing of what the scheduler knows changes"
+    for number in range(len(found.changes)):
+        if number:
+            world, key = case()
+            found = asked(world, key)  # ids are others in each world
+        change = found.changes[number]
+        started = carry_out(world, key, change)
+        world.settle()
+        assert world.places(started) or world.workload(started).pods.live, change
+        assert not world.check().violations
+
+
+EXPECTED: Final[list[tuple[Case, list[str]]]] = [
+    (larger_than_every_node, ["submit it again with spec.compute.gpuDevicesRequest as 8"]),
+    (of_a_type_that_no_node_has, ["submit it without spec.nodeType"]),
+    (larger_than_the_quota, ["set the GPU quota of project small to 2"]),
+    (where_the_only_node_is_cordoned, ["uncordon node a"]),
+    (beyond_what_is_left_of_the_quota, ["set the GPU quota of project small to 5"]),
+    # Of the two small ones on the node with two free GPUs either one: no more ends than must.
+    (where_no_gpu_is_free, ["wait until these end, or end them: holder[23]"]),
+    (a_gang_for_which_too_little_is_free, ["submit it again with spec.numWorkers as 2"]),
+    (without_an_agent, ["have the agent of cluster local report again"]),
+]
+
+
+@pytest.mark.parametrize(("case", "messages"), EXPECTED, ids=lambda each: getattr(each, "__name__", ""))
+def test_the_smallest_change_is_no_larger_than_it_must_be(case: Case, messages: list[str]) -> None:
+    world, key = case()
+    told = [change.message for change in asked(world, key).changes]
+    for message in messages:
+        assert any(re.fullmatch(message, each) for each in told), told
+
+
+# -- who holds it, and what nobody may learn ---------------------------------------------------------------------------
+
+
+def test_who_holds_the_capacity_is_named_where_the_asker_may_see_it_and_counted_elsewhere() -> None:
+    world = cluster(a=GPU_NODE)
+    other = world.project("other")
+    filled(world, {"gpu_devices_request": 3}, {"gpu_devices_request": 5, "project_id": other})
+    world, key = submitted(world, gpu_devices_request=4)
+    found = asked(world, key)
+    assert [(each.name, each.gpu_milli, each.pods) for each in found.holders] == [
+        ("holder1", 5000, 1),
+        ("holder0", 3000, 1),
+    ]
+    assert (found.others.workloads, found.ahead, found.waiting_pods) == (0, 0, 1)
+    assert [(each.ground, each.nodes) for each in found.nodes] == [("gpu", 1)]
+    own = asked(world, key, frozenset({world.project_id}))
+    assert [each.name for each in own.holders] == ["holder0"]
+    assert (own.others.workloads, own.others.pods, own.others.gpu_milli) == (1, 1, 5000)
+    assert "1 workload of other projects" in own.changes[0].message
+    assert b"holder1" not in msgspec.json.encode(own)
+
+
+def test_under_a_bound_those_are_named_that_count_there() -> None:
+    world, key = beyond_what_is_left_of_the_limit()
+    world.submit("elsewhere", gpu_devices_request=1)
+    world.settle()
+    assert [each.name for each in asked(world, key).holders] == ["holder0"]
+
+
+def test_what_waits_behind_others_says_how_many_and_no_change_that_they_would_take() -> None:
+    world = filled(cluster(a=GPU_NODE), {"gpu_devices_request": 8})
+    first = world.submit("first", gpu_devices_request=8)
+    world, key = submitted(world, gpu_devices_request=8)
+    assert (asked(world, first).ahead, asked(world, key).ahead) == (0, 1)
+    told = [change.message for change in asked(world, key).changes]
+    assert not any("holder0" in message and "first" not in message for message in told)
+
+
+def test_a_node_counts_at_each_thing_that_it_lacks_and_those_with_room_are_told() -> None:
+    world = cluster(a=GPU_NODE | {"cpu_milli": 1_000}, b=GPU_NODE, small={}, c=GPU_NODE)
+    world.cordon("c")
+    world = filled(world, *({"gpu_devices_request": 8},))
+    world, key = submitted(world, gpu_devices_request=1, cpu_core_request=1.0, completions=20, parallelism=20)
+    grounds = {each.ground: each.nodes for each in asked(world, key).nodes}
+    assert grounds["cordoned"] == grounds["size"] == 1
+    assert grounds["gpu"] >= 1
+
+
+# -- what runs ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_runs_says_how_its_node_compares_with_the_others() -> None:
+    world = cluster(eight=GPU_NODE, two=GPU_NODE | {"gpu_count": 2}, none={})
+    world, key = submitted(world, gpu_devices_request=2)
+    found = asked(world, key)
+    assert (found.outcome, found.reason, found.changes) == ("runs", "", ())
+    (place,) = found.places
+    assert (place.node, place.node_pool, place.rank, place.pods) == ("two", "default", 1, 1)
+    assert [each.node for each in place.others] == ["eight"]
+    assert place.chosen is not None
+    names = [score.name for score in place.chosen.scores]
+    assert names == [score.name for score in place.others[0].scores] == [score.name for score in world.policy.scores]
+    assert [each.value for each in place.chosen.scores] <= [each.value for each in place.others[0].scores]
+    assert [(each.ground, each.nodes) for each in place.refused] == [("size", 1)]
+
+
+def test_a_node_that_takes_no_pods_any_more_has_no_rank() -> None:
+    world, key = submitted(cluster(a={}, b={}))
+    world.cordon(world.places(key)[0][0])
+    world.settle()
+    (place,) = asked(world, key).places
+    assert (place.rank, place.chosen) == (0, None)
+    assert [each.ground for each in place.refused] == ["cordoned"]
+
+
+def test_what_is_partly_placed_says_both() -> None:
+    world, key = submitted(cluster(a={"gpu_count": 1}), gpu_devices_request=1, completions=2, parallelism=2)
+    found = asked(world, key)
+    assert (found.outcome, found.reason, found.waiting_pods, len(found.places)) == ("waits", "insufficient_gpu", 1, 1)
+
+
+def test_what_was_just_submitted_starts_and_what_asks_for_no_place_says_so() -> None:
+    world = cluster(a={})
+    world.settle()
+    key = world.submit("w")
+    assert asked(world, key).outcome == "starts"
+    world.settle()
+    world.command(key, SuspendWorkload)
+    assert asked(world, key).outcome == "ended"
+    assert why(world.fold, "6b1b3a80-0000-4000-8000-000000000000", world.now, None).outcome == "ended"
+
+
+def test_tolerations_of_others_stay_where_taints_of_a_node_are_added() -> None:
+    toleration = Toleration(key="mine", operator="Exists", effect="Any")
+    world = cluster(a={"taints": (Taint(key="dedicated"),)})
+    world, key = submitted(world, tolerations=(toleration,))
+    (step,) = asked(world, key).changes[0].steps
+    assert [each["key"] for each in step.value] == ["mine", "dedicated"]
