@@ -11,6 +11,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, assume, settings
 from schemathesis.checks import CHECKS
 from schemathesis.config import SchemathesisConfig
+from schemathesis.core.result import Ok
 from schemathesis.generation.hypothesis.builder import HypothesisTestConfig, HypothesisTestMode, create_test
 from schemathesis.schemas import BaseSchema
 
@@ -59,6 +60,7 @@ def made_for(of: Sequence[str], asked: Callable[[Any], None]) -> Iterator[tuple[
     modes = [HypothesisTestMode.EXAMPLES, HypothesisTestMode.FUZZING]
     config = HypothesisTestConfig(project=schema.config, modes=modes)
     for found in schema.get_all_operations():
+        assert isinstance(found, Ok), found
         operation = found.ok()
         yield operation.label, create_test(operation=operation, test_func=asked, config=config)
 
