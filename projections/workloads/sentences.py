@@ -124,8 +124,7 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
             return f"resumed by {_who(actor)}: attempt {event.attempt} begins, with a fresh budget of retries"
         case WorkloadCompleted():
             done = f"completed: {_count(event.succeeded, 'pod')} succeeded"
-            lasted = duration(event.at - (happened.state.created_at or event.at))
-            return f"{done}, {lasted} after submission; {_deleted_on(event.at, event.delete_at)}"
+            return f"{done}, {_lasted(event, happened.state)}; {_deleted_on(event.at, event.delete_at)}"
         case WorkloadFailed():
             return f"failed: {event.message}; {_deleted_on(event.at, event.delete_at)}"
         case WorkloadLimitReached():
@@ -155,6 +154,10 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
             return "deleted: its name is free again, its record stays readable"
         case _:
             assert_never(event)
+
+
+def _lasted(event: WorkloadCompleted, state: Workload) -> str:
+    return f"{duration(event.at - (state.created_at or event.at))} after submission"
 
 
 def duration(span: timedelta) -> str:
