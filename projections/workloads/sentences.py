@@ -124,7 +124,7 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
             return f"resumed by {_who(actor)}: attempt {event.attempt} begins, with a fresh budget of retries"
         case WorkloadCompleted():
             done = f"completed: {_count(event.succeeded, 'pod')} succeeded"
-            return f"{done}, {_lasted(event, happened.state)}; {_deleted_on(event.at, event.delete_at)}"
+            return f"{done}, {_since_submission(event, happened.state)}; {_deleted_on(event.at, event.delete_at)}"
         case WorkloadFailed():
             return f"failed: {event.message}; {_deleted_on(event.at, event.delete_at)}"
         case WorkloadLimitReached():
@@ -156,7 +156,7 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
             assert_never(event)
 
 
-def _lasted(event: WorkloadCompleted, state: Workload) -> str:
+def _since_submission(event: WorkloadCompleted, state: Workload) -> str:
     return f"{duration(event.at - (state.created_at or event.at))} after submission"
 
 
