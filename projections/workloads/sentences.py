@@ -124,8 +124,7 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
             return f"resumed by {_who(actor)}: attempt {event.attempt} begins, with a fresh budget of retries"
         case WorkloadCompleted():
             done = f"completed: {_count(event.succeeded, 'pod')} succeeded"
-            lasted = duration(event.at - (happened.state.created_at or event.at))
-            return f"{done}, {lasted} after submission; {_deleted_on(event.at, event.delete_at)}"
+            return f"{done}, {_since_submission(event, happened.state)}; {_deleted_on(event.at, event.delete_at)}"
         case WorkloadFailed():
             return f"failed: {event.message}; {_deleted_on(event.at, event.delete_at)}"
         case WorkloadLimitReached():
@@ -160,6 +159,10 @@ _WHY_DELETED: Final = {
     "cluster_removed": "deleted because its cluster was removed",
 }
 """By the reason of the deletion, where nobody asked for it."""
+
+
+def _since_submission(event: WorkloadCompleted, state: Workload) -> str:
+    return f"{duration(event.at - (state.created_at or event.at))} after submission"
 
 
 def duration(span: timedelta) -> str:

@@ -316,6 +316,8 @@ def of_places(served: Served, fresh: str) -> dict[str, Any]:
         "set_node_pool": label,
         "create_department": {"name": f"d-{fresh}"},
         "set_department": {},
+        "drain_node": {},
+        "set_time_limits": {},
     }
 
 
@@ -402,8 +404,6 @@ def aimed(
         "set_project": {"gpuQuota": None},
         "set_price": price,
         "set_budget": BUDGET,
-        "set_time_limits": {},
-        "drain_node": {},
         "grant_role": rule,
         "revoke_role": rule,
         "create_service_account": account | {"name": f"b-{fresh}"},

@@ -1,6 +1,7 @@
 """Limits on the time of workloads end what reaches them, from real rows and samples, whoever looks (S094)."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -126,7 +127,7 @@ async def test_what_waits_for_too_long_at_a_time_has_failed(postgres_database: s
         assert wrong(world) == []
 
 
-IDLE: list[tuple[str, list[float | None], bool]] = [
+IDLE: list[tuple[str, Sequence[float | None], bool]] = [
     ("idle all the time", [0.0] * 11, True),
     ("busy once", [0.0] * 5 + [1.0] + [0.0] * 5, False),
     ("not measured for a moment", [0.0] * 5 + [None] + [0.0] * 5, False),
