@@ -1,7 +1,4 @@
-"""Fairness over time: shares are reached and kept, nothing waits for ever, and nobody evicts in turn.
-
-The full form of the days is in tests/faults/test_fairness.py.
-"""
+"""Fairness over time: shares are reached and kept, what came early starts, and nobody evicts in turn."""
 
 from collections.abc import Sequence
 from datetime import timedelta
