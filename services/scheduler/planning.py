@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from events.node import Reservation, reservation_id
@@ -118,8 +118,6 @@ class Planning:
         """GPU thousandths that pods hold under each bound, with those placed so far."""
         self.quota_leaving: dict[BoundKey, int] = {}
         """What of that those hold that were told to end before."""
-        self.shares: Shares
-        """What each may have of the pools by right. The phase of quotas finds it, once what is over was given back."""
         self.later: Room | None = None
         """The room that there will be once all pods have ended that were told to; None where there are none."""
         self.placed = Placed()
@@ -165,6 +163,11 @@ class Planning:
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""
         self._packed = packed(policy.scores)
         self._candidates: dict[tuple[PodRequest, int, bool], Candidates] = {}
+
+    @cached_property
+    def shares(self) -> Shares:
+        """What each may have of the pools by right, as it was when this was first asked for: nothing was placed yet."""
+        return Shares(self.snapshot, self.room, dict(self.quota_used))
 
     def soon(self) -> Room:
         """The room that there will be once all have ended that were told to. There is never less of it than now."""

@@ -109,6 +109,8 @@ class Turns:
         entry = queue.entries[at]
         if not unpromised:
             return -1, 0, 0, 0, order
+        if len(self._heads) == 1:
+            return 0, 0, 0, 0, order  # nobody to share with
         project_id = queue.pod_class.project_id
         project = self._planning.shares.project(project_id)
         of_department = quota.beyond(self._planning, project_id, project.department_id)

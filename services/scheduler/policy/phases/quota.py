@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 
 from events.workload.state import Workload
 from services.scheduler.planning import Phase, Planning
-from services.scheduler.policy.shares import Shares
 from services.scheduler.snapshot import Bound, BoundKey, PodClass
 
 
@@ -26,7 +25,7 @@ def run(planning: Planning) -> None:
         milli = sum(share.milli for share in each.reservation.devices)
         if each.project_id:
             _count(leaving, planning, each.project_id, each.pool, milli, preemptible=each.preemptible)
-    planning.shares = Shares(planning.snapshot, planning.room, dict(planning.quota_used))
+    _ = planning.shares  # as long as nothing was placed, and what is over was given back
 
 
 def bounds(planning: Planning, pod_class: PodClass, pool: str) -> Iterator[Bound]:
