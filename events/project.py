@@ -235,22 +235,7 @@ def evolve(state: Project, event: ProjectEvent) -> Project:
 def _evolve(state: Project, event: ProjectEvent) -> Project:
     match event:
         case ProjectCreated():
-            return Project(
-                project_id=event.project_id,
-                name=event.name,
-                created_at=event.at,
-                gpu_quota_milli=event.gpu_quota_milli,
-                node_pools=event.node_pools,
-                pod_security=event.pod_security,
-                privileged=event.privileged,
-                node_types=event.node_types,
-                gpu_limit_milli=event.gpu_limit_milli,
-                pool_quotas=event.pool_quotas,
-                minimum_runtime_seconds=event.minimum_runtime_seconds,
-                over_quota_weight=event.over_quota_weight,
-                department_id=event.department_id,
-                department_name=event.department_name,
-            )
+            return _made(event)
         case ProjectChanged():
             return replace(
                 state,
@@ -304,6 +289,25 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
             return replace(state, time_limits=event.limits)
         case _:
             assert_never(event)
+
+
+def _made(event: ProjectCreated) -> Project:
+    return Project(
+        project_id=event.project_id,
+        name=event.name,
+        created_at=event.at,
+        gpu_quota_milli=event.gpu_quota_milli,
+        node_pools=event.node_pools,
+        pod_security=event.pod_security,
+        privileged=event.privileged,
+        node_types=event.node_types,
+        gpu_limit_milli=event.gpu_limit_milli,
+        pool_quotas=event.pool_quotas,
+        minimum_runtime_seconds=event.minimum_runtime_seconds,
+        over_quota_weight=event.over_quota_weight,
+        department_id=event.department_id,
+        department_name=event.department_name,
+    )
 
 
 def _with_accounts(state: Project, event: ServiceAccountEvent) -> Project:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from services.api.issues import Issue, fault
-from services.api.merge import Merged, Origin, Place
+from services.api.merge import Layer, Merged, Origin, Place
 
 NAMES: Final = ("userCredential", "credential")
 """Fields that name a credential of whoever submits: of variables, images, repositories, and of a model."""
@@ -56,21 +56,21 @@ def lent(named: Sequence[str], specs: Mapping[str, Merged | None]) -> Iterator[I
         if merged is None:
             continue
         for name in _RUNS:
-            for path, place in _places(name, merged.origin.get(name)):
-                if place.layer.source in _OF_PLACES and _is_set(merged, path):
+            for path, layer in _layers(name, merged.origin.get(name)):
+                if layer.source in _OF_PLACES and _is_set(merged, path):
                     details = f"decides what runs with values of your credentials ({own}): give your own, or name none"
                     yield fault(f"{whole}.{path}", details, None, own)
 
 
-def _places(path: str, origin: Origin | None) -> Iterator[tuple[str, Place]]:
+def _layers(path: str, origin: Origin | None) -> Iterator[tuple[str, Layer]]:
     """Where each value, or item of a list, comes from."""
     if isinstance(origin, Place):
-        yield path, origin
+        yield path, origin.layer
     elif isinstance(origin, dict):
         for name, inner in origin.items():
-            yield from _places(f"{path}.{name}", inner)
+            yield from _layers(f"{path}.{name}", inner)
     elif isinstance(origin, list):
-        yield from ((f"{path}[{index}]", place) for index, place in enumerate(origin))
+        yield from ((f"{path}[{index}]", layer) for index, (_, layer, _, _) in enumerate(origin))
 
 
 def _is_set(merged: Merged, path: str) -> bool:

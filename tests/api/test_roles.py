@@ -358,6 +358,13 @@ def of_submissions(served: Served, project: str) -> dict[str, Any]:
     }
 
 
+def of_assets(project: str, path: str, fresh: str) -> dict[str, Any]:
+    """Bodies for assets and policies, by operation."""
+    made = {f"create_{kind}": asset(project, path, fresh) for kind in ASSETS}
+    kept = {f"set_{kind}": {"spec": OF_ASSETS.get(kind, {})} for kind in ASSETS}
+    return made | kept | {f"{act}_{kind}_policy": {} for act in ("set", "rehearse") for kind in POLICIES}
+
+
 def aimed(
     served: Served, admin: httpx.Client, operations: dict[str, tuple[str, str]], name: str, project: str
 ) -> Target:
@@ -414,9 +421,7 @@ def aimed(
         "redeliver_webhook": {},
         "void_message": {"sequence": 1, "reason": "a test"},
     }
-    bodies |= {f"create_{kind}": asset(project, path, fresh) for kind in ASSETS}
-    bodies |= {f"set_{kind}": {"spec": OF_ASSETS.get(kind, {})} for kind in ASSETS}
-    bodies |= {f"{act}_{kind}_policy": {} for act in ("set", "rehearse") for kind in POLICIES}
+    bodies |= of_assets(project, path, fresh)
     if name in bodies:
         options["json"] = bodies[name]
     parameters: dict[str, Any] = {
