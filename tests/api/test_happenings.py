@@ -24,6 +24,7 @@ OF_QUOTAS = {
     "ProjectChanged",
     "ProjectDeleted",
     "ProjectMoved",
+    "TimeLimitsSet",
     *(kind.__name__ for kind in get_args(BudgetEvent)),
 }
 

@@ -31,6 +31,7 @@ SOURCES: Final[dict[str, dict[str, Any]]] = {
     "pvc": {"existingPvc": True, "claimName": "c", "path": "/data"},
     "git": {"repository": "https://git.example.com/code", "path": "/data"},
     "nfs": {"server": "nfs", "path": "/", "mountPath": "/data"},
+    "s3": {"bucket": "sets", "path": "/data"},
     "host-path": {"path": "/mnt", "mountPath": "/data"},
     "config-map": {"configMap": "c", "mountPath": "/data"},
     "secret": {"secret": "s", "mountPath": "/data"},

@@ -67,11 +67,11 @@ def test_what_is_no_limit_is_not_taken(seconds: int) -> None:
 
 @pytest.mark.anyio
 async def test_running_time_counts_over_suspensions_and_what_reaches_the_limit_terminates(
-    postgres_database: str,
+    prepared_database: str,
 ) -> None:
     plane = Plane()
     world = plane.world
-    async with projected(plane, postgres_database) as (pool, queries):
+    async with projected(plane, prepared_database) as (pool, queries):
         cluster, project = world.cluster(), world.project()
         node, key = world.node(cluster, "n"), world.training("w", project, cluster)
         waiting, other = world.training("waits", project, cluster), world.training("deleted", project, cluster)
@@ -110,10 +110,10 @@ async def test_running_time_counts_over_suspensions_and_what_reaches_the_limit_t
 
 
 @pytest.mark.anyio
-async def test_what_waits_for_too_long_at_a_time_has_failed(postgres_database: str) -> None:
+async def test_what_waits_for_too_long_at_a_time_has_failed(prepared_database: str) -> None:
     plane = Plane()
     world = plane.world
-    async with projected(plane, postgres_database) as (pool, queries):
+    async with projected(plane, prepared_database) as (pool, queries):
         cluster, project = world.cluster(), world.project()
         world.node(cluster, "n")
         key = world.training("w", project, cluster)
@@ -137,11 +137,11 @@ IDLE: list[tuple[str, Sequence[float | None], bool]] = [
 
 
 @pytest.mark.anyio
-async def test_gpus_count_as_idle_only_where_their_cluster_measured_that_they_are(postgres_database: str) -> None:
+async def test_gpus_count_as_idle_only_where_their_cluster_measured_that_they_are(prepared_database: str) -> None:
     """Absent is not idle."""
     plane = Plane()
     world = plane.world
-    async with projected(plane, postgres_database) as (pool, queries):
+    async with projected(plane, prepared_database) as (pool, queries):
         cluster, project = world.cluster(), world.project()
         node = world.node(cluster, "n")
         limit(world, project, idle_gpu_seconds=600)

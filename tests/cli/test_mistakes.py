@@ -57,7 +57,7 @@ def test_a_command_that_is_not_there_leads_to_the_nearest(muster: Any, typed: st
     assert meant(ran.err) == line
 
 
-@pytest.mark.parametrize("typed", ["node drain vm", "node rm vm", "user delete ann", "events rm 7"])
+@pytest.mark.parametrize("typed", ["node evict vm", "node rm vm", "user delete ann", "events rm 7"])
 def test_no_hint_changes_something_of_another_kind(muster: Any, typed: str) -> None:
     ran = muster(*typed.split())
     assert ran.code == ExitCode.USAGE

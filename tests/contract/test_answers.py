@@ -93,6 +93,7 @@ FULL_SPEC: dict[str, Any] = {
             },
             {"path": "/more", "existingPvc": True, "claimName": "more", "readOnly": True},
         ],
+        "s3": [],
         "secretVolume": [],
     },
 }

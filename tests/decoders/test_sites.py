@@ -56,6 +56,7 @@ SITES: Final = {
     "services.api.operation_log _audited": SPOILED + "the gate; told as unreadable among the others",
     "services.api.check": "any caller, after read_object; 400 with every field (test_extremes.py)",
     "services.autoscaler.service Autoscaler.hear": "who forwards requests; dropped and counted (test_service.py)",
+    "services.auto_deletion.time_limits LimitRows.reached": "the projector; left out, with a warning",
     "services.auto_deletion.budgets": "the projector, from decoded states; not measured, with a warning",
     "services.agent.recipes Recipes._opened": "cluster_sync, sealed to this agent; asked for again",
     "services.cluster_sync.recipes Recipes._asked_for": SPOILED + "the cluster's agent; passed by with a warning",

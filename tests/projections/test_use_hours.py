@@ -56,6 +56,7 @@ ENDS = (PodSucceeded, PodFailed, PodInterrupted, PodStopped)
 HOUR = timedelta(hours=1)
 GROUPS = {
     By.PROJECT: ("project_id",),
+    By.DEPARTMENT: ("project_id",),  # summed up to those later, by where projects stand
     By.USER: ("owner",),
     By.PRIORITY: ("priority",),
     By.NODE_POOL: ("cluster_id", "pool"),
