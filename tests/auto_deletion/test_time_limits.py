@@ -14,7 +14,7 @@ from events.cluster_protocol import UsageReport, UsageSample
 from events.codec import encode_commit
 from events.ids import project_key
 from events.phases import Phase
-from events.time_limits import SetTimeLimits, TimeLimit
+from events.time_limits import LimitKind, SetTimeLimits, TimeLimit
 from events.workload.commands import DeleteWorkload, PlacePods, ResumeWorkload, SuspendWorkload
 from events.workload.spec import ComputeSpec, TrainingSpec
 from projections.postgres import Pool
@@ -67,11 +67,11 @@ def test_what_is_no_limit_is_not_taken(seconds: int) -> None:
 
 @pytest.mark.anyio
 async def test_running_time_counts_over_suspensions_and_what_reaches_the_limit_terminates(
-    postgres_database: str,
+    prepared_database: str,
 ) -> None:
     plane = Plane()
     world = plane.world
-    async with projected(plane, postgres_database) as (pool, queries):
+    async with projected(plane, prepared_database) as (pool, queries):
         cluster, project = world.cluster(), world.project()
         node, key = world.node(cluster, "n"), world.training("w", project, cluster)
         waiting, other = world.training("waits", project, cluster), world.training("deleted", project, cluster)
@@ -110,10 +110,10 @@ async def test_running_time_counts_over_suspensions_and_what_reaches_the_limit_t
 
 
 @pytest.mark.anyio
-async def test_what_waits_for_too_long_at_a_time_has_failed(postgres_database: str) -> None:
+async def test_what_waits_for_too_long_at_a_time_has_failed(prepared_database: str) -> None:
     plane = Plane()
     world = plane.world
-    async with projected(plane, postgres_database) as (pool, queries):
+    async with projected(plane, prepared_database) as (pool, queries):
         cluster, project = world.cluster(), world.project()
         world.node(cluster, "n")
         key = world.training("w", project, cluster)
@@ -127,6 +127,35 @@ async def test_what_waits_for_too_long_at_a_time_has_failed(postgres_database: s
         assert wrong(world) == []
 
 
+class TooManyMeasurements(LimitRows):
+    """Those of one wide workload over two weeks are more than a statement has time for."""
+
+    async def reached(self, now: datetime, kinds: Sequence[LimitKind]) -> list[Reached]:
+        if "idle_gpu" in kinds:
+            raise TimeoutError
+        return await super().reached(now, kinds)
+
+
+@pytest.mark.anyio
+async def test_other_limits_act_where_there_are_too_many_measurements_to_look_at(prepared_database: str) -> None:
+    plane = Plane()
+    world = plane.world
+    async with projected(plane, prepared_database) as (pool, queries):
+        cluster, project = world.cluster(), world.project()
+        world.node(cluster, "n")
+        key = world.training("w", project, cluster)
+        world.do("workload", key, PlacePods(workload_id=world.state("workload", key).workload_id), SCHEDULER)
+        limit(world, project, pending_seconds=60, idle_gpu_seconds=600)
+        world.later(60)
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 20)
+        limits = TimeLimits(TooManyMeasurements(pool), plane.send)
+        with pytest.raises(TimeoutError):
+            await limits.look(world.now)
+        assert phase(world, key) == (Phase.FAILED, "pending_limit")
+        assert await limits.look(world.now + SECOND) >= 0, "measurements are not asked for again at once"
+
+
 IDLE: list[tuple[str, Sequence[float | None], bool]] = [
     ("idle all the time", [0.0] * 11, True),
     ("busy once", [0.0] * 5 + [1.0] + [0.0] * 5, False),
@@ -137,11 +166,11 @@ IDLE: list[tuple[str, Sequence[float | None], bool]] = [
 
 
 @pytest.mark.anyio
-async def test_gpus_count_as_idle_only_where_their_cluster_measured_that_they_are(postgres_database: str) -> None:
+async def test_gpus_count_as_idle_only_where_their_cluster_measured_that_they_are(prepared_database: str) -> None:
     """Absent is not idle."""
     plane = Plane()
     world = plane.world
-    async with projected(plane, postgres_database) as (pool, queries):
+    async with projected(plane, prepared_database) as (pool, queries):
         cluster, project = world.cluster(), world.project()
         node = world.node(cluster, "n")
         limit(world, project, idle_gpu_seconds=600)
