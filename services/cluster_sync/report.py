@@ -117,9 +117,9 @@ class Reporter:
         self._facts: dict[str, dict[PodId, News]] = {}
         """By workload key: the newest news of each pod that is not in the log yet."""
         self._commands: dict[tuple[str, str], Command] = {}
-        """By (aggregate, key): the newest word about a node, a cluster or a data source that is not in the log yet; behind
-    the key of a data source stands whose word it is.
-    """
+        """By (aggregate, key): the newest word about a node, cluster or data source that is not in the log yet. Behind
+        the key of a data source stands which cluster's word it is.
+        """
         self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._gathered_at: dict[str, float] = {}
         self._one_by_one: set[tuple[str, str]] = set()

@@ -122,10 +122,11 @@ async def test_what_two_clusters_find_of_one_data_source_takes_no_place_of_the_o
     await world.decide(ASSET, key, CreateAsset(kind="nfs", name="sets", scope="tenant", spec=spec), "sets")
     await followed.follow()
     source = followed.fold.sources[key].state
-    assert source.spec_at is not None
+    spec_at = source.spec_at
+    assert spec_at is not None
 
     def mark(cluster_id: str, issue: str) -> None:
-        command = MarkDataSource(asset_id=source.asset_id, cluster_id=cluster_id, spec_at=source.spec_at, issue=issue)
+        command = MarkDataSource(asset_id=source.asset_id, cluster_id=cluster_id, spec_at=spec_at, issue=issue)
         followed.reporter.source(key, command)
 
     mark("quiet", "gone")

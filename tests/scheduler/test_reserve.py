@@ -9,7 +9,6 @@ from services.scheduler.policy.reserve import RESERVE_AFTER
 from tests.scheduler.test_take_back import cluster, gang
 from tests.scheduler.world import World
 
-
 FIRM: dict[str, Any] = {"preemptibility": "non-preemptible"}
 
 
@@ -91,7 +90,9 @@ def test_who_asks_for_little_of_the_gpus_keeps_nobody_from_the_nodes(gpus: int, 
     world = cluster(4, 4, 4)
     mine, theirs = world.project("mine"), world.project("theirs")
     for n in range(3):
-        world.submit(f"r{n}", project_id=theirs, gpu_devices_request=3, cpu_core_request=1.0, cpu_memory_request="100G", **FIRM)
+        world.submit(
+            f"r{n}", project_id=theirs, gpu_devices_request=3, cpu_core_request=1.0, cpu_memory_request="100G", **FIRM
+        )
     world.settle()
     soon = world.submit("soon", project_id=theirs, cpu_core_request=1.0, **FIRM)
     world.settle()

@@ -518,7 +518,9 @@ def test_tolerations_of_others_stay_where_taints_of_a_node_are_added() -> None:
     assert [each["key"] for each in step.value] == ["mine", "dedicated"]
 
 
-def test_a_question_looks_at_few_of_those_who_hold_a_node_however_many_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_looks_at_few_of_those_who_hold_a_node_however_many_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nothing is placed meanwhile: hundreds of small ones on each node would cost seconds a question."""
     world = cluster(**{f"n{number}": {"cpu_milli": 9_000, "max_pods": 500} for number in range(6)})
     for number in range(6 * 90):

@@ -37,9 +37,9 @@ from services.agent.backends.kubernetes.act.objects import (
 )
 from services.agent.backends.kubernetes.client import KubeClient, Timeouts
 from services.agent.backends.kubernetes.ways import (
-    MOST_PORTS_OPEN,
     CHANNELS,
     CLOSE,
+    MOST_PORTS_OPEN,
     PORTS,
     ClusterConnections,
     Place,
@@ -374,9 +374,7 @@ async def test_sessions_of_one_person_leave_connections_to_others() -> None:
     async with api(serves, protocol=PORTS) as made:
         of_cluster = ClusterConnections()
         of_cluster.open = MOST_PORTS_OPEN - 3  # of the others
-        greedy, other = (
-            PortForward(asked(kind="port-forward", ports=(80,)), made.place, of_cluster) for _ in range(2)
-        )
+        greedy, other = (PortForward(asked(kind="port-forward", ports=(80,)), made.place, of_cluster) for _ in range(2))
         for number in (1, 2, 3):
             await greedy.take(frame_of(CONNECT, number, (80).to_bytes(2)))
             while of_cluster.open < min(MOST_PORTS_OPEN - 3 + number, MOST_PORTS_OPEN - 1):
