@@ -14,8 +14,8 @@ from services.api.merge import Layer, Merged, Origin, Place
 
 NAMES: Final = ("userCredential", "credential")
 """Fields that name a credential of whoever submits: of variables, images, repositories, and of a model."""
-_RUNS: Final = ("image", "command", "args", "workingDir", "environmentVariables", "storage")
-"""What decides which program finds the values."""
+_RUNS: Final = ("image", "command", "args", "workingDir", "environmentVariables", "storage", "model")
+"""What decides which program finds the values. A model may bring code of its own."""
 _OF_PLACES: Final = ("project policy", "department policy")
 NOT_LENT: Final = "names a credential of whoever submits, and a policy gives nobody's away; let people name theirs"
 

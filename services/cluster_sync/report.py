@@ -117,7 +117,9 @@ class Reporter:
         self._facts: dict[str, dict[PodId, News]] = {}
         """By workload key: the newest news of each pod that is not in the log yet."""
         self._commands: dict[tuple[str, str], Command] = {}
-        """By (aggregate, key): the newest word about a node or a cluster that is not in the log yet."""
+        """By (aggregate, key): the newest word about a node, cluster or data source that is not in the log yet. Behind
+        the key of a data source stands which cluster's word it is.
+        """
         self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._gathered_at: dict[str, float] = {}
         self._one_by_one: set[tuple[str, str]] = set()
@@ -140,8 +142,10 @@ class Reporter:
         self._go(("cluster", key))
 
     def source(self, key: str, command: MarkDataSource) -> None:
-        self._commands["asset", key] = command
-        self._go(("asset", key))
+        """What one cluster says of it waits beside what others do, and has a budget of its own."""
+        target = "asset", f"{key}/{command.cluster_id}"
+        self._commands[target] = command
+        self._go(target)
 
     async def session(self, key: str, command: CloseSession) -> None:
         """That a session is lost: tried once. Whoever finds it still open says it again."""
@@ -223,12 +227,13 @@ class Reporter:
         if kind == "workload":
             return await self._once_workload(key)
         aggregate: Aggregate[Any] = _BY_NAME[kind]
+        name = f"{kind}/{key}"
+        key, _, _ = key.partition("/")
         chain: Chain[Any] = self._fold.chain(aggregate, key)
         # What is wrong with a cluster can be told always.
         cluster_id = {"node": chain.state.cluster_id, "asset": getattr(self._commands[target], "cluster_id", "")}.get(
             kind, ""
         )
-        name = f"{kind}/{key}"
         if self._over_budget(cluster_id) or self._limits.changes.wait_seconds(name, time.monotonic()):
             return WAIT_SECONDS
         command = self._commands[target]

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace as with_fields
 
+from events.node import Reservation
 from events.phases import WaitingReason
 from events.quantities import format_bytes
 from events.why import MOST_CHANGES, Change, Step
@@ -40,6 +41,8 @@ MOST_ENDED: Final = 64
 """Workloads that end in one change: what needs more is no small change."""
 MOST_ADDED: Final = 64
 """Likewise, nodes that are added."""
+MOST_WEIGHED: Final = 500
+"""Workloads on single nodes that are looked at for what could end, some 0.1 s: a node may run hundreds."""
 
 
 class Trial(NamedTuple):
@@ -361,28 +364,43 @@ def _sets(scene: Scene) -> Iterator[tuple[str, ...]]:
         return
     by_row: dict[int, list[Holding]] = {}
     for each in scene.holdings.values():
-        for row in {row for row, _ in each.on}:
-            by_row.setdefault(row, []).append(each)
+        for row, on in _by_row(each).items():
+            by_row.setdefault(row, []).append(on)
     found: list[tuple[int, int, tuple[str, ...]]] = []
+    weighed = 0
     for row, on in sorted(by_row.items(), key=lambda item: len(item[1]))[: 10 * MOST_ALIKE]:
+        if weighed >= MOST_WEIGHED:
+            break
+        weighed += min(len(on), MOST_ENDED)
         keys = _on_node(scene, needs[0], row, on)
         if keys:
-            held = sum(each.gpu_milli for each in on if each.key in keys)
+            held = sum(scene.holdings[key].gpu_milli for key in keys)
             found.append((len(keys), held, keys))
     for _, _, keys in sorted(found)[:MOST_ALIKE]:
         yield tuple({*keys, *bound})
 
 
+def _by_row(holding: Holding) -> dict[int, Holding]:
+    """What it holds on each node by itself."""
+    on: dict[int, list[tuple[int, Reservation]]] = {}
+    for row, held in holding.on:
+        on.setdefault(row, []).append((row, held))
+    return {row: replace(holding, on=tuple(held)) for row, held in on.items()}
+
+
 def _on_node(scene: Scene, part: PodClass, row: int, on: list[Holding]) -> tuple[str, ...]:
-    """Those on a node without which a pod fits there; none where it never does."""
+    """Those on a node without which a pod fits there; none where it never does, or needs more than MOST_ENDED gone."""
     order = sorted(on, key=lambda each: (-each.gpu_milli, -each.cpu_milli, -each.memory_bytes, each.key))
-    chosen: list[Holding] = []
-    for each in order:
+    room, chosen = scene.planning.room, list[Holding]()
+    mark = room.checkpoint()
+    for each in order[:MOST_ENDED]:
         chosen.append(each)
-        if _fits_without(scene, part, row, chosen):
+        _give_back(scene, each)
+        if scene.has_room(part, row):
             break
     else:
-        return ()
+        chosen = []
+    room.rollback(mark)
     for each in chosen[-2::-1]:
         others = [one for one in chosen if one is not each]
         if others and _fits_without(scene, part, row, others):
@@ -394,12 +412,15 @@ def _fits_without(scene: Scene, part: PodClass, row: int, gone: list[Holding]) -
     room = scene.planning.room
     mark = room.checkpoint()
     for holding in gone:
-        for at, held in holding.on:
-            if at == row:
-                room.give_back(row, held.cpu_milli, held.memory_bytes, held.devices, held.extended)
+        _give_back(scene, holding)
     fits = scene.has_room(part, row)
     room.rollback(mark)
     return fits
+
+
+def _give_back(scene: Scene, holding: Holding) -> None:
+    for row, held in holding.on:
+        scene.planning.room.give_back(row, held.cpu_milli, held.memory_bytes, held.devices, held.extended)
 
 
 def _under_bound(scene: Scene) -> list[tuple[str, int]]:

@@ -1,13 +1,15 @@
 """Whether servers of data sources answer: a connection and no more, and to no address of the agent itself."""
 
 import asyncio
+import socket
+import threading
 from typing import Any
 
 import pytest
 
 from development.ports import free_port
 from events.workload.volumes import BucketFolder, ClonedFolder, EmptyFolder, NfsFolder
-from services.agent.backends.reach import server_of, unreachable
+from services.agent.backends.reach import MOST_NAMES, server_of, unreachable
 
 pytestmark = pytest.mark.anyio
 
@@ -58,3 +60,27 @@ async def test_where_pods_run_elsewhere_nobody_is_sent_to_the_agents_own_address
 @pytest.mark.parametrize("host", ["a" * 70, "a..b", "ex\u00e4mple..", "-"])
 async def test_a_name_that_is_none_breaks_nothing(host: str) -> None:
     assert isinstance(await unreachable(host, 443, own=False), str)
+
+
+async def test_names_that_nobody_answers_hold_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver waits for half a minute, and nothing ends that; whoever types addresses can have it wait for many."""
+    answered, look, waiting = threading.Event(), socket.getaddrinfo, list[str]()
+
+    def wait(host: Any, *given: Any, **named: Any) -> Any:
+        if host == "slow.example.com":
+            waiting.append(host)
+            answered.wait(30)
+        return look("127.0.0.1", *given, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", wait)
+    looks = [asyncio.create_task(unreachable("slow.example.com", free_port(), own=True)) for _ in range(64)]
+    try:
+        async with asyncio.timeout(5):
+            while len(waiting) < MOST_NAMES:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(lambda: None)
+    finally:
+        answered.set()
+        for task in looks:
+            task.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)

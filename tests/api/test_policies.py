@@ -10,6 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from events.asset_specs import spec_node
+from services.api.lent import lent
+from services.api.merge import Layer, merged
 from tests.support.api import Served
 
 V1 = "/api/v1"
@@ -240,6 +243,17 @@ def test_what_a_project_s_policy_sets_to_run_finds_no_values_of_who_submits(
     policy(project=served.project)
     policy(defaults={"command": "python train.py"})
     assert submit(alice, body(served, {"environmentVariables": own})).status_code == 202, "the tenant's may"
+
+
+def test_a_model_that_a_project_s_policy_sets_is_not_served_with_values_of_who_submits() -> None:
+    """A model may bring code of its own."""
+    layers = [
+        Layer(source="project policy", name="", spec={"model": {"name": "somebody/model"}}),
+        Layer(source="request", name="", spec={"model": {"credential": {"name": "mine"}}}),
+    ]
+    whole = merged(spec_node("Inference"), layers)
+    found = lent(["spec.model.credential.name"], {"spec": whole, "masterSpec": None})
+    assert [one.field for one in found] == ["spec.model.name"]
 
 
 # -- what they make of a submission ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from events.cluster_protocol import UsageReport, UsageSample
 from events.codec import encode_commit
 from events.ids import project_key
 from events.phases import Phase
-from events.time_limits import SetTimeLimits, TimeLimit
+from events.time_limits import LimitKind, SetTimeLimits, TimeLimit
 from events.workload.commands import DeleteWorkload, PlacePods, ResumeWorkload, SuspendWorkload
 from events.workload.spec import ComputeSpec, TrainingSpec
 from projections.postgres import Pool
@@ -125,6 +125,35 @@ async def test_what_waits_for_too_long_at_a_time_has_failed(prepared_database: s
         assert await looked(plane, pool, queries) == 1
         assert phase(world, key) == (Phase.FAILED, "pending_limit")
         assert wrong(world) == []
+
+
+class TooManyMeasurements(LimitRows):
+    """Those of one wide workload over two weeks are more than a statement has time for."""
+
+    async def reached(self, now: datetime, kinds: Sequence[LimitKind]) -> list[Reached]:
+        if "idle_gpu" in kinds:
+            raise TimeoutError
+        return await super().reached(now, kinds)
+
+
+@pytest.mark.anyio
+async def test_other_limits_act_where_there_are_too_many_measurements_to_look_at(prepared_database: str) -> None:
+    plane = Plane()
+    world = plane.world
+    async with projected(plane, prepared_database) as (pool, queries):
+        cluster, project = world.cluster(), world.project()
+        world.node(cluster, "n")
+        key = world.training("w", project, cluster)
+        world.do("workload", key, PlacePods(workload_id=world.state("workload", key).workload_id), SCHEDULER)
+        limit(world, project, pending_seconds=60, idle_gpu_seconds=600)
+        world.later(60)
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 20)
+        limits = TimeLimits(TooManyMeasurements(pool), plane.send)
+        with pytest.raises(TimeoutError):
+            await limits.look(world.now)
+        assert phase(world, key) == (Phase.FAILED, "pending_limit")
+        assert await limits.look(world.now + SECOND) >= 0, "measurements are not asked for again at once"
 
 
 IDLE: list[tuple[str, Sequence[float | None], bool]] = [

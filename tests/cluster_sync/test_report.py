@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from events.aggregate import NODE, WORKLOAD
+from events.aggregate import ASSET, NODE, WORKLOAD
+from events.asset import CreateAsset, MarkDataSource, asset_key
+from events.asset_specs import volume_spec
 from events.cluster_protocol import ObservedPod, pod_key
 from events.commit import Commit
 from events.node import ReportNode, ReportNodeGone
@@ -109,6 +111,33 @@ async def test_ten_thousand_pods_that_end_in_the_same_second_are_all_recorded(wo
     state = await world.workload()
     assert (state.phase, state.succeeded) == (Phase.COMPLETED, PODS)
     assert await world.store.last_seq() - bound_at == PODS / FACTS_PER_COMMIT
+
+
+async def test_what_two_clusters_find_of_one_data_source_takes_no_place_of_the_other_s(
+    world: World, followed: Followed
+) -> None:
+    """An agent that marks and unmarks without end would keep all others from saying what they find."""
+    key = asset_key("nfs", "tenant", "", "sets")
+    spec = volume_spec("nfs", "sets", {"server": "nfs", "path": "/e", "mountPath": "/a"})
+    await world.decide(ASSET, key, CreateAsset(kind="nfs", name="sets", scope="tenant", spec=spec), "sets")
+    await followed.follow()
+    source = followed.fold.sources[key].state
+    spec_at = source.spec_at
+    assert spec_at is not None
+
+    def mark(cluster_id: str, issue: str) -> None:
+        command = MarkDataSource(asset_id=source.asset_id, cluster_id=cluster_id, spec_at=spec_at, issue=issue)
+        followed.reporter.source(key, command)
+
+    mark("quiet", "gone")
+    for number in range(2 * CHANGES_AT_ONCE):
+        mark("noisy", "gone" if number % 2 == 0 else "")
+        await soon(lambda: followed.reporter.idle)
+
+    async def told() -> bool:
+        return "quiet" in followed.fold.sources[key].state.issues
+
+    await eventually(told, seconds=10)
 
 
 async def test_news_whose_words_would_not_fit_one_record_go_into_several(world: World, followed: Followed) -> None:

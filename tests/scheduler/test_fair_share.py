@@ -22,6 +22,8 @@ WIDE: dict[str, Any] = {"parallelism": 64, "completions": 64}
     ("total", "wants", "expected"),
     [
         pytest.param(10, [(0, 1, 100), (0, 1, 100)], [5, 5], id="alike"),
+        pytest.param(10, [(0, 1000, 4), (0, 1e-14, 100)], [4, 6], id="a weight that is lost beside another"),
+        pytest.param(10, [(0, 1, 100), (0, 5e-324, 100)], [10, 0], id="the least that a number can be"),
         pytest.param(12, [(0, 3, 100), (0, 1, 100)], [9, 3], id="by weight"),
         pytest.param(10, [(4, 1, 100), (0, 1, 100)], [7, 3], id="quota first"),
         pytest.param(10, [(4, 1, 1), (0, 1, 100)], [1, 9], id="nobody gets what it does not want"),

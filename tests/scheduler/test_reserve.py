@@ -9,6 +9,8 @@ from services.scheduler.policy.reserve import RESERVE_AFTER
 from tests.scheduler.test_take_back import cluster, gang
 from tests.scheduler.world import World
 
+FIRM: dict[str, Any] = {"preemptibility": "non-preemptible"}
+
 
 def full(*gpus: int) -> tuple[World, dict[str, list[str]]]:
     """A full cluster of non-preemptible pods of one GPU: their keys by node."""
@@ -73,6 +75,36 @@ def test_nothing_is_kept_for(gpus: int, project: dict[str, Any]) -> None:
     ends(world, on["n0"][0])
     if gpus > 1:
         assert world.places(first)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "compute"),
+    [
+        pytest.param(0, {"cpu_core_request": 32.0}, id="a gang without GPUs: nobody has a share of cores"),
+        pytest.param(1, {"cpu_core_request": 32.0}, id="one GPU and all cores of each node"),
+        pytest.param(1, {"cpu_memory_request": "200G"}, id="one GPU and nearly all memory of each node"),
+    ],
+)
+def test_who_asks_for_little_of_the_gpus_keeps_nobody_from_the_nodes(gpus: int, compute: dict[str, Any]) -> None:
+    """One person would keep the cores of all nodes from everybody, for as long as a pod of somebody runs on one."""
+    world = cluster(4, 4, 4)
+    mine, theirs = world.project("mine"), world.project("theirs")
+    for n in range(3):
+        world.submit(
+            f"r{n}", project_id=theirs, gpu_devices_request=3, cpu_core_request=1.0, cpu_memory_request="100G", **FIRM
+        )
+    world.settle()
+    soon = world.submit("soon", project_id=theirs, cpu_core_request=1.0, **FIRM)
+    world.settle()
+    gang(world, "wide", workers=3, gpus=gpus, project_id=mine, **compute)
+    world.settle()
+    world.now += RESERVE_AFTER
+    ends(world, soon)
+    asked: dict[str, Any] = {"cpu_core_request": 1.0, "cpu_memory_request": "100G", "gpu_devices_request": 1}
+    small = world.submit("small", project_id=theirs, **asked)
+    world.settle()
+    assert world.places(small)
+    assert not world.check().violations
 
 
 def test_only_the_first_has_something_kept_and_an_earlier_one_goes_before_it() -> None:

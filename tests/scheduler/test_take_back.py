@@ -12,6 +12,7 @@ from events.workload.commands import (
     CreateWorkload,
     DeleteWorkload,
     PodFact,
+    PodFactKind,
     ReportPods,
     SuspendWorkload,
 )
@@ -50,13 +51,14 @@ def gang(world: World, name: str, *, workers: int, project_id: str = "", gpus: i
     world.now += timedelta(seconds=1)
     project_id = project_id or world.project_id
     key = workload_key(project_id, name)
+    compute = {field: spec.pop(field) for field in list(spec) if field in ComputeSpec.__struct_fields__}
     command = CreateWorkload(
         kind="Distributed",
         name=name,
         requested_name=name,
         project_id=project_id,
         cluster_id=world.cluster_id,
-        spec=TrainingSpec(image="i", compute=ComputeSpec(gpu_devices_request=gpus), **spec),
+        spec=TrainingSpec(image="i", compute=ComputeSpec(gpu_devices_request=gpus, **compute), **spec),
         distributed=Distributed(
             distribution=Distribution(distributed_framework="PyTorch", num_workers=workers), master=None
         ),
@@ -456,6 +458,48 @@ def test_who_submits_and_deletes_over_and_over_evicts_once() -> None:
     world.settle()
     world.now += timedelta(minutes=10)
     assert evicted(world.cycle()) == [("low", "preempted", 1)], "not for ever"
+
+
+def _tell(world: World, key: str, kind: PodFactKind, index: int, **fields: Any) -> None:
+    """Of the only pod set that a workload has, whatever it is called."""
+    state = world.workload(key)
+    ((name, pod),) = [(name, pod) for (name, number), pod in state.pods.items() if number == index]
+    ref = PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_)
+    fact = PodFact(pod=ref, kind=kind, at=world.now, **fields)
+    world.do("workload", key, ReportPods(workload_id=state.workload_id, facts=(fact,)))
+
+
+@pytest.mark.parametrize("kept", ["after an eviction", "for its minimum"])
+def test_a_pod_that_fails_over_and_over_does_not_keep_the_place_of_the_others(kept: str) -> None:
+    world = cluster(2, 1)
+    wide: dict[str, Any] = {"gpu_devices_request": 2, **HIGH}
+    if kept == "after an eviction":
+        world.project()
+        low = world.submit("low", gpu_devices_request=1, parallelism=3, completions=3, **LOW)
+        world.settle()
+        before = world.submit("before", **wide)
+        assert len(evicted(world.cycle())) == 2
+        world.command(before, DeleteWorkload)
+        ends(world, low)
+        world.settle()
+    else:
+        world.project(minimum_runtime_seconds=600)
+        low = gang(world, "low", workers=3, **LOW)
+        world.settle()
+    places = world.places(low)
+    (other,) = [index for index, (node, _) in places.items() if node == "n1"]
+    for index in places:
+        _tell(world, low, "running", index)
+    world.submit("high", **wide)
+    assert not evicted(world.cycle())
+    world.now += timedelta(minutes=8)
+    _tell(world, low, "failed", other, exit_code=1)
+    world.settle()
+    world.now += timedelta(minutes=1)
+    world.settle()
+    _tell(world, low, "running", other)
+    world.now += timedelta(minutes=2)
+    assert evicted(world.cycle())
 
 
 def test_what_was_evicted_for_another_workload_never_evicts_that_one_in_turn() -> None:

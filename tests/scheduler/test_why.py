@@ -20,7 +20,8 @@ from events.why import MOST_CHANGES, Change, Step, Why
 from events.workload.commands import CreateWorkload, SuspendWorkload
 from events.workload.fields.compute import ExtendedResource
 from events.workload.fields.scheduling import Toleration
-from services.scheduler.changes import REMEDIES
+from services.scheduler.changes import MOST_WEIGHED, REMEDIES
+from services.scheduler.scene import Scene
 from services.scheduler.what_if import NEVER
 from services.scheduler.why import why
 from tests.scheduler.cases import GPU_NODE, affinity
@@ -515,3 +516,24 @@ def test_tolerations_of_others_stay_where_taints_of_a_node_are_added() -> None:
     world, key = submitted(world, tolerations=(toleration,))
     (step,) = asked(world, key).changes[0].steps
     assert [each["key"] for each in step.value] == ["mine", "dedicated"]
+
+
+def test_a_question_looks_at_few_of_those_who_hold_a_node_however_many_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is placed meanwhile: hundreds of small ones on each node would cost seconds a question."""
+    world = cluster(**{f"n{number}": {"cpu_milli": 9_000, "max_pods": 500} for number in range(6)})
+    for number in range(6 * 90):
+        world.submit(f"h{number}", cpu_core_request=0.1)
+    world.settle()
+    _, key = submitted(world, cpu_core_request=9.0)
+    looked, has_room = 0, Scene.has_room
+
+    def counted(*given: Any) -> bool:
+        nonlocal looked
+        looked += 1
+        return has_room(*given)
+
+    monkeypatch.setattr(Scene, "has_room", counted)
+    assert asked(world, key).outcome == "waits"
+    assert looked < 2 * MOST_WEIGHED

@@ -7,6 +7,8 @@ them what a server says. What is not known (a name server that is away) is nothi
 import asyncio
 import ipaddress
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -16,6 +18,12 @@ CONNECT_SECONDS: Final = 3.0
 MOST_ADDRESSES: Final = 2
 """Of one server that are tried."""
 NFS_PORT: Final = 2049
+MOST_NAMES: Final = 4
+"""That are looked for at a time."""
+_NAMES: Final = ThreadPoolExecutor(MOST_NAMES, thread_name_prefix="names")
+"""Nothing ends the look for a name before the resolver gives it up, half a minute later where a name server does not
+answer. People type these names: in the threads that all else runs in, theirs would hold up the agent.
+"""
 _NO_SUCH_HOST: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 
@@ -44,7 +52,7 @@ async def unreachable(host: str, port: int, *, own: bool) -> str:
     """
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await loop.run_in_executor(_NAMES, partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
     except socket.gaierror as error:
         return f"there is no host {host}" if error.errno in _NO_SUCH_HOST else ""
     except (OSError, UnicodeError):

@@ -18,12 +18,16 @@ from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from services.scheduler.planning import Planning
 from services.scheduler.policy.pools import pools_of
 from services.scheduler.room import Room, shares_milli
-from services.scheduler.snapshot import GangPart, Integers, Pending, PodClass
+from services.scheduler.snapshot import Booleans, GangPart, Integers, Pending, PodClass
 
 RESERVE_AFTER: Final = timedelta(minutes=10)
 """Until then others pass: most of what waits finds a place by itself, and what is kept is idle meanwhile."""
 MOST_RESERVED: Final = 2_000
 """Pods of one gang: some 20 ms."""
+MOST_BESIDE: Final = 2
+"""Times as much of a node's CPU and memory as of its GPUs that one pod may have kept: shares are of GPUs, and whoever
+asks for one GPU and all cores of each node would have the whole pool kept.
+"""
 
 
 class Kept(NamedTuple):
@@ -41,6 +45,8 @@ def reserve(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> 
         i: index of its queue.
     """
     parts = pod_class.gang or (GangPart(pools=pod_class.pools, request=pod_class.request, pods=1, needed=1),)
+    if not any(part.request.gpu_devices for part in parts):
+        return 0  # nobody has a share of anything else
     if not pod_class.gang and pod_class.request.gpu_devices < 2:  # noqa: PLR2004 (one is as narrow as there is)
         return 0
     if planning.snapshot.now.timestamp() - entry.since < RESERVE_AFTER.total_seconds():
@@ -53,6 +59,8 @@ def reserve(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> 
     kept: list[Kept] = []
     numbers: set[int] = set()
     for part in parts:
+        if part.needed > 1 and not part.request.gpu_devices:
+            return 0  # one beside the workers may need no GPU
         found = _places(planning, pod_class.part(part) if pod_class.gang else pod_class, part.needed, taken)
         if found is None:
             return 0
@@ -98,7 +106,7 @@ class _Taken:
     """What the pods so far count on, by row."""
 
     def __init__(self, planning: Planning) -> None:
-        table = planning.room.nodes
+        self.table = table = planning.room.nodes
         self.cpu, self.memory = table.capacity_cpu_milli.copy(), table.capacity_memory_bytes.copy()
         self.pods, self.devices = table.capacity_pods.copy(), table.capacity_devices * WHOLE_GPU_MILLI
         self.extended = {name: column.copy() for name, column in table.capacity_extended.items()}
@@ -117,7 +125,18 @@ class _Taken:
         if request.gpu_devices:
             shares = WHOLE_GPU_MILLI // np.maximum(share, 1)
             held = np.minimum(held, self.devices[rows] // WHOLE_GPU_MILLI * shares // request.gpu_devices)
+            held[self._takes_too_much(request, rows, share)] = 0
         return np.maximum(held, 0)
+
+    def _takes_too_much(self, request: PodRequest, rows: Integers, share: Integers) -> Booleans:
+        """Whether a pod takes far more of these nodes beside GPUs than of their GPUs."""
+        gpus = request.gpu_devices * share / np.maximum(self.table.capacity_devices[rows] * WHOLE_GPU_MILLI, 1)
+        beside = [
+            (self.table.capacity_cpu_milli, request.cpu_milli),
+            (self.table.capacity_memory_bytes, request.memory_bytes),
+        ]
+        parts = [amount / np.maximum(column[rows], 1) for column, amount in beside]
+        return np.maximum(*parts) > MOST_BESIDE * gpus
 
     def take(self, row: int, request: PodRequest, share: int) -> Kept:
         """Count on a place for one pod on a node; what is free of it now, the emptiest devices first."""

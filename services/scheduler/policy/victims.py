@@ -149,8 +149,14 @@ class Victims:
         return frozenset(id_ for id_ in ids if id_ in self._of)
 
     def not_before(self, unit: Iterable[Victim]) -> datetime | None:
-        """When all of them will have run for long enough; None where they have."""
-        return max((self._later[one] for one in unit if one in self._later), default=None) if self._later else None
+        """When all of them will have run for long enough; None where they have. One that was run again after a failure
+        does not count beside others: what fails over and over would keep all that goes with it for ever.
+        """
+        if not self._later:
+            return None
+        unit = [*unit]
+        first = [one for one in unit if not one.ref.try_] or unit
+        return max((self._later[one] for one in first if one in self._later), default=None)
 
     def unit(self, victim: Victim) -> list[Victim]:
         """All that go with it: a gang goes whole, unless it has pods beyond its minimum; so does what ends for good."""
@@ -167,7 +173,8 @@ def _undisturbed_until(planning: Planning, workload: Workload, pod: Pod) -> date
     """A pod that does not run yet loses nothing, unless its workload is kept from running over and over."""
     until = planning.snapshot.placed_again.get(workload.workload_id, _LONG_AGO)
     if until is not _LONG_AGO:
-        until += KEPT_AFTER_EVICTION
+        # Others of the workload may have got a place since: that does not keep this one for longer.
+        until = min(until, pod.running_since or until) + KEPT_AFTER_EVICTION
     project = planning.snapshot.projects.get(workload.project_id)
     if pod.running_since is not None and project is not None:
         until = max(until, pod.running_since + project.minimum_runtime)

@@ -39,6 +39,7 @@ from services.agent.backends.kubernetes.client import KubeClient, Timeouts
 from services.agent.backends.kubernetes.ways import (
     CHANNELS,
     CLOSE,
+    MOST_PORTS_OPEN,
     PORTS,
     ClusterConnections,
     Place,
@@ -364,3 +365,28 @@ async def test_a_forwarded_connection_is_a_websocket_with_a_head_on_each_channel
         await way.close()
         assert of_cluster.open == 0
     assert made.asked == ["/api/v1/namespaces/muster-vision/pods/train-main-0/portforward?ports=80"]
+
+
+async def test_sessions_of_one_person_leave_connections_to_others() -> None:
+    async def serves(connection: ServerConnection) -> None:
+        await connection.wait_closed()
+
+    async with api(serves, protocol=PORTS) as made:
+        of_cluster = ClusterConnections()
+        of_cluster.open = MOST_PORTS_OPEN - 3  # of the others
+        greedy, other = (PortForward(asked(kind="port-forward", ports=(80,)), made.place, of_cluster) for _ in range(2))
+        for number in (1, 2, 3):
+            await greedy.take(frame_of(CONNECT, number, (80).to_bytes(2)))
+            while of_cluster.open < min(MOST_PORTS_OPEN - 3 + number, MOST_PORTS_OPEN - 1):
+                await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            refused = await anext(aiter(greedy.frames()))
+        assert refused[:5] == frame_of(RESET, 3)
+        assert b"this session has a share of what is left" in refused
+        await other.take(frame_of(CONNECT, 1, (80).to_bytes(2)))
+        async with asyncio.timeout(5):
+            while of_cluster.open < MOST_PORTS_OPEN:
+                await asyncio.sleep(0.01)
+        await greedy.close()
+        await other.close()
+        assert of_cluster.open == MOST_PORTS_OPEN - 3

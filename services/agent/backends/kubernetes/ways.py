@@ -335,8 +335,10 @@ class PortForward(Forwarding):
         """Raises RefusedError."""
         if port not in self._allowed:
             raise RefusedError(f"port {port} is none of those that the session was opened for")
-        if self._of_cluster.open >= MOST_PORTS_OPEN:
-            raise RefusedError(f"{MOST_PORTS_OPEN} connections lead into this cluster already; close some")
+        # No session has more than it leaves, so that those of one person do not take all of them.
+        if len(self._connections) > MOST_PORTS_OPEN - self._of_cluster.open:
+            told = f"{self._of_cluster.open} connections lead into this cluster, of at most {MOST_PORTS_OPEN}"
+            raise RefusedError(f"{told}, and this session has a share of what is left; close some")
         self._of_cluster.open += 1
         try:
             socket = await self._place.client.socket(
