@@ -6,6 +6,7 @@ a plan are those from before it places anything, so they are the same for all it
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -41,11 +42,11 @@ def _poured(total: float, most: Sequence[float], weights: Sequence[float]) -> li
     got = [0.0] * len(most)
     open_ = [i for i, weight in enumerate(weights) if weight > 0 and most[i] > 0]
     open_.sort(key=lambda i: most[i] / weights[i])
-    weight = sum(weights[i] for i in open_)
-    for i in open_:
+    # Summed from the end: what is left of a sum once a large one is taken off again may be less than a small one.
+    left = list(accumulate(weights[i] for i in reversed(open_)))
+    for i, weight in zip(open_, reversed(left), strict=True):
         got[i] = min(most[i], max(total, 0.0) * weights[i] / weight)
         total -= got[i]
-        weight -= weights[i]
     return got
 
 
