@@ -5,7 +5,7 @@ Times stand in the log, with the taint and the drain, so whoever decides later d
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from events.aggregate import Chain
@@ -23,6 +23,8 @@ by what is heard of them.
 """
 LONGEST_SECONDS: Final = 100 * 365 * 24 * 3600
 """What is longer is for ever: a time beyond it may not be one at all."""
+AT_ONCE: Final = datetime.min.replace(tzinfo=UTC)
+"""Not since when it is so: that may be a time to come, by the clock of whoever decided it."""
 
 
 def leavers(node: Node, workloads: Mapping[str, Chain[Any]]) -> Iterator[MustLeave]:
@@ -68,9 +70,9 @@ def _why(node: Node, state: Workload, request: PodRequest) -> tuple[datetime, Ev
             told = f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
             how = f"which it tolerates for {seconds} s" if seconds else "which it does not tolerate"
             message = f"node {node.name} has the taint {told}, {how}"
-            found.append((taint.since + timedelta(seconds=seconds), "tainted", message))
+            found.append((taint.since + timedelta(seconds=seconds) if seconds else AT_ONCE, "tainted", message))
     drain = node.drain
     if drain is not None and node.draining and (state.preemptible or drain.force):
         forced = "" if state.preemptible else ", with force: the workload is non-preemptible"
-        found.append((drain.at, "drained", f"node {node.name} is drained{forced}"))
+        found.append((AT_ONCE, "drained", f"node {node.name} is drained{forced}"))
     return min(found, default=None)
