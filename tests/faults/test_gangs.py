@@ -1,5 +1,5 @@
-"""Gangs beside single pods on a full cluster, while processes are killed and nodes are cordoned: the checker holds the
-log to it that no part of a gang is ever bound, and in the end nothing waits.
+"""Gangs beside single pods on a full cluster, while processes are killed and nodes are cordoned and drained: the
+checker holds the log to it that no part of a gang is ever bound, and in the end nothing waits.
 """
 
 import random
@@ -20,6 +20,7 @@ from tests.support.second import Second, second
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 
 NODES = 8
+MARKS: list[tuple[str, Any]] = [("cordon", None), ("drain", {"force": False}), ("drain", {"force": True})]
 
 
 def gang(chance: random.Random) -> dict[str, Any]:
@@ -64,16 +65,18 @@ class Gangs(Person):
 
 @dataclass
 class Keeper(Person):
-    """Cordons a node, and takes the mark off a moment later."""
+    """Cordons or drains a node, and takes the mark off a moment later."""
 
     cluster_id: str = ""
     nodes: Sequence[str] = ()
 
     def act(self) -> None:
         path = f"/nodes/{self.cluster_id}/{self.chance.choice(self.nodes)}"
-        for verb in ("cordon", "uncordon"):
-            self.ask("POST", f"{path}/{verb}")
-            time.sleep(self.chance.uniform(0.05, 0.5))
+        verb, body = self.chance.choice(MARKS)
+        self.ask("POST", f"{path}/{verb}", body=body)
+        time.sleep(self.chance.uniform(0.05, 0.5))
+        self.ask("POST", f"{path}/uncordon")
+        time.sleep(self.chance.uniform(0.05, 0.5))
 
 
 def nodes_of(api: Api, cluster_id: str) -> list[str]:
