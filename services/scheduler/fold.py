@@ -510,7 +510,7 @@ class SchedulingState(LogFold):
                 (self.workloads[key].state, tuple(of_workload)) for key, of_workload in sorted(must_leave.items())
             ),
             placed_again={self.workloads[key].state.workload_id: at for key, at in self._placed_again.items()},
-            promised=frozenset(self._promised.values()),
+            promised=self._promises(),
         )
 
     def _must_leave(self, now: datetime) -> dict[str, list[MustLeave]]:
@@ -521,6 +521,16 @@ class SchedulingState(LogFold):
                 if each.at > now:
                     break
                 found.setdefault(each.key, []).append(each)
+        return found
+
+    def _promises(self) -> dict[str, int]:
+        """What is promised to each workload (by its id), in thousandths of a GPU."""
+        found: dict[str, int] = {}
+        for id_, of in self._promised.items():
+            node_key = self._stale.get(id_) or self._leaving[id_][0]
+            held = self.nodes[node_key].state.reservations.get(id_) if node_key in self.nodes else None
+            milli = 0 if held is None else sum(share.milli for share in held.devices)
+            found[of] = found.get(of, 0) + milli
         return found
 
     def _still_leaving(self) -> Iterator[Leaving]:
