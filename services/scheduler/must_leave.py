@@ -29,7 +29,7 @@ AT_ONCE: Final = datetime.min.replace(tzinfo=UTC)
 
 def leavers(node: Node, workloads: Mapping[str, Chain[Any]]) -> Iterator[MustLeave]:
     """Of the runs on a node those that hold a place there which they can give up."""
-    gangs: dict[str, bool] = {}
+    tellable: dict[tuple[str, str], bool] = {}
     for id_, reservation in node.reservations.items():
         key = reservation.workload_key
         chain = workloads.get(key)
@@ -38,9 +38,11 @@ def leavers(node: Node, workloads: Mapping[str, Chain[Any]]) -> Iterator[MustLea
         pod = None if state is None or ref is None else state.pods.live.get(pod_id(ref))
         if state is None or ref is None or pod is None or not pod.is_run(ref) or not evictable(pod):
             continue
-        if key not in gangs:
-            gangs[key] = schedulable(state) and _all_seen(state)
-        if not gangs[key] and not (schedulable(state) and leaving_with(state, (ref,))):
+        of = key, ref.pod_set
+        if of not in tellable:
+            # Alike for all of a pod set: to look at a gang once for each of its pods takes long.
+            tellable[of] = schedulable(state) and (_all_seen(state) or bool(leaving_with(state, (ref,))))
+        if not tellable[of]:
             continue
         request = next((each.template.request for each in state.pod_sets if each.name == ref.pod_set), None)
         if request is not None and (why := _why(node, state, request)) is not None:
