@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from development.stack import Api, Stack, training, until
+from development.stack import Api, Part, Stack, training, until
 from development.stack_check import check_at_rest
 from tests.faults.test_kills import SIMULATION, all_over, brief, pause, unfinished
 from tests.support.load import PLANS, Effects, Person, Submitter
@@ -33,6 +33,7 @@ def gang(chance: random.Random) -> dict[str, Any]:
         "numWorkers": chance.choice((2, 3, 5, 8, 16, 36)),
         "annotations": annotations,
         "backoffLimit": chance.choice((0, 2, 6)),
+        "priorityClass": chance.choice(("low", "medium", "medium-high")),
         "compute": {"gpuDevicesRequest": 1, "cpuCoreRequest": 0.1},
     }
 
@@ -111,13 +112,13 @@ def test_no_part_of_a_gang_is_ever_bound_whatever_is_killed(tmp_path: Path, roun
                 person.start()
             for _ in range(rounds):
                 pause(chance)
-                match chance.choice((other, "workers", "control")):
-                    case Second():
-                        other.kill()
-                    case "workers":
-                        stack.kill("workers")
-                    case _:
-                        stack.kill("control")
+                # Both schedulers at the same moment, too.
+                kills: list[tuple[Second | Part, ...]] = [(other,), ("workers",), ("control",), (other, "workers")]
+                for killed in chance.choice(kills):
+                    if isinstance(killed, Second):
+                        killed.kill()
+                    else:
+                        stack.kill(killed)
             for person in people:
                 person.stop()
         assert [problem for person in people for problem in person.problems] == []
