@@ -267,8 +267,9 @@ class SchedulingState(LogFold):
         for key in self._dirty_workloads:
             self._settle_workload(key, now)
         self._dirty_workloads.clear()
+        tellable: dict[tuple[str, str], bool] = {}
         for key in self._dirty_emptied & self._emptied.keys():
-            self._emptied[key] = tuple(sorted(leavers(self.nodes[key].state, self.workloads)))
+            self._emptied[key] = tuple(sorted(leavers(self.nodes[key].state, self.workloads, tellable)))
         self._dirty_emptied.clear()
         if self._promised:
             # A log that is read again from its beginning tells also of those whose places were given long ago.

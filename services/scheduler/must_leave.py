@@ -26,10 +26,21 @@ LONGEST_SECONDS: Final = 100 * 365 * 24 * 3600
 AT_ONCE: Final = datetime.min.replace(tzinfo=UTC)
 """Not since when it is so: that may be a time to come, by the clock of whoever decided it."""
 
+type _Why = tuple[datetime, EvictionReason, str]
+"""From when on, by which rule, and in words."""
 
-def leavers(node: Node, workloads: Mapping[str, Chain[Any]]) -> Iterator[MustLeave]:
-    """Of the runs on a node those that hold a place there which they can give up."""
-    tellable: dict[tuple[str, str], bool] = {}
+
+def leavers(
+    node: Node, workloads: Mapping[str, Chain[Any]], tellable: dict[tuple[str, str], bool]
+) -> Iterator[MustLeave]:
+    """Of the runs on a node those that hold a place there which they can give up.
+
+    Args:
+        tellable: whether runs of a pod set can be told to end, by workload key and name; what is found out is added. A
+            workload of thousands of pods is looked at once, and not for each node.
+    """
+    # Alike for all of a pod set: to look at a hundred taints once for each of its pods takes long.
+    whys: dict[tuple[str, str], _Why | None] = {}
     for id_, reservation in node.reservations.items():
         key = reservation.workload_key
         chain = workloads.get(key)
@@ -39,13 +50,12 @@ def leavers(node: Node, workloads: Mapping[str, Chain[Any]]) -> Iterator[MustLea
         if state is None or ref is None or pod is None or not pod.is_run(ref) or not evictable(pod):
             continue
         of = key, ref.pod_set
-        if of not in tellable:
-            # Alike for all of a pod set: to look at a gang once for each of its pods takes long.
-            tellable[of] = schedulable(state) and (_all_seen(state) or bool(leaving_with(state, (ref,))))
-        if not tellable[of]:
-            continue
-        request = next((each.template.request for each in state.pod_sets if each.name == ref.pod_set), None)
-        if request is not None and (why := _why(node, state, request)) is not None:
+        if of not in whys:
+            if of not in tellable:
+                tellable[of] = schedulable(state) and (_all_seen(state) or bool(leaving_with(state, (ref,))))
+            request = next((each.template.request for each in state.pod_sets if each.name == ref.pod_set), None)
+            whys[of] = _why(node, state, request) if tellable[of] and request is not None else None
+        if (why := whys[of]) is not None:
             yield MustLeave(why[0], key, ref, why[1], why[2])
 
 
@@ -63,9 +73,9 @@ def _evicts(taint: Taint) -> bool:
     return taint.effect == NO_EXECUTE and taint.since is not None and taint.key not in _NOT_HEARD_FROM
 
 
-def _why(node: Node, state: Workload, request: PodRequest) -> tuple[datetime, EvictionReason, str] | None:
+def _why(node: Node, state: Workload, request: PodRequest) -> _Why | None:
     """The first time at which there is a reason, with it."""
-    found: list[tuple[datetime, EvictionReason, str]] = []
+    found: list[_Why] = []
     for taint in node.facts.taints:
         seconds = seconds_tolerated(request, taint) if _evicts(taint) else None
         if taint.since is not None and seconds is not None and seconds < LONGEST_SECONDS:
