@@ -131,7 +131,7 @@ class SchedulingState(LogFold):
         self._promised: dict[str, str] = {}
         """By id of a reservation: for which workload its pod was told to end."""
         self._placed_again: dict[str, datetime] = {}
-        """By workload key, of those that gave up a place before: when it got the last one."""
+        """By workload key, of those that gave up a place to another before: when it got the last one."""
         self._running: dict[str, dict[str, Workload]] = {}
         """By project id and workload key: preemptible workloads that hold nodes."""
         self._running_frozen: dict[str, tuple[Workload, ...]] = {}
@@ -165,7 +165,7 @@ class SchedulingState(LogFold):
                 for event in commit.events:
                     if isinstance(event, PodsEvicted):
                         self._promise(after.state.workload_id, event)
-                    if isinstance(event, PodsBound) and after.state.gave_way_to:
+                    if isinstance(event, PodsBound) and any(after.state.gave_way_to):
                         self._placed_again[commit.key] = commit.record.occurred_at
                     if type(event) in _TELLING:
                         self._learn(commit, event, before.state)
@@ -248,39 +248,47 @@ class SchedulingState(LogFold):
     def settle(self, now: datetime) -> None:
         """Bring the indexes up to date with the chains, and with the time."""
         if self._settled_at is not None and now < self._settled_at:
-            self._clock_was_set_back()
+            self._clock_was_set_back(now)
         self._settled_at = now
         if self._look_again is not None and self._look_again <= now:
             self._look_again = None
             self.freed += 1
+        due: set[str] = set()
         while self._due and self._due[0][0] <= now:
-            _, key = heapq.heappop(self._due)
-            if key:
-                self._dirty_workloads.add(key)
-            elif late := [id_ for id_, (_, until) in self._leaving.items() if until <= now]:
-                for id_ in late:
-                    del self._leaving[id_]
-                self.freed += 1  # what was kept for others there, anybody may have
+            due.add(heapq.heappop(self._due)[1])
+        if "" in due and (late := [id_ for id_, (_, until) in self._leaving.items() if until <= now]):
+            for id_ in late:
+                del self._leaving[id_]
+            self.freed += 1  # what was kept for others there, anybody may have
+        self._dirty_workloads |= due - {""}
         for key in self._dirty_nodes:
             self._settle_node(key)
         self._dirty_nodes.clear()
         for key in self._dirty_workloads:
             self._settle_workload(key, now)
         self._dirty_workloads.clear()
+        tellable: dict[tuple[str, str], bool] = {}
         for key in self._dirty_emptied & self._emptied.keys():
-            self._emptied[key] = tuple(sorted(leavers(self.nodes[key].state, self.workloads)))
+            self._emptied[key] = tuple(sorted(leavers(self.nodes[key].state, self.workloads, tellable)))
         self._dirty_emptied.clear()
         if self._promised:
             # A log that is read again from its beginning tells also of those whose places were given long ago.
             ending = self._leaving.keys() | self._stale.keys()
             self._promised = {id_: of for id_, of in self._promised.items() if id_ in ending}
 
-    def _clock_was_set_back(self) -> None:
+    def _clock_was_set_back(self, now: datetime) -> None:
         """What was to happen at a time may be late by as much as the clock was ahead: look at all of it again."""
         self._dirty_workloads.update(key for _, key in self._due if key)
         self._due.clear()
         for queue in self._queues.values():
             queue.reported_at = None
+        if self._look_again is not None:
+            self._look_again = None
+            self.freed += 1
+        latest = now + timedelta(seconds=MAX_GRACE_SECONDS) + LEAVING_LATE
+        for id_, (node_key, until) in self._leaving.items():
+            self._leaving[id_] = node_key, min(until, latest)
+            heapq.heappush(self._due, (min(until, latest), ""))
 
     def _settle_node(self, key: str) -> None:
         before, after = self._settled_nodes.get(key, NODE.initial), self.nodes[key].state
@@ -503,7 +511,7 @@ class SchedulingState(LogFold):
                 (self.workloads[key].state, tuple(of_workload)) for key, of_workload in sorted(must_leave.items())
             ),
             placed_again={self.workloads[key].state.workload_id: at for key, at in self._placed_again.items()},
-            promised=frozenset(self._promised.values()),
+            promised=self._promises(),
         )
 
     def _must_leave(self, now: datetime) -> dict[str, list[MustLeave]]:
@@ -514,6 +522,16 @@ class SchedulingState(LogFold):
                 if each.at > now:
                     break
                 found.setdefault(each.key, []).append(each)
+        return found
+
+    def _promises(self) -> dict[str, int]:
+        """What is promised to each workload (by its id), in thousandths of a GPU."""
+        found: dict[str, int] = {}
+        for id_, of in self._promised.items():
+            node_key = self._stale.get(id_) or self._leaving[id_][0]
+            held = self.nodes[node_key].state.reservations.get(id_) if node_key in self.nodes else None
+            milli = 0 if held is None else sum(share.milli for share in held.devices)
+            found[of] = found.get(of, 0) + milli
         return found
 
     def _still_leaving(self) -> Iterator[Leaving]:

@@ -5,7 +5,7 @@ Times stand in the log, with the taint and the drain, so whoever decides later d
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from events.aggregate import Chain
@@ -23,11 +23,24 @@ by what is heard of them.
 """
 LONGEST_SECONDS: Final = 100 * 365 * 24 * 3600
 """What is longer is for ever: a time beyond it may not be one at all."""
+AT_ONCE: Final = datetime.min.replace(tzinfo=UTC)
+"""Not since when it is so: that may be a time to come, by the clock of whoever decided it."""
+
+type _Why = tuple[datetime, EvictionReason, str]
+"""From when on, by which rule, and in words."""
 
 
-def leavers(node: Node, workloads: Mapping[str, Chain[Any]]) -> Iterator[MustLeave]:
-    """Of the runs on a node those that hold a place there which they can give up."""
-    gangs: dict[str, bool] = {}
+def leavers(
+    node: Node, workloads: Mapping[str, Chain[Any]], tellable: dict[tuple[str, str], bool]
+) -> Iterator[MustLeave]:
+    """Of the runs on a node those that hold a place there which they can give up.
+
+    Args:
+        tellable: whether runs of a pod set can be told to end, by workload key and name; what is found out is added. A
+            workload of thousands of pods is looked at once, and not for each node.
+    """
+    # Alike for all of a pod set: to look at a hundred taints once for each of its pods takes long.
+    whys: dict[tuple[str, str], _Why | None] = {}
     for id_, reservation in node.reservations.items():
         key = reservation.workload_key
         chain = workloads.get(key)
@@ -36,12 +49,13 @@ def leavers(node: Node, workloads: Mapping[str, Chain[Any]]) -> Iterator[MustLea
         pod = None if state is None or ref is None else state.pods.live.get(pod_id(ref))
         if state is None or ref is None or pod is None or not pod.is_run(ref) or not evictable(pod):
             continue
-        if key not in gangs:
-            gangs[key] = schedulable(state) and _all_seen(state)
-        if not gangs[key] and not (schedulable(state) and leaving_with(state, (ref,))):
-            continue
-        request = next((each.template.request for each in state.pod_sets if each.name == ref.pod_set), None)
-        if request is not None and (why := _why(node, state, request)) is not None:
+        of = key, ref.pod_set
+        if of not in whys:
+            if of not in tellable:
+                tellable[of] = schedulable(state) and (_all_seen(state) or bool(leaving_with(state, (ref,))))
+            request = next((each.template.request for each in state.pod_sets if each.name == ref.pod_set), None)
+            whys[of] = _why(node, state, request) if tellable[of] and request is not None else None
+        if (why := whys[of]) is not None:
             yield MustLeave(why[0], key, ref, why[1], why[2])
 
 
@@ -59,18 +73,18 @@ def _evicts(taint: Taint) -> bool:
     return taint.effect == NO_EXECUTE and taint.since is not None and taint.key not in _NOT_HEARD_FROM
 
 
-def _why(node: Node, state: Workload, request: PodRequest) -> tuple[datetime, EvictionReason, str] | None:
+def _why(node: Node, state: Workload, request: PodRequest) -> _Why | None:
     """The first time at which there is a reason, with it."""
-    found: list[tuple[datetime, EvictionReason, str]] = []
+    found: list[_Why] = []
     for taint in node.facts.taints:
         seconds = seconds_tolerated(request, taint) if _evicts(taint) else None
         if taint.since is not None and seconds is not None and seconds < LONGEST_SECONDS:
             told = f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
             how = f"which it tolerates for {seconds} s" if seconds else "which it does not tolerate"
             message = f"node {node.name} has the taint {told}, {how}"
-            found.append((taint.since + timedelta(seconds=seconds), "tainted", message))
+            found.append((taint.since + timedelta(seconds=seconds) if seconds else AT_ONCE, "tainted", message))
     drain = node.drain
     if drain is not None and node.draining and (state.preemptible or drain.force):
         forced = "" if state.preemptible else ", with force: the workload is non-preemptible"
-        found.append((drain.at, "drained", f"node {node.name} is drained{forced}"))
+        found.append((AT_ONCE, "drained", f"node {node.name} is drained{forced}"))
     return min(found, default=None)

@@ -324,8 +324,10 @@ class Snapshot:
     """Workloads of which pods have to leave their node now, and those pods. None of them is among the running."""
     placed_again: dict[str, datetime] = field(default_factory=dict[str, datetime])
     """By id of a workload that gave up a place before: when it got the last one."""
-    promised: frozenset[str] = frozenset()
-    """Ids of workloads for which others were told to end, until their places are given."""
+    promised: dict[str, int] = field(default_factory=dict[str, int])
+    """By id of a workload for which others were told to end, until their places are given: what they hold of GPUs, in
+    thousandths.
+    """
     mix: tuple[Weighed, ...] = ()
     """Which requests for GPUs have come."""
 

@@ -1,5 +1,5 @@
-"""Gangs beside single pods on a full cluster, while processes are killed and nodes are cordoned: the checker holds the
-log to it that no part of a gang is ever bound, and in the end nothing waits.
+"""Gangs beside single pods on a full cluster, while processes are killed and nodes are cordoned and drained: the
+checker holds the log to it that no part of a gang is ever bound, and in the end nothing waits.
 """
 
 import random
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from development.stack import Api, Stack, training, until
+from development.stack import Api, Part, Stack, training, until
 from development.stack_check import check_at_rest
 from tests.faults.test_kills import SIMULATION, all_over, brief, pause, unfinished
 from tests.support.load import PLANS, Effects, Person, Submitter
@@ -20,6 +20,7 @@ from tests.support.second import Second, second
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 
 NODES = 8
+MARKS: list[tuple[str, Any]] = [("cordon", None), ("drain", {"force": False}), ("drain", {"force": True})]
 
 
 def gang(chance: random.Random) -> dict[str, Any]:
@@ -32,6 +33,7 @@ def gang(chance: random.Random) -> dict[str, Any]:
         "numWorkers": chance.choice((2, 3, 5, 8, 16, 36)),
         "annotations": annotations,
         "backoffLimit": chance.choice((0, 2, 6)),
+        "priorityClass": chance.choice(("low", "medium", "medium-high")),
         "compute": {"gpuDevicesRequest": 1, "cpuCoreRequest": 0.1},
     }
 
@@ -64,16 +66,18 @@ class Gangs(Person):
 
 @dataclass
 class Keeper(Person):
-    """Cordons a node, and takes the mark off a moment later."""
+    """Cordons or drains a node, and takes the mark off a moment later."""
 
     cluster_id: str = ""
     nodes: Sequence[str] = ()
 
     def act(self) -> None:
         path = f"/nodes/{self.cluster_id}/{self.chance.choice(self.nodes)}"
-        for verb in ("cordon", "uncordon"):
-            self.ask("POST", f"{path}/{verb}")
-            time.sleep(self.chance.uniform(0.05, 0.5))
+        verb, body = self.chance.choice(MARKS)
+        self.ask("POST", f"{path}/{verb}", body=body)
+        time.sleep(self.chance.uniform(0.05, 0.5))
+        self.ask("POST", f"{path}/uncordon")
+        time.sleep(self.chance.uniform(0.05, 0.5))
 
 
 def nodes_of(api: Api, cluster_id: str) -> list[str]:
@@ -108,13 +112,13 @@ def test_no_part_of_a_gang_is_ever_bound_whatever_is_killed(tmp_path: Path, roun
                 person.start()
             for _ in range(rounds):
                 pause(chance)
-                match chance.choice((other, "workers", "control")):
-                    case Second():
-                        other.kill()
-                    case "workers":
-                        stack.kill("workers")
-                    case _:
-                        stack.kill("control")
+                # Both schedulers at the same moment, too.
+                kills: list[tuple[Second | Part, ...]] = [(other,), ("workers",), ("control",), (other, "workers")]
+                for killed in chance.choice(kills):
+                    if isinstance(killed, Second):
+                        killed.kill()
+                    else:
+                        stack.kill(killed)
             for person in people:
                 person.stop()
         assert [problem for person in people for problem in person.problems] == []

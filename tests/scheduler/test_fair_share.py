@@ -30,6 +30,8 @@ WIDE: dict[str, Any] = {"parallelism": 64, "completions": 64}
         pytest.param(10, [(0, 1, 2), (0, 1, 100), (0, 1, 100)], [2, 4, 4], id="others get what one leaves"),
         pytest.param(10, [(0, 0, 100), (0, 1, 3)], [0, 3], id="no weight, no share"),
         pytest.param(6, [(8, 1, 100), (4, 1, 100)], [4, 2], id="too little for all quotas"),
+        pytest.param(10, [(0, 1_000, 100), (0, 1e-300, 100)], [10, 0], id="a weight that is lost beside another"),
+        pytest.param(10, [(0, 1_000, 4), (0, 1e-300, 2), (0, 5e-324, 9)], [4, 2, 4], id="and what others leave to it"),
         pytest.param(0, [(8, 1, 100)], [0], id="nothing"),
         pytest.param(10, [], [], id="nobody"),
     ],

@@ -13,6 +13,8 @@ from events.workload.fields.distribution import Distribution
 from events.workload.fields.scheduling import Toleration
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
+from events.workload.state import Workload
+from services.scheduler import must_leave
 from services.scheduler.batches import eviction_drafts
 from services.scheduler.fold import SchedulingState
 from services.scheduler.snapshot import Plan
@@ -270,3 +272,21 @@ def test_a_drain_of_an_empty_node_is_over_at_once_and_uncordon_ends_one_that_goe
     world.settle()
     assert not any(type(e).__name__ == "NodeDrained" for c in world.commits[-3:] for e in c.events)
     assert is_sound(world)
+
+
+def test_a_workload_on_many_nodes_is_looked_at_once_and_not_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight thousand pods on a thousand nodes that get a taint held up everybody for seconds, with each fact."""
+    looked: list[str] = []
+
+    def seen(state: Workload) -> bool:
+        looked.append(state.name)
+        return True
+
+    monkeypatch.setattr(must_leave, "_all_seen", seen)
+    names = [f"n{number}" for number in range(5)]
+    world = lab(*names)
+    running(world, "wide", parallelism=20, completions=20)
+    for name in names:
+        taint(world, name)
+    assert sum(count for _, _, count in evicted(world.cycle())) == 20
+    assert looked == ["wide"]

@@ -28,6 +28,7 @@ from tests.scheduler.world import GIB, World
 
 LOW: dict[str, Any] = {"priority_class": "low"}
 HIGH: dict[str, Any] = {"priority_class": "medium-high"}
+FOUR: dict[str, Any] = {"parallelism": 4, "completions": 4}
 
 
 def cluster(*gpus: int) -> World:
@@ -413,7 +414,7 @@ def test_a_restart_from_a_snapshot_knows_for_whom_others_were_told_to_end(beside
     chains = {name: dict(chains) for name, chains in world.fold.chains.items()}
     restored = SchedulingState()
     restored.restore(world.fold.seq, chains, beside=world.fold.beside() if beside == "kept" else b"?")
-    promised = {world.workload(high).workload_id} if beside == "kept" else set[str]()
+    promised = {world.workload(high).workload_id: 1_000} if beside == "kept" else dict[str, int]()
     assert restored.snapshot(world.now).promised == promised
 
 
@@ -517,3 +518,21 @@ def test_what_was_evicted_for_another_workload_never_evicts_that_one_in_turn() -
     world.submit("other", gpu_devices_request=1, priority_class="high")
     assert evicted(world.cycle()) == [("high", "preempted", 1)]
     assert set(world.places(high)) == {0}
+
+
+def test_what_others_were_told_to_end_for_takes_no_more_than_they_give_up() -> None:
+    """Of a workload that is promised two places two go first, and not all: else it takes those of the next one, which
+    would have still others end.
+    """
+    world = cluster(4)
+    first, second = world.project("first", quota=2_000), world.project("second", quota=2_000)
+    low = running(world, "low", project_id=world.project("third"), **FOUR)
+    wide = world.submit("wide", project_id=first, gpu_devices_request=1, **FOUR, **HIGH)
+    narrow = world.submit("narrow", project_id=second, gpu_devices_request=1, parallelism=2, completions=2)
+    assert sum(len(each.pods) for each in world.cycle().evictions) == 4
+    world.settle()
+    ends(world, low)
+    world.settle()
+    assert [len(world.places(key)) for key in (wide, narrow)] == [2, 2]
+    assert sum(type(event).__name__ == "PodsEvicted" for each in world.commits for event in each.events) == 4
+    assert not world.check().violations

@@ -15,7 +15,7 @@ import numpy as np
 
 from events.workload.pod import DeviceShare
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
-from services.scheduler.planning import Planning
+from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.pools import pools_of
 from services.scheduler.room import Room, shares_milli
 from services.scheduler.snapshot import Booleans, GangPart, Integers, Pending, PodClass
@@ -55,6 +55,8 @@ def reserve(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> 
         return 0
     if pod_class.project_id in planning.spoken_for_by:
         return 0
+    if not all(_may_have(planning, pod_class.part(part) if pod_class.gang else pod_class, part) for part in parts):
+        return 0  # also in the pool where it may have the most: no places are looked for, which is what takes long
     taken = _Taken(planning)
     kept: list[Kept] = []
     numbers: set[int] = set()
@@ -176,6 +178,13 @@ def _places(planning: Planning, part: PodClass, needed: int, taken: _Taken) -> t
                 break
         return planning.snapshot.nodes.pool_numbers[part.cluster_id, pool], kept
     return None
+
+
+def _may_have(planning: Planning, pod_class: PodClass, part: GangPart) -> bool:
+    """Whether its project may have so much in any of the pools, were it all that it has."""
+    numbers, cluster_id = planning.snapshot.nodes.pool_numbers, pod_class.cluster_id
+    pools = {numbers.get((cluster_id, pool)) for pool in pools_to_try(planning.snapshot, pod_class)}
+    return any(_within_share(planning, pod_class, (part,), {number}) for number in pools if number is not None)
 
 
 def _within_share(planning: Planning, pod_class: PodClass, parts: Sequence[GangPart], numbers: set[int]) -> bool:

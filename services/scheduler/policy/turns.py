@@ -1,10 +1,10 @@
 """Whose turn it is: which workload is placed next. Pure.
 
-What a place is kept for goes first. Then projects that stay within their quota, then those that stay within their fair
-share of a node pool, then those that go beyond it; among those the higher priority, then whoever uses less beyond its
-quota for its weight, by department and then by project, then whoever came first. A turn is as many pods of one workload
-as the quota has left, and beyond it one. Within a project the order is the workloads' own, whatever of them is within
-the quota: a lower priority would else start before a higher one, only to be preempted by it.
+What others were told to end for goes first, as far as they were. Then projects that stay within their quota, then those
+that stay within their fair share of a node pool, then those that go beyond it; among those the higher priority, then
+whoever uses less beyond its quota for its weight, by department and then by project, then whoever came first. A turn is
+as many pods of one workload as the quota has left, and beyond it one. Within a project the order is the workloads' own,
+whatever of them is within the quota: a lower priority would else start before a higher one, only to be preempted by it.
 """
 
 import heapq
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.phases import quota
-from services.scheduler.snapshot import INFINITE, OrderKey, PodClass, Weights
+from services.scheduler.snapshot import INFINITE, OrderKey, Pending, PodClass, Queue, Weights
 
 type _Key = tuple[int, int, float, float, OrderKey]
 type _Head = tuple[bool, OrderKey, int, int, int]
-"""Whether no place is kept for it, its order, the indexes of its queue and entry, and how many of its pods had their
-turn.
+"""Whether nothing is promised to its next pod, its order, the indexes of its queue and entry, and how many of its pods
+had their turn.
 """
 
 
@@ -87,14 +87,29 @@ class Turns:
             heapq.heappush(self._heads[queue.pod_class.project_id], self._head(turn.queue, at, done))
 
     def _head(self, i: int, at: int, done: int) -> _Head:
-        entry = self._planning.snapshot.queues[i].entries[at]
-        return entry.workload_id not in self._planning.snapshot.promised, entry.order, i, at, done
+        queue = self._planning.snapshot.queues[i]
+        entry = queue.entries[at]
+        return done >= self._promised(queue, entry), entry.order, i, at, done
+
+    def _promised(self, queue: Queue, entry: Pending) -> int:
+        """How many of its pods have a place for which others were told to end: by the GPUs that those hold. More of it
+        would take what others were told to end for, and who gets less than that would have still others end.
+        """
+        milli = self._planning.snapshot.promised.get(entry.workload_id)
+        if milli is None:
+            return 0
+        each = 0 if queue.pod_class.gang else _milli(queue.pod_class)
+        return -(-milli // each) if milli and each else len(entry.pods)
 
     def _stop(self, key: _Key, i: int, at: int, done: int) -> int:
         """How far one turn goes."""
         queue = self._planning.snapshot.queues[i]
         all_ = len(queue.entries[at].pods)
-        if queue.pod_class.gang or not self._turns:
+        if queue.pod_class.gang:
+            return all_
+        if key[0] < 0:
+            return min(all_, self._promised(queue, queue.entries[at]))
+        if not self._turns:
             return all_
         if key[0] > 0:
             return done + 1

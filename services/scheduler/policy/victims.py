@@ -170,13 +170,16 @@ class Victims:
 
 
 def _undisturbed_until(planning: Planning, workload: Workload, pod: Pod) -> datetime:
-    """A pod that does not run yet loses nothing, unless its workload is kept from running over and over."""
-    until = planning.snapshot.placed_again.get(workload.workload_id, _LONG_AGO)
-    if until is not _LONG_AGO:
+    """A pod that does not run yet loses nothing, unless its workload is kept from running over and over. What began at
+    a time that is still to come did so by a clock that was ahead, by a day perhaps: that is no time to be spared for.
+    """
+    now, until = planning.snapshot.now, _LONG_AGO
+    placed_again = planning.snapshot.placed_again.get(workload.workload_id)
+    if placed_again is not None and placed_again <= now:
         # Others of the workload may have got a place since: that does not keep this one for longer.
-        until = min(until, pod.running_since or until) + KEPT_AFTER_EVICTION
+        until = min(placed_again, pod.running_since or placed_again) + KEPT_AFTER_EVICTION
     project = planning.snapshot.projects.get(workload.project_id)
-    if pod.running_since is not None and project is not None:
+    if pod.running_since is not None and pod.running_since <= now and project is not None:
         until = max(until, pod.running_since + project.minimum_runtime)
     return until
 
