@@ -389,9 +389,12 @@ def _describe(session: Session, row: Row) -> None:
     )
     if issues := rows_of(row, "issues"):
         session.out.heading("Issues")
+        clusters = rows_of(session.api.get("/clusters"), "clusters")
+        names = {text_of(cluster, "id"): text_of(cluster, "name") for cluster in clusters}
         for one in issues:
-            since = session.out.time(one.get("since"))
-            session.out.write(f"cluster {text_of(one, 'clusterId')}: {text_of(one, 'issue')} (since {since})\n")
+            cluster, found = text_of(one, "clusterId"), session.out.time(one.get("since"))
+            told = f"cluster {names.get(cluster, cluster)}: {text_of(one, 'issue')} (found {found})"
+            session.out.write(f"{told}\n")
     session.out.heading("Spec")
     session.out.write(yaml.safe_dump(row.get("spec"), sort_keys=False, allow_unicode=True))
 

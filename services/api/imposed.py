@@ -80,7 +80,7 @@ def marked(source: Asset, cluster_id: Any) -> str:
         return ""
     return (
         f"data source {shown(source.name)} cannot be used on this cluster: {found.issue} (its agent found so at "
-        f"{found.at:%Y-%m-%dT%H:%M:%SZ}, and looks again every few minutes)"
+        f"{found.at:%Y-%m-%dT%H:%M:%SZ}, and looks again every minute or so)"
     )
 
 
