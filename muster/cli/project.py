@@ -142,7 +142,7 @@ PoolQuotaOption = Annotated[
         "--pool-quota",
         metavar="POOL=QUOTA[/LIMIT[/WEIGHT]]",
         help="GPUs of one node pool: for non-preemptible and for all workloads, and the weight there. Repeatable; sets "
-        "all. none: no limit.",
+        "all, and '' clears all. none: no limit.",
     ),
 ]
 PoolsOption = Annotated[
