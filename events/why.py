@@ -81,7 +81,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: Any = None
     """What the field, quota or limit (in GPUs) is set to, as in JSON. Of add_node: what the node has free."""
     of: str = ""
-    """Name of the project or department, node or cluster; of wait, until when where that is known."""
+    """Name of the project or department, node or cluster; of change_workload, of what its value is the id of; of
+    wait, until when where that is known."""
     pool: str = ""
     """Of a quota or limit in a node pool, and of add_node."""
     workloads: tuple[str, ...] = ()

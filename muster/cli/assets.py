@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from events.article import with_article
 from events.nearest import did_you_mean
 from muster.cli.command import MusterGroup, Session, command, group
 from muster.cli.complete import compute_names, credential_names, data_source_names, environment_names, template_names
@@ -343,7 +344,7 @@ def _add_reads(app: typer.Typer, of: AssetNoun) -> None:
 
     _takes_one(describe, of)
     list_.__doc__ = f"List the {of.called}s that you can use."
-    describe.__doc__ = f"Show a {of.called}." if of.noun != "environment" else "Show an environment."
+    describe.__doc__ = f"Show {with_article(of.called)}."
     listing = f"muster {of.noun} list\nmuster {of.noun} list --search {of.example} -p vision"
     command(app, "list", examples=listing, columns=_columns(of), past=True)(list_)
     command(app, "describe", examples=f"muster {of.noun} describe {of.example}", columns=_columns(of), past=True)(
@@ -388,9 +389,12 @@ def _describe(session: Session, row: Row) -> None:
     )
     if issues := rows_of(row, "issues"):
         session.out.heading("Issues")
+        clusters = rows_of(session.api.get("/clusters"), "clusters")
+        names = {text_of(cluster, "id"): text_of(cluster, "name") for cluster in clusters}
         for one in issues:
-            since = session.out.time(one.get("since"))
-            session.out.write(f"cluster {text_of(one, 'clusterId')}: {text_of(one, 'issue')} (since {since})\n")
+            cluster, found = text_of(one, "clusterId"), session.out.time(one.get("since"))
+            told = f"cluster {names.get(cluster, cluster)}: {text_of(one, 'issue')} (found {found})"
+            session.out.write(f"{told}\n")
     session.out.heading("Spec")
     session.out.write(yaml.safe_dump(row.get("spec"), sort_keys=False, allow_unicode=True))
 
@@ -419,7 +423,7 @@ def _add_create(app: typer.Typer, of: AssetNoun) -> None:
         _made(session, made)
         session.out.talk(f"{of.called} {text_of(row_of(made, 'meta'), 'name')} created")
 
-    create.__doc__ = f"Create {_a(of)} from a file."
+    create.__doc__ = f"Create {with_article(of.called)} from a file."
     command(
         app,
         "create",
@@ -440,10 +444,6 @@ def _find_named(session: Session, of: AssetNoun, body: Row, meta: Row) -> None:
 
 def _made(session: Session, row: Row) -> None:
     session.out.one(row, lambda: session.out.table([row], ASSET_COLUMNS), name="meta.name", columns=ASSET_COLUMNS)
-
-
-def _a(of: AssetNoun) -> str:
-    return f"{'an' if of.noun == 'environment' else 'a'} {of.called}"
 
 
 def _set_place(
@@ -514,8 +514,8 @@ def _add_changes(app: typer.Typer, of: AssetNoun) -> None:
 
     _takes_one(update, of)
     _takes_one(delete, of)
-    update.__doc__ = f"Set what {_a(of)} sets, from a file. {of.kept}"
-    delete.__doc__ = f"Delete {_a(of)}. {of.after}"
+    update.__doc__ = f"Set what {with_article(of.called)} sets, from a file. {of.kept}"
+    delete.__doc__ = f"Delete {with_article(of.called)}. {of.after}"
     command(
         app,
         "update",

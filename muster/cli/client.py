@@ -317,6 +317,8 @@ def _todo(status: int, details: str, response: Response) -> str | None:
         return "`muster workload list -p PROJECT` shows them: delete what is not needed, or wait until some have ended"
     if details in {"workload_finished", "workload_deleted"}:
         return "`muster training resubmit NAME` makes a new one of the same request"
+    if details == "cluster_not_empty":
+        return "`muster cluster remove NAME --force` removes it at once, with them"
     if details == "read_only":
         return "give the command without `--context`, or with that of a Muster that runs: `muster context list`"
     if details == "not_in_sandbox":
@@ -349,6 +351,13 @@ _OTHER_FLAGS: Final = {
     "gpuQuota": "--gpu-quota",
     "gpuLimit": "--gpu-limit",
     "nodePoolQuotas": "--pool-quota",
+    "overQuotaWeight": "--over-quota-weight",
+    "minimumRuntimeSeconds": "--minimum-runtime",
+    "timeLimits.runtimeSeconds": "--runtime",
+    "timeLimits.idleGpuSeconds": "--idle-gpu",
+    "timeLimits.pendingSeconds": "--pending",
+    "spec.environmentVariables.userCredential.name": "--environment-credential",
+    "spec.environmentVariables.userCredential.key": "--environment-credential",
     "departmentId": "--department",
     "spec.servingPort": "--serving-port",
     "podSecurity": "--pod-security",
@@ -375,7 +384,8 @@ _OTHER_FLAGS: Final = {
     "Idempotency-Key": "--idempotency-key",
     "If-Match": "--if-match",
 }
-"""As FLAG_OF_FIELD, of the other commands; of queries, by the parameter."""
+"""As FLAG_OF_FIELD, of the other commands; of queries, by the parameter. Of items of lists by the whole path, without
+numbers, or by that of the list."""
 _NAMED_BY_FLAG: Final = ("/webhooks", "/subscriptions")
 """Ends of paths whose commands take a name as a flag, and not as an argument."""
 
@@ -385,7 +395,8 @@ def _issue(issue: Mapping[str, Json], asked: str) -> str:
 
     path = str(issue.get("field", ""))
     field = path.split("[", maxsplit=1)[0]
-    flag = FLAG_OF_FIELD.get(field) or _OTHER_FLAGS.get(field)
+    whole = re.sub(r"\[\d+\]", "", path)
+    flag = _OTHER_FLAGS.get(whole) or FLAG_OF_FIELD.get(field) or _OTHER_FLAGS.get(field)
     if field == "name" and asked.endswith(_NAMED_BY_FLAG):
         flag = "--name"
     where = f"{path} ({flag})" if flag else path

@@ -88,6 +88,9 @@ def show(out: Output, found: Row) -> None:
     reason = text_of(found, "reason") or text_of(found, "phaseReason")
     outcome, ahead = text_of(found, "outcome"), int(number_of(found, "ahead"))
     told = OUTCOMES.get(outcome, outcome)
+    why = text_of(found, "message") or text_of(found, "phaseMessage")
+    if outcome == "ended":  # why it ended is more than that it has
+        why = text_of(found, "phaseMessage")
     if waiting := int(number_of(found, "waitingPods")):
         told += f" ({waiting} pod{'s' if waiting != 1 else ''})"
     out.pairs(
@@ -96,7 +99,7 @@ def show(out: Output, found: Row) -> None:
             ("Phase", told_phase(found | {"actualPhase": found.get("phase")})),
             ("Now", told),
             ("Reason", reason),
-            ("Why", text_of(found, "message") or text_of(found, "phaseMessage")),
+            ("Why", why),
             ("Ahead of it", f"{ahead} workload{'s' if ahead != 1 else ''}" if ahead else ""),
             ("Expected to start", expected_start(out, found)),
         ]
@@ -153,7 +156,13 @@ def _show_places(out: Output, places: list[Row]) -> None:
         elif rank == 1:
             out.write("  no other node would be better now; the first score that differs decides, the least is best\n")
         else:
-            out.write(f"  {int(number_of(place, 'rank')) - 1} nodes would be better now: they were not free then\n")
+            better = int(number_of(place, "rank")) - 1
+            told = (
+                "1 node would be better now: it was"
+                if better == 1
+                else f"{better} nodes would be better now: they were"
+            )
+            out.write(f"  {told} not free then\n")
         for count in rows_of(place, "refused"):
             nodes = int(number_of(count, "nodes"))
             out.write(f"  {nodes} node{'s' if nodes != 1 else ''}: {text_of(count, 'message')}\n")

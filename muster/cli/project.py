@@ -22,7 +22,17 @@ from muster.cli.options import (
     switch_option,
 )
 from muster.cli.output import Column, plain_text
-from muster.cli.values import Row, ValueProblem, format_number, number_of, parse_number, row_of, rows_of, text_of
+from muster.cli.values import (
+    Row,
+    ValueProblem,
+    exact_span,
+    format_number,
+    number_of,
+    parse_number,
+    row_of,
+    rows_of,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from muster.cli.client import Api
@@ -132,7 +142,7 @@ PoolQuotaOption = Annotated[
         "--pool-quota",
         metavar="POOL=QUOTA[/LIMIT[/WEIGHT]]",
         help="GPUs of one node pool: for non-preemptible and for all workloads, and the weight there. Repeatable; sets "
-        "all. none: no limit.",
+        "all, and '' clears all. none: no limit.",
     ),
 ]
 PoolsOption = Annotated[
@@ -411,7 +421,7 @@ def runtime_of(given: str | None) -> Row:
 
 def told_runtime(row: Row) -> str:
     """Empty where there is none."""
-    return "" if row.get("minimumRuntimeSeconds") is None else f"{number_of(row, 'minimumRuntimeSeconds'):g}s"
+    return "" if row.get("minimumRuntimeSeconds") is None else exact_span(int(number_of(row, "minimumRuntimeSeconds")))
 
 
 def _pool_quota(given: str) -> Row:

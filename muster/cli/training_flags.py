@@ -400,7 +400,12 @@ def _typed(field: Node, text: str) -> Json:
         return _BOOLEANS[text]
     if field.kind == "list":
         return [part.strip() for part in text.split(";") if part.strip()]
-    return parse_integer(text) if field.kind == "integer" else text
+    if field.kind != "integer":
+        return text
+    try:
+        return parse_integer(text)
+    except ValueProblem as error:
+        raise ValueProblem(f"{field.name}: {error}") from error
 
 
 _BOOLEANS: Final[dict[str, bool]] = {"true": True, "false": False}

@@ -139,6 +139,15 @@ def format_span(seconds: float, *, nearest: bool = False) -> str:
     return f"{left}s"
 
 
+def exact_span(seconds: int) -> str:
+    """A span as it was set, with every unit that it has: 90m is 1h30m, and 0 is 0s."""
+    told = ""
+    for unit, size in _SECONDS.items():
+        count, seconds = divmod(seconds, size)
+        told += f"{count}{unit}" if count else ""
+    return told or "0s"
+
+
 def format_age(moment: datetime, now: datetime) -> str:
     """`5m ago`, or `in 5m` for what is still to come."""
     span = now - moment

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from events.article import with_article
 from events.asset import CALLED, DATA_SOURCES, DataSourceKind
 from events.asset_specs import SOURCES
 from events.fields.declare import Body
@@ -47,6 +48,7 @@ def _named(handler: Any, name: str) -> Any:
 
 def _reads(kind: DataSourceKind) -> Iterator[Operation]:
     called, word = CALLED[kind], kind.replace("-", "_")
+    one = with_article(called)
 
     async def list_them(call: Look) -> Answer[answers.DataSources]:
         page, following, seq, headers = await listed(call, kind)
@@ -68,7 +70,7 @@ def _reads(kind: DataSourceKind) -> Iterator[Operation]:
     yield reads(
         data_source_path(kind),
         tag="Assets",
-        summary=f"Get a {called} in its newest state, or as of a moment",
+        summary=f"Get {one} in its newest state, or as of a moment",
         query=(AS_OF, MIN_SEQ),
         errors=(403, 404),
         headers=MOMENT_HEADERS,
@@ -77,10 +79,11 @@ def _reads(kind: DataSourceKind) -> Iterator[Operation]:
 
 def _changes(kind: DataSourceKind) -> Iterator[Operation]:
     called, word = CALLED[kind], kind.replace("-", "_")
+    one = with_article(called)
     _, spec = SOURCES[kind]
-    creation = _body(f"{spec.__name__}Creation", [("meta", AssetPlace), ("spec", spec)], f"A {called} to be made.")
+    creation = _body(f"{spec.__name__}Creation", [("meta", AssetPlace), ("spec", spec)], f"A{one[1:]} to be made.")
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("spec", spec), ("meta", AssetPlace | None, None)]
-    changed = _body(f"{spec.__name__}Change", fields, f"What a {called} is to say.")
+    changed = _body(f"{spec.__name__}Change", fields, f"What {one} is to say.")
 
     async def create_one(call: Call) -> Answer[answers.DataSource]:
         made, headers = await create(call, kind, creation)
@@ -97,7 +100,7 @@ def _changes(kind: DataSourceKind) -> Iterator[Operation]:
         "POST",
         data_sources_path(kind),
         tag="Assets",
-        summary=f"Create a {called}",
+        summary=f"Create {one}",
         body=creation,
         example={"meta": {"name": "data", "scope": "tenant"}, "spec": _EXAMPLES[kind]},
         errors=(403,),
@@ -106,7 +109,7 @@ def _changes(kind: DataSourceKind) -> Iterator[Operation]:
         "PUT",
         data_source_path(kind),
         tag="Assets",
-        summary=f"Set what a {called} says. Workloads that were made from it stay as they are",
+        summary=f"Set what {one} says. Workloads that were made from it stay as they are",
         body=changed,
         example={"spec": _EXAMPLES[kind]},
         errors=(403, 404),
@@ -115,7 +118,7 @@ def _changes(kind: DataSourceKind) -> Iterator[Operation]:
         "DELETE",
         data_source_path(kind),
         tag="Assets",
-        summary=f"Delete a {called}. Its data, and workloads that were made from it, stay as they are",
+        summary=f"Delete {one}. Its data, and workloads that were made from it, stay as they are",
         errors=(403, 404),
     )(_named(delete_one, f"delete_{word}_data_source"))
 

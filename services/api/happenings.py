@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from events.aggregate import AGGREGATES, ASSET, CLUSTER, DEPARTMENT, NODE, PROJECT
+from events.article import with_article
 from events.asset import CALLED, AssetChanged, AssetCreated, AssetDeleted, DataSourceMarked
 from events.budgets import Budget, BudgetExhausted, BudgetRemoved, BudgetReopened, BudgetSet, BudgetWarned
 from events.cluster import (
@@ -74,7 +75,7 @@ def sentence(event: object) -> str | None:
             return "deleted"
         case AssetCreated():
             whom = "everybody" if event.scope == "tenant" else f"a {event.scope}"
-            return f"created, {_a(CALLED[event.kind])} for {whom}"
+            return f"created, {with_article(CALLED[event.kind])} for {whom}"
         case AssetChanged():
             return "given another spec"
         case DataSourceMarked():
@@ -138,10 +139,6 @@ def _of_cluster(event: object) -> str | None:
             return "removed"
         case _:
             return None
-
-
-def _a(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def _pools(pools: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from msgspec.structs import replace
 
 from events.aggregate import ASSET, Chain
+from events.article import with_article
 from events.asset import CALLED, DATA_SOURCES, Asset
 from events.asset_specs import OWN, mount_path, spec_node
 from events.ids import key_of_id
@@ -79,7 +80,7 @@ def marked(source: Asset, cluster_id: Any) -> str:
         return ""
     return (
         f"data source {shown(source.name)} cannot be used on this cluster: {found.issue} (its agent found so at "
-        f"{found.at:%Y-%m-%dT%H:%M:%SZ}, and looks again every few minutes)"
+        f"{found.at:%Y-%m-%dT%H:%M:%SZ}, and looks again every minute or so)"
     )
 
 
@@ -143,7 +144,8 @@ def _wrong(asset: Asset, asset_id: str, policy: Policy, department_id: str, path
     if asset.department_id and asset.department_id != department_id:
         return f"data source {name} is of one department; the policy holds beyond it"
     if policy.workload_type == "Inference" and asset.kind not in OF_INFERENCES:
-        return f"data source {name} is a {CALLED[asset.kind]}; an inference takes those of PVC, Git and ConfigMap"
+        called = with_article(CALLED[asset.kind])
+        return f"data source {name} is {called}; an inference takes those of PVC, Git and ConfigMap"
     if any(named_in(asset.spec)):
         return f"data source {name} is read with a credential of whoever submits, and a policy gives nobody's away"
     path = mount_path(asset.kind, asset.spec)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
 from events.aggregate import ASSET, WORKLOAD, Chain
+from events.article import with_article
 from events.asset import CALLED, DATA_SOURCES, Asset, AssetKind
 from events.asset_specs import OWN, mount_path, spec_node
 from events.authorize import Permission
@@ -302,7 +303,8 @@ def unsuitable(
             f"{called} {name} is of another cluster ({asset.cluster_id}); choose one of this cluster or of the tenant"
         )
     if workload_type == "Inference" and asset.kind in DATA_SOURCES and asset.kind not in OF_INFERENCES:
-        return f"data source {name} is a {CALLED[asset.kind]}; an inference takes those of PVC, Git and ConfigMap"
+        called = with_article(CALLED[asset.kind])
+        return f"data source {name} is {called}; an inference takes those of PVC, Git and ConfigMap"
     types = [asset.workload_type] if asset.workload_type else asset.spec.get("workloadTypes") or []
     if workload_type and types and workload_type not in types:
         return f"{called} {name} is for {', '.join(types)}, and this is a {workload_type}; choose another"

@@ -89,6 +89,8 @@ def words(step: Step) -> str:
     """For a person: what is to be done."""
     value = step.value
     match step.act:
+        case "change_workload" if step.of:
+            return f"submit it again in {step.field.removesuffix('Id')} {step.of}"
         case "change_workload":
             told = "without it" if value is None else f"as {json.dumps(value)}"
             return (
@@ -114,8 +116,18 @@ def words(step: Step) -> str:
             return step.of
 
 
+_NAMES: Final = {"gpuMemory": "GPU memory", "cpuCores": "CPU cores"}
+"""In sentences, of what a node has free; what else there is has a name of its own."""
+
+
 def _free(value: dict[str, Any]) -> str:
-    parts = [f"{count} free {name}" for name, count in value.items() if name not in {"nodes", "labels"} and count]
+    parts = [
+        f"{count:g} free {'GPU' if count == 1 else 'GPUs'}"
+        if name == "gpus"
+        else f"{count if isinstance(count, str) else f'{count:g}'} free {_NAMES.get(name, name)}"
+        for name, count in value.items()
+        if name not in {"nodes", "labels"} and count
+    ]
     if labels := cast("dict[str, str]", value["labels"]):
         parts.append(f"the labels {', '.join(f'{key}={label}' for key, label in labels.items())}")
     return ", ".join(parts) or "room for a pod"
@@ -266,20 +278,22 @@ def tolerated_taints(scene: Scene) -> Generator[Trial, bool, None]:
 
 
 def other_cluster(scene: Scene) -> Generator[Trial, bool, None]:
-    others = [id_ for id_, view in scene.snapshot.clusters.items() if view.exists and view.connected]
-    for id_ in others[:MOST_ALIKE]:
+    others = {id_: view.name for id_, view in scene.snapshot.clusters.items() if view.exists and view.connected}
+    for id_, name in list(others.items())[:MOST_ALIKE]:
         snapshot, key = scene.changed(cluster_id=id_)
-        if (yield Trial((Step(act="change_workload", field="clusterId", value=_json(id_)),), snapshot, key)):
+        if (yield Trial((Step(act="change_workload", field="clusterId", value=_json(id_), of=name),), snapshot, key)):
             return
 
 
 def other_project(scene: Scene) -> Generator[Trial, bool, None]:
     """One that the asker sees."""
     projects = (each.state for each in scene.fold.projects.values() if each.state.exists)
-    ids = sorted(each.project_id for each in projects if scene.readable is None or each.project_id in scene.readable)
-    for id_ in ids[:MOST_ALIKE]:
+    seen = {
+        each.project_id: each.name for each in projects if scene.readable is None or each.project_id in scene.readable
+    }
+    for id_, name in sorted(seen.items())[:MOST_ALIKE]:
         snapshot, key = scene.changed(project_id=id_)
-        if (yield Trial((Step(act="change_workload", field="projectId", value=_json(id_)),), snapshot, key)):
+        if (yield Trial((Step(act="change_workload", field="projectId", value=_json(id_), of=name),), snapshot, key)):
             return
 
 

@@ -90,8 +90,9 @@ def test_a_data_source_says_where_it_cannot_be_used_and_why(api: ShapeServer, mu
     assert header.split()[:3] == ["NAME", "SCOPE", "STATUS"]
     assert code.split()[:3] == ["code", "tenant", "ready"]
     assert sets.split()[:4] == ["sets", "tenant", "issues", "found"]
+    api.on("GET", "/clusters", Reply(body={"clusters": [{"id": "c-1", "name": "lab"}]}))
     told = muster("datasource", "git", "describe", "sets").out
-    assert "cluster c-1: there is no claim sets (since " in told
+    assert "cluster lab: there is no claim sets (found " in told
     assert "Issues" not in muster("datasource", "git", "describe", "code").out
     both = row("sets") | {"status": "issuesFound", "issues": [issue, issue | {"clusterId": "c-2"}]}
     there_is(api, "datasource git", both)

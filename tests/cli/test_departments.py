@@ -19,6 +19,7 @@ DEPARTMENT: dict[str, Any] = {
     "nodeTypes": [],
     "gpuQuota": None,
     "gpuLimit": 8.0,
+    "minimumRuntimeSeconds": 5400,
     "nodePoolQuotas": [{"nodePool": "a", "gpuQuota": 2.0, "gpuLimit": None}],
     "projects": 3,
     "use": {"workloads": {"Running": 2}, "pods": 2, "gpuAllocated": 1.5, "gpuAllocatedNonPreemptible": 1.0},
@@ -39,6 +40,7 @@ def test_a_department_is_listed_shown_made_set_and_deleted(api: ShapeServer, mus
     assert "research" in ran.out
     assert api.requests[-1].query["search"] == ["res"]
     told = muster("department", "describe", "research").out
+    assert "1h30m" in told
     assert "a=2/none" in told
     assert "2 Running" in told
     assert muster("department", "create", "sales", "--node-pools", "a, b", "--gpu-limit", "16").code == 0

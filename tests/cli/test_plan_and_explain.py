@@ -114,6 +114,10 @@ RUNS = explanation(
         "refused": [{"pods": "1 GPU", "ground": "size", "nodes": 3, "message": "too small even when empty"}],
     }],
 )  # fmt: skip
+ENDED = explanation(
+    phase="Failed", outcome="ended", phaseReason="backoff_limit_exceeded", message="it asks for no place",
+    phaseMessage="pod main-0 ended with exit code 1",
+)  # fmt: skip
 NEVER = explanation(phase="Pending", outcome="never", reason="no_matching_node", message="no", waitingPods=1)
 
 
@@ -130,8 +134,9 @@ NEVER = explanation(phase="Pending", outcome="never", reason="no_matching_node",
         ),
         (RUNS, ("it runs", "Why n1", "GPU PRICE", "n2", "no other node would be better", "3 nodes: too small")),
         (NEVER, ("it cannot ever fit as written", "no small change")),
+        (ENDED, ("it asks for no place", "backoff_limit_exceeded", "pod main-0 ended with exit code 1")),
     ],
-    ids=["waits", "runs", "never"],
+    ids=["waits", "runs", "never", "ended"],
 )  # fmt: skip
 def test_an_explanation_says_all_that_a_person_needs(
     api: ShapeServer, muster: Muster, answer: dict[str, Any], told: tuple[str, ...]

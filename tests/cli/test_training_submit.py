@@ -254,7 +254,7 @@ def test_variables_of_credentials_stand_beside_the_others(muster: Any) -> None:
         ("--toleration", "a", "'a' is no FIELD=VALUE; the fields are name, operator, key, value"),
         ("--toleration", "kee=a", "'kee' is no field; those are name, operator, key, value, effect, seconds, exclude"),
         ("--toleration", "key=a,key=b", "'key' is given twice in 'key=a,key=b'"),
-        ("--toleration", "seconds=soon", "'soon' is not a whole number"),
+        ("--toleration", "seconds=soon", "seconds: 'soon' is not a whole number"),
         ("--toleration", "exclude=yes", "exclude is true or false, not 'yes'"),
         ("--extended-resource", "rdma/hca", "'rdma/hca' is no extended-resource; write NAME=VALUE"),
     ],

@@ -185,6 +185,7 @@ def test_who_tolerates_a_taint_for_a_time_is_not_placed_where_it_is() -> None:
     key = world.submit("a", gpu_devices_request=1, **tolerates(60))
     world.settle()
     assert world.workload(key).reason == "no_nodes"
+    assert "maintenance:NoExecute (tolerated for 60 s only)" in world.workload(key).message
 
 
 def test_who_decides_after_a_kill_or_beside_another_decides_the_same_once() -> None:

@@ -398,7 +398,13 @@ def test_the_reason_is_the_one_of_the_log_and_each_change_that_is_named_lets_it_
 
 
 EXPECTED: Final[list[tuple[Case, list[str]]]] = [
-    (larger_than_every_node, ["submit it again with spec.compute.gpuDevicesRequest as 8"]),
+    (
+        larger_than_every_node,
+        [
+            "submit it again with spec.compute.gpuDevicesRequest as 8",
+            "add 1 node with [0-9]+ free GPUs.* to pool default",
+        ],
+    ),
     (of_a_type_that_no_node_has, ["submit it without spec.nodeType"]),
     (larger_than_the_quota, ["set the GPU quota of project small to 2"]),
     (where_the_only_node_is_cordoned, ["uncordon node a"]),
@@ -406,6 +412,8 @@ EXPECTED: Final[list[tuple[Case, list[str]]]] = [
     # Of the two small ones on the node with two free GPUs either one: no more ends than must.
     (where_no_gpu_is_free, ["wait until these end, or end them: holder[23]"]),
     (a_gang_for_which_too_little_is_free, ["submit it again with spec.numWorkers as 2"]),
+    (in_a_cluster_that_was_removed, ["submit it again in cluster other"]),
+    (in_a_project_that_was_deleted, ["submit it again in project [a-z0-9-]+"]),
     (without_an_agent, ["have the agent of cluster local report again"]),
 ]
 

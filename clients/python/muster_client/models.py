@@ -6715,7 +6715,7 @@ class ChangeStep(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     value: JsonValue | None = None
     """What the field, quota or limit (in GPUs) is to be; of add_node, what each node has free. Null: leave it out."""
     of: str | None = None
-    """Of which project, department, node or cluster; of wait, for what."""
+    """Of which project, department, node or cluster; or what the value is the id of; of wait, for what."""
     node_pool: str | None = None
     """In which node pool."""
     workloads: list[str] | None = None

@@ -1032,7 +1032,7 @@ def list_nfs_data_sources(
 def create_nfs_data_source(
     body: models.NfsSourceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.DataSource]:
-    """Create a NFS data source.
+    """Create an NFS data source.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -1049,7 +1049,7 @@ def create_nfs_data_source(
 
 
 def get_nfs_data_source(asset_id: str, *, as_of: str | None = None) -> Request[models.DataSource]:
-    """Get a NFS data source in its newest state, or as of a moment.
+    """Get an NFS data source in its newest state, or as of a moment.
 
     Args:
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
@@ -1062,7 +1062,7 @@ def get_nfs_data_source(asset_id: str, *, as_of: str | None = None) -> Request[m
 def set_nfs_data_source(
     asset_id: str, body: models.NfsSourceChange, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.DataSource]:
-    """Set what a NFS data source says. Workloads that were made from it stay as they are.
+    """Set what an NFS data source says. Workloads that were made from it stay as they are.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -1081,7 +1081,7 @@ def set_nfs_data_source(
 def delete_nfs_data_source(
     asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Delete a NFS data source. Its data, and workloads that were made from it, stay as they are.
+    """Delete an NFS data source. Its data, and workloads that were made from it, stay as they are.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -1145,7 +1145,7 @@ def list_s3_data_sources(
 def create_s3_data_source(
     body: models.S3SourceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.DataSource]:
-    """Create a S3 data source.
+    """Create an S3 data source.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -1162,7 +1162,7 @@ def create_s3_data_source(
 
 
 def get_s3_data_source(asset_id: str, *, as_of: str | None = None) -> Request[models.DataSource]:
-    """Get a S3 data source in its newest state, or as of a moment.
+    """Get an S3 data source in its newest state, or as of a moment.
 
     Args:
         as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
@@ -1173,7 +1173,7 @@ def get_s3_data_source(asset_id: str, *, as_of: str | None = None) -> Request[mo
 def set_s3_data_source(
     asset_id: str, body: models.S3SourceChange, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.DataSource]:
-    """Set what a S3 data source says. Workloads that were made from it stay as they are.
+    """Set what an S3 data source says. Workloads that were made from it stay as they are.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.
@@ -1192,7 +1192,7 @@ def set_s3_data_source(
 def delete_s3_data_source(
     asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Delete a S3 data source. Its data, and workloads that were made from it, stay as they are.
+    """Delete an S3 data source. Its data, and workloads that were made from it, stay as they are.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.

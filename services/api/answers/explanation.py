@@ -64,7 +64,7 @@ class ChangeStep(Form, frozen=True, kw_only=True):
     value: Value | UnsetType = UNSET
     """What the field, quota or limit (in GPUs) is to be; of add_node, what each node has free. Null: leave it out."""
     of: str | UnsetType = UNSET
-    """Of which project, department, node or cluster; of wait, for what."""
+    """Of which project, department, node or cluster; or what the value is the id of; of wait, for what."""
     node_pool: str | UnsetType = UNSET
     """In which node pool."""
     workloads: list[str] | UnsetType = UNSET

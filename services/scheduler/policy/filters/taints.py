@@ -66,10 +66,16 @@ def words(view: View) -> str:
         return ""
     sets: set[int] = set(nodes.taints[view.rows[refused]].tolist())
     taints = {taint for number in sets for taint in nodes.taint_sets[number] if not tolerates(view.request, taint)}
-    told = sorted(f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}" for taint in taints)
+    told = sorted(_named(view.request, taint) for taint in taints)
     more = len(told) - MOST_NAMED
     named = ", ".join(told[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
     return f"{int(refused.sum())} with a taint that the workload does not tolerate: {named}"
+
+
+def _named(request: PodRequest, taint: Taint) -> str:
+    seconds = seconds_tolerated(request, taint)
+    only = f" (tolerated for {seconds} s only)" if seconds else ""
+    return f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}{only}"
 
 
 FILTER: Final = Filter(name="taints", asks=lambda _: True, closed=Check(refuses=refuses, words=words))
