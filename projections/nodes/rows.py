@@ -26,8 +26,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cordoned_by: Annotated[str, _Column(lambda node: clean(node.state.cordoned_by))]
     """Actor id; empty where nobody cordoned it here."""
     cordoned_at: Annotated[datetime | None, _Column(lambda node: node.state.cordoned_at)]
-    drain: Annotated[str | None, _Column(lambda node: node.state.drain and to_json(node.state.drain), type="json")]
-    """JSON: {"by", "at", "force", "ended_at"}; None where it never was drained."""
+    drain: Annotated[str, _Column(lambda node: to_json(node.state.drain or {}), type="json")]
+    """JSON: {"by", "at", "force", "ended_at"}; {} where it is not drained."""
     cpu_milli: Annotated[int, _Column(lambda node: fit(node.state.facts.cpu_milli))]
     memory_bytes: Annotated[int, _Column(lambda node: fit(node.state.facts.memory_bytes))]
     gpu_count: Annotated[int, _Column(lambda node: fit(node.state.facts.gpu_count))]

@@ -422,7 +422,7 @@ async def list_nodes(call: Look) -> Answer[answers.Nodes]:
     tables = await reading(call)
     found = await tables.queries.nodes(cluster_id=call.values["clusterId"])
     people = {row["cordoned_by"] for row in found.rows if row["cordoned_by"]}
-    people |= {row["drain"]["by"] for row in found.rows if row["drain"] is not None}
+    people |= {row["drain"]["by"] for row in found.rows if row["drain"]}
     await call.api.actors.subjects_of(people)
     nodes = [node_answer(row, call.api.actors.person) for row in found.rows]
     return read_answer(answers.Nodes(nodes=nodes), found.seq, tables.headers)
@@ -480,7 +480,7 @@ async def list_node_pods(call: Look) -> Answer[answers.NodePods]:
     found = await call.queries.pods_on(cluster_id, name, limit=MAX_NODE_PODS)
     if found is None:
         raise not_found(f"there is no node {shown(name)} in this cluster")
-    if found.node["drain"] is not None:
+    if found.node["drain"]:
         await call.api.actors.subjects_of({found.node["drain"]["by"]})
     drain = drain_answer(found.node, call.api.actors.person)
     force: bool = call.values["force"] or (drain is not None and drain.force)

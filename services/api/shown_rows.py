@@ -100,7 +100,7 @@ def _taint(stored: StoredTaint) -> Taint:
 
 def drain_answer(row: Row, person: Callable[[str], Person]) -> NodeDrain | None:
     """Of a row of a node."""
-    if row["drain"] is None:
+    if not row["drain"]:
         return None
     stored = msgspec.convert(row["drain"], StoredDrain)
     return NodeDrain(
