@@ -252,7 +252,7 @@ def test_clusters_pools_nodes_and_projects(admin: Served, muster: Any) -> None:
     assert muster("project", "describe", "vision", "-o", "json").json()["podSecurity"] == "restricted"
     assert muster("project", "describe", "vision").code == 0
     assert muster("limit", "set", "vision", "Training").code == 2
-    assert muster("limit", "set", "vision", "Cake", "--runtime", "7d").code == 6
+    assert muster("limit", "set", "vision", "Cake", "--runtime", "7d").code == 2
     assert muster("limit", "set", "vision", "Workspace", "--idle-gpu", "1m").code == 6
     assert muster("limit", "set", "vision", "Training", "--runtime", "7d", "--pending", "1h").code == 0
     assert muster("limit", "set", "vision", "Workspace", "--idle-gpu", "1h").code == 0
