@@ -22,6 +22,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.short:
+        long = [item for item in items if item.get_closest_marker("in_full")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
         keep_some(config, items, one_in)
         keep_some(config, items, lambda _: ONE_IN, of=lambda _: None)
 

@@ -145,8 +145,8 @@ def all_run(folder: Path, count: int, beside: Callable[[Stack], AbstractContextM
     [
         pytest.param(nothing_more, 2_000, id="single"),
         pytest.param(doubled, 2_000, id="doubled"),
-        # Minutes even of 500 pods: not in the short form.
-        pytest.param(killed, 8_152, id="killed", marks=pytest.mark.one_in(1_000_000)),
+        # Minutes even of 500 pods.
+        pytest.param(killed, 8_152, id="killed", marks=pytest.mark.in_full),
     ],
 )
 def test_pods_of_the_trace_all_complete_and_no_node_is_ever_over_capacity(
