@@ -10,7 +10,7 @@ import pytest
 from development.ports import free_port
 from development.servers import EVERYTHING, NatsServer
 from muster.embedded.certificates import authority_in
-from services.runtime.nats.connection import connect
+from services.runtime.nats.connection import ConnectionLostError, connect
 from tests.support.proxy import proxied
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +53,23 @@ async def test_a_connection_that_ends_before_the_server_lets_it_in_is_closed_bef
         await client.flush()
         await client.close()
         gc.collect()
+
+
+async def test_who_is_refused_is_told_so_though_the_first_refusal_was_lost(nats_server: NatsServer) -> None:
+    """The server ends a connection with its reason, which is lost where bytes that it had not read come with the end."""
+    refusals: list[bytes] = [b"", b"-ERR 'Authorization Violation'\r\n"]
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"auth_required": true, "max_payload": 1024}\r\n')
+        await reader.readuntil(b"PING\r\n")
+        writer.write(refusals.pop(0))
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1") as server:
+        url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(ConnectionLostError, match="Authorization Violation"):
+            await connect(nats_server.settings(EVERYTHING, nats_url=url), EVERYTHING)
+    assert not refusals
 
 
 async def test_the_end_of_a_connection_with_tls_is_no_warning(

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import structlog
 from nats.aio.client import PING_PROTO, Client, Srv
+from nats.errors import UnexpectedEOF
 from nats.js import JetStreamContext
 
 from services.runtime.nats.calls import PREFIX
@@ -63,6 +64,17 @@ class ServiceClient(SteadyClient):
         if self._transport is not None:
             self._transport.close()
         await super()._connect_to_server(s)
+
+    async def _process_connect_init(self) -> None:
+        """The library (nats-py 2.16) takes a connection that ends without a word for one that the server let in. A
+        refusal can be lost on its way: `connect` returned, and whoever was refused went on.
+        """
+        await super()._process_connect_init()
+        if self._status != Client.CONNECTED:
+            for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
+                if task is not None:
+                    task.cancel()
+            raise UnexpectedEOF
 
     def jetstream(self, **options: Any) -> JetStreamContext:
         """The library's, which asks for the streams where they are found here."""
