@@ -23,6 +23,7 @@ BENCHMARKS = (
     "memory",
     "width",
     "scheduler",
+    "fairness",
     "peers",
     "placement",
     "restart",

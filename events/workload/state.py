@@ -240,7 +240,7 @@ class WorkloadScaled(_Event, frozen=True, kw_only=True):
     """The load that it was decided by, in a sentence."""
 
 
-EvictionReason = Literal["preempted", "reclaimed", "tainted", "drained"]
+EvictionReason = Literal["preempted", "reclaimed", "backfilled", "tainted", "drained"]
 LEAVES_NODE: Final[frozenset[EvictionReason]] = frozenset({"tainted", "drained"})
 """Reasons that lie in the node: they hold for non-preemptible workloads, too, and nobody gets the place."""
 
@@ -255,8 +255,9 @@ class PodsEvicted(_Event, frozen=True, kw_only=True):
     attempt: int
     """The workload's from now on: another one where no pod of it goes on."""
     reason: EvictionReason
-    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `tainted`: their
-    node has a taint that they do not tolerate, or no longer; `drained`: an administrator drains their node.
+    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `backfilled`: for
+    one of its project that has waited for longer, and was passed; `tainted`: their node has a taint that they do not
+    tolerate, or no longer; `drained`: an administrator drains their node.
     """
     message: str
     """For whom, and by which rule, in a sentence."""

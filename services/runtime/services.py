@@ -231,6 +231,7 @@ SERVICES: Final[dict[str, Service]] = {
         ),
         group="workers",
         uid=10014,
+        settings=("priority_head_start_hours",),
     ),
     "cluster_sync": Service(
         rights=log_follower(

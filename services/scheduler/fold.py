@@ -56,7 +56,7 @@ from services.scheduler.mix import Mix, shape_of
 from services.scheduler.must_leave import is_emptied, leavers
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
-from services.scheduler.policy.rules import Order
+from services.scheduler.policy.rules import Age, Order
 from services.scheduler.queue import WaitingQueue
 from services.scheduler.snapshot import (
     Bound,
@@ -77,18 +77,21 @@ from services.scheduler.snapshot import (
     Waiting,
     Weights,
 )
+from services.scheduler.waits import Waits, gives_way
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
 _TELLING: Final = frozenset({WorkloadWaiting, PodsBound, PodSucceeded, PodFailed, PodStopped})
 """Events from which it is learnt how long things take."""
+DEFAULT_HEAD_START: Final = timedelta(hours=24)
+"""That a rank of priority is worth."""
 LEAVING_LATE: Final = timedelta(minutes=5)
 """How long after its grace a pod that was told to end is still counted on to end."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
 
 
-type _Beside = tuple[bytes, dict[str, str], dict[str, datetime], bytes]
+type _Beside = tuple[bytes, dict[str, str], dict[str, datetime], bytes, dict[str, tuple[float, float]]]
 
 
 @dataclass(slots=True)
@@ -101,9 +104,10 @@ class _Indexed:
 class SchedulingState(LogFold):
     """The log's fold, with the indexes over it."""
 
-    def __init__(self, *, orders: Sequence[Order] = POLICY.orders) -> None:
+    def __init__(self, *, orders: Sequence[Order] = POLICY.orders, head_start: timedelta = DEFAULT_HEAD_START) -> None:
         super().__init__(FOLDED, forgets=True)
-        self._orders = orders
+        self._orders, self._head_start_seconds = orders, head_start.total_seconds()
+        self._waits = Waits()
         self.workloads, self.nodes = self.of(WORKLOAD), self.of(NODE)
         self.clusters, self.projects, self.departments = self.of(CLUSTER), self.of(PROJECT), self.of(DEPARTMENT)
         self.freed = 0
@@ -162,6 +166,7 @@ class SchedulingState(LogFold):
         match commit.aggregate:
             case "workload":
                 self._dirty_workloads.add(commit.key)
+                self._waits.took(commit, before.state, after.state)
                 for event in commit.events:
                     if isinstance(event, PodsEvicted):
                         self._promise(after.state.workload_id, event)
@@ -224,18 +229,21 @@ class SchedulingState(LogFold):
         """
         super().restore(seq, chains)
         try:
-            mix, self._promised, self._placed_again, learnt = msgspec.msgpack.decode(beside, type=_Beside)
+            mix, self._promised, self._placed_again, learnt, waits = msgspec.msgpack.decode(beside, type=_Beside)
         except msgspec.MsgspecError:
-            mix, self._promised, self._placed_again, learnt = b"", {}, {}, b""
+            mix, self._promised, self._placed_again, learnt, waits = b"", {}, {}, b"", dict[str, tuple[float, float]]()
+        self._waits = Waits(waits)
         self.mix, self.forecast = Mix.restored(mix), Forecast.restored(learnt)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes.update(self.nodes)
 
     def beside(self) -> bytes:
         """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
-        others were told to end, when those got another place, and what was learnt of how long all that takes.
+        others were told to end, when those got another place, what was learnt of how long all that takes, and how long
+        workloads have waited.
         """
-        return msgspec.msgpack.encode((self.mix.stored(), self._promised, self._placed_again, self.forecast.stored()))
+        learnt, waits = self.forecast.stored(), self._waits.stored()
+        return msgspec.msgpack.encode((self.mix.stored(), self._promised, self._placed_again, learnt, waits))
 
     @property
     def incarnation(self) -> int:
@@ -367,6 +375,7 @@ class SchedulingState(LogFold):
         over = not state.pods.live and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
             self._take_out(key)
+            self._waits.forget(state.workload_id)
             self.forget(WORKLOAD, key)
             return
         self._settled_workloads[key] = state
@@ -449,7 +458,8 @@ class SchedulingState(LogFold):
         if not ready:
             self._nothing_to_bind(key, state, retry_at if idle else None)
             return
-        order = tuple(each.value(state) for each in self._orders)
+        stint = self._waits.of(state)
+        order = self._order(state, stint.since)
         for number, (pod_class, pods) in enumerate(_classes(key, state, ready)):
             entry = Pending(
                 order=(order, key, number),
@@ -461,8 +471,10 @@ class SchedulingState(LogFold):
                 queued=state.queued,
                 idle=idle,
                 reported="" if state.reason == WaitingReason.BACKOFF else state.reason,
-                since=state.created_at.timestamp() if state.created_at else now.timestamp(),
+                since=stint.since,
+                waits_from=stint.at,
                 gave_way_to=state.gave_way_to,
+                gives_way=gives_way(state),
                 # All of them stand where the first stands.
                 beside=_a_node(state) if pod_class.together is not None else "",
             )
@@ -472,6 +484,10 @@ class SchedulingState(LogFold):
                 self._extended_asked.update(pod_class.extended)
             queue.add(entry)
             indexed.entries.append((queue, entry))
+
+    def _order(self, state: Workload, since: float) -> tuple[float, ...]:
+        age = Age(since, self._head_start_seconds)
+        return tuple(each.value(state, age) for each in self._orders)
 
     def _nothing_to_bind(self, key: str, state: Workload, retry_at: datetime | None) -> None:
         """Nothing of it can be bound now; only what the log does not say yet is kept."""
@@ -512,6 +528,8 @@ class SchedulingState(LogFold):
             ),
             placed_again={self.workloads[key].state.workload_id: at for key, at in self._placed_again.items()},
             promised=self._promises(),
+            stints=self._waits.frozen(),
+            head_start_seconds=self._head_start_seconds,
         )
 
     def _must_leave(self, now: datetime) -> dict[str, list[MustLeave]]:
@@ -568,7 +586,7 @@ class SchedulingState(LogFold):
         ready: dict[str, list[PodRef]] = {}
         for pod in bindable(state, now):
             ready.setdefault(pod.pod_set, []).append(pod)
-        order = tuple(each.value(state) for each in self._orders)
+        order = self._order(state, now.timestamp())
         return tuple(
             (
                 pod_class,
@@ -582,6 +600,9 @@ class SchedulingState(LogFold):
                     queued=True,
                     idle=False,
                     reported="",
+                    since=now.timestamp(),
+                    waits_from=now.timestamp(),
+                    gives_way=gives_way(state),
                 ),
             )
             for number, (pod_class, pods) in enumerate(_classes(key, state, ready))

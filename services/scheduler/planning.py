@@ -149,10 +149,16 @@ class Planning:
         """By index of the queue and number of a pool: what a gang that has waited for long is to have of its project's
         share.
         """
-        self.spoken_for_by: set[str] = set()
-        """Ids of their projects: of each the first one."""
-        self.reserved_pools: set[int] = set()
-        """Numbers of the pools where that is: in each for one gang."""
+        self.spoken_for_by: dict[str, list[Pending]] = {}
+        """The same gangs by id of their project, in their order."""
+        self.passed_by: dict[int, frozenset[str]] = {}
+        """By index of the queue, of those gangs that have a right to what they need now: ids of workloads of the
+        project that were let in behind them.
+        """
+        self.reserved_in: Counter[int] = Counter()
+        """By number of a pool: for how many gangs something is kept there."""
+        self.counted_on: list[tuple[int, PodRequest, int]] = []
+        """Row, request and share of a device of each place that is counted on for such a gang."""
         self.held_queues: dict[int, str] = {}
         """By index of the queue: the first of its workloads for which a place is kept."""
         self.evictions: list[Eviction] = []
@@ -168,6 +174,10 @@ class Planning:
     def shares(self) -> Shares:
         """What each may have of the pools by right, as it was when this was first asked for: nothing was placed yet."""
         return Shares(self.snapshot, self.room, dict(self.quota_used))
+
+    def look_again_at(self, at: datetime) -> None:
+        """There is something to decide then, although nothing happens."""
+        self.look_again = at if self.look_again is None else min(self.look_again, at)
 
     def soon(self) -> Room:
         """The room that there will be once all have ended that were told to. There is never less of it than now."""

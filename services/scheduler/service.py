@@ -51,7 +51,7 @@ from services.scheduler.snapshot import Eviction, Plan, StatusUpdate
 from services.scheduler.what_if import what_if
 from services.scheduler.why import why
 
-SNAPSHOT_SHAPE: Final = 4
+SNAPSHOT_SHAPE: Final = 5
 """Raise it when what is stored of the fold changes."""
 BATCH_MESSAGES: Final = 300
 """Some 8 ms per batch; more gains little, and loses more where it conflicts."""
@@ -359,7 +359,8 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         await assert_streams(nc)
         store = JetStreamEventStore(nc)
         snapshots = FoldSnapshots(store.snapshots, "scheduler", shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
-        fold = SchedulingState()
+        head_start = timedelta(hours=settings.priority_head_start_hours)
+        fold = SchedulingState(head_start=head_start)
         if found := await snapshots.load():
             fold.restore(*found, beside=snapshots.beside)
 
@@ -382,6 +383,6 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             # The snapshot's fault, perhaps: without it, only the log's own is left.
             log.warning("fold_begins_again", error=str(error))
             await snapshots.forget()
-            await schedule(SchedulingState())
+            await schedule(SchedulingState(head_start=head_start))
     finally:
         await nc.close()

@@ -175,6 +175,9 @@ def check_evictions(world: World, planned: Plan, protected: AbstractSet[str]) ->
         if each.reason == "preempted":
             assert (victim.project_id, victim.priority_rank) < (winner.project_id, winner.priority_rank)
             assert victim.project_id == winner.project_id
+        elif each.reason == "backfilled":
+            assert victim.project_id == winner.project_id
+            assert victim.priority_rank <= winner.priority_rank
         else:
             assert winner.project_id != victim.project_id
             assert victim.project_id not in protected, "its project stayed within its quota"
@@ -323,8 +326,10 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
             case "cycle":
                 protected = within_quota(world, quotas)
                 planned = world.cycle()
-                # Who gets a pod in the same plan may be beyond its quota by that.
+                # Who gets a pod in the same plan, or a place that is kept, may be beyond its quota by that.
+                ids = {state.workload_id: state for state in map(world.workload, keys)}
                 grown = {world.workload(each.key).project_id for each in planned.bindings}
+                grown |= {ids[each.beneficiary].project_id for each in planned.evictions}
                 check_evictions(world, planned, protected - grown)
                 evicted_for |= {(each.workload_id, each.beneficiary) for each in planned.evictions}
                 again = world.cycle()

@@ -6621,9 +6621,9 @@ class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     attempt: int
     """The workload's from now on: another one where no pod of it goes on."""
     reason: PodsEvictedDataReason
-    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `tainted`:
-    their node has a taint that they do not tolerate, or no longer; `drained`: an administrator drains their
-    node.
+    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `backfilled`:
+    for one of its project that has waited for longer, and was passed; `tainted`: their node has a taint that
+    they do not tolerate, or no longer; `drained`: an administrator drains their node.
     """
     message: str
     """For whom, and by which rule, in a sentence."""
@@ -8521,6 +8521,7 @@ if TYPE_CHECKING:
         "Updating",
     ]
     type PhaseReason = Literal[
+        "backfilled",
         "backoff",
         "backoff_limit_exceeded",
         "cluster_disconnected",
@@ -8548,12 +8549,13 @@ if TYPE_CHECKING:
         "reclaimed",
         "runtime_limit",
         "scaled_to_zero",
+        "share_reserved",
         "tainted",
         "waiting_for_pods_to_end",
     ]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
-    type PodsEvictedDataReason = Literal["drained", "preempted", "reclaimed", "tainted"]
+    type PodsEvictedDataReason = Literal["backfilled", "drained", "preempted", "reclaimed", "tainted"]
     type PolicyMetaScope = Literal["department", "project", "tenant"]
     type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.phases import quota
+from services.scheduler.policy.reserve import gives_way
 from services.scheduler.snapshot import INFINITE, OrderKey, Pending, PodClass, Queue, Weights
 
 type _Key = tuple[int, int, float, float, OrderKey]
@@ -130,23 +131,27 @@ class Turns:
         project = self._planning.shares.project(project_id)
         of_department = quota.beyond(self._planning, project_id, project.department_id)
         return (
-            self._standing(i, queue.pod_class),
+            self._standing(i, queue.pod_class, entry),
             -entry.rank,
             _weighed(of_department, project.department_weights),
             _weighed(quota.beyond(self._planning, project_id, project_id), project.weights),
             order,
         )
 
-    def _standing(self, i: int, pod_class: PodClass) -> int:
+    def _standing(self, i: int, pod_class: PodClass, entry: Pending) -> int:
         """Whether its next pod is within the quota (0), within the share of one of its pools (1), or neither (2)."""
         if _within(self._planning, pod_class):
             return 0
         if i not in self._places:
             self._places[i] = _places(self._planning, pod_class)
-        used = self._planning.shares.used
+        used, spoken = self._planning.shares.used, self._planning.shares.spoken
+        # What gives way to a gang of its project may have its part until then.
+        behind = bool(spoken) and gives_way(self._planning, pod_class, entry)
         for place in self._places[i]:
             milli = place.milli
             own, all_ = used.get(place.key, 0), used.get(place.department_key, 0)
+            if not behind:
+                own += spoken.get(place.key, 0)
             if not milli or (own + milli <= place.most and all_ + milli <= place.department_most):
                 return 1
         return 2

@@ -14,6 +14,7 @@ too: a plan spends so much on that for each project, and puts the rest off to th
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from events.workload.pod import PodRef
@@ -21,7 +22,7 @@ from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, ShortAt, Shortfall
 from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.pools import pools_of
-from services.scheduler.policy.reserve import reserve
+from services.scheduler.policy.reserve import reserve, waits_behind
 from services.scheduler.policy.together import Stay, most_together
 from services.scheduler.policy.turns import Turns
 from services.scheduler.snapshot import GangPart, Pending, PodClass, Queue, Waiting
@@ -57,6 +58,10 @@ def run(planning: Planning) -> None:
         queue = queues[i]
         entry = queue.entries[at]
         probing, done, pods = queue.pod_class.probing, 0, entry.pods[turn.start : turn.stop]
+        if waits_behind(planning, queue.pod_class, entry):
+            planning.short[i] = Shortfall(waiting=explain.behind(planning, queue.pod_class))
+            planning.short_at[i] = ShortAt(at, turn.start)
+            continue
         if probing and _puts_off(planning, queue, longest):
             planning.put_off.add(i)
             continue
@@ -83,9 +88,9 @@ def run(planning: Planning) -> None:
             return
         if shortfall is not None:
             planning.short[i], planning.short_at[i] = shortfall, ShortAt(at, turn.start + done)
-            if count := reserve(planning, i, queue.pod_class, entry):
+            if told := reserve(planning, i, queue.pod_class, entry):
                 waiting = explain.why(planning, queue.pod_class, shortfall)
-                planning.held[entry.key] = explain.reserved(waiting, count)
+                planning.held[entry.key] = replace(waiting, message=f"{waiting.message}; {told}")
                 planning.held_queues.setdefault(i, entry.key)
         else:
             turns.go_on(turn)

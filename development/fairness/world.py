@@ -1,0 +1,224 @@
+"""A small log in memory: commands in, commits out, folds kept up to date."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from development.checker.log import Report, check
+from development.checker.records import RawMessage
+from events.aggregate import AGGREGATES, Chain, Draft, apply, draft
+from events.cluster import AddCluster, NodePool, ReportCluster, SetNodePool
+from events.codec import encode_commit
+from events.commit import Actor, BatchPart, Commit
+from events.decision import Context
+from events.ids import cluster_key, node_key, project_key, workload_key
+from events.node import CordonNode, NodeFacts, ReportNode
+from events.project import CreateProject
+from events.refusal import Refusal
+from events.workload.commands import CreateWorkload, PodFact, PodFactKind, ReportPods
+from events.workload.pod import PodRef
+from events.workload.spec import ComputeSpec, TrainingSpec
+from events.workload.state import Workload
+from services.runtime.log.folding import take
+from services.scheduler.batches import (
+    Heads,
+    batch_drafts,
+    batches,
+    eviction_drafts,
+    release_drafts,
+    seen_by,
+    update_drafts,
+)
+from services.scheduler.estimate import with_estimates
+from services.scheduler.fold import SchedulingState
+from services.scheduler.plan import plan
+from services.scheduler.planning import Policy
+from services.scheduler.policy.registry import POLICY
+from services.scheduler.snapshot import Plan, Queue
+
+GIB = 1024**3
+ACTOR = Actor(id="ann")
+BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+class World:
+    """One log, one scheduler's fold."""
+
+    def __init__(self, policy: Policy = POLICY) -> None:
+        self.policy = policy
+        self.now = BEGIN
+        self.new_id: Callable[[], str] = lambda: str(uuid4())
+        """Ids of commands, and so of what they make."""
+        self.commits: list[Commit] = []
+        self.chains: dict[tuple[str, str], Chain[Any]] = {}
+        self.fold = SchedulingState(orders=policy.orders)
+        self.cluster_id = ""
+        self.project_id = ""
+        self.seen: dict[str, NodeFacts] = {}
+        """By node key: facts that the last plan was made by."""
+        self.seen_queues: tuple[Queue, ...] = ()
+        """Likewise, of the last that was carried out."""
+
+    # -- the log -----------------------------------------------------------------------------------------------------
+
+    def do(self, aggregate: str, key: str, command: Any) -> tuple[Any, ...]:
+        """Decide and append; the events."""
+        kind = AGGREGATES[aggregate]
+        chain = self.chain(aggregate, key)
+        command_id = self.new_id()
+        context = Context(now=self.now, actor=ACTOR, command_id=command_id, version=chain.version)
+        events = kind.decide(command, chain.state, context)
+        assert not isinstance(events, Refusal), events
+        if events:
+            self.append(draft(kind, key, chain, events, command_id=command_id, actor=ACTOR, now=self.now))
+        return events
+
+    def append(self, *drafts: Draft) -> None:
+        """One commit, or an atomic batch of several."""
+        if len(drafts) > 1:
+            id_, count = self.new_id(), len(drafts)
+            drafts = tuple(d.in_batch(BatchPart(id=id_, index=n, count=count)) for n, d in enumerate(drafts, start=1))
+        new = [item.committed(len(self.commits) + n) for n, item in enumerate(drafts, start=1)]
+        for commit in new:
+            self.chains[commit.aggregate, commit.key] = apply(
+                AGGREGATES[commit.aggregate], self.chain(commit.aggregate, commit.key), commit
+            )
+        self.commits.extend(new)
+        assert take(self.fold, new) is None
+
+    def chain(self, aggregate: str, key: str) -> Chain[Any]:
+        return self.chains.get((aggregate, key), Chain(state=AGGREGATES[aggregate].initial))
+
+    def check(self) -> Report:
+        """The independent checker over everything so far."""
+        messages = (RawMessage(c.seq, f"ev.{c.aggregate}.{c.key}", encode_commit(c.record)) for c in self.commits)
+        return check(messages, stand_ins=True)
+
+    # -- what tests say ----------------------------------------------------------------------------------------------
+
+    def cluster(self, name: str = "local", *, connected: bool = True, pools: tuple[str, ...] = ()) -> str:
+        key = cluster_key(name)
+        self.do("cluster", key, AddCluster(name=name, kind="local" if name == "local" else "kubernetes"))
+        cluster_id: str = self.chain("cluster", key).state.cluster_id
+        self.cluster_id = self.cluster_id or cluster_id
+        for pool in pools:
+            command = SetNodePool(cluster_id=cluster_id, pool=NodePool(name=pool, label_key="pool", label_value=pool))
+            self.do("cluster", key, command)
+        if connected:
+            self.connect(cluster_id, name)
+        return cluster_id
+
+    def connect(self, cluster_id: str, name: str = "local", *, connected: bool = True) -> None:
+        self.do("cluster", cluster_key(name), ReportCluster(cluster_id=cluster_id, connected=connected))
+
+    def project(
+        self,
+        name: str = "default",
+        *,
+        quota: int | None = None,
+        limit: int | None = None,
+        pools: tuple[str, ...] = (),
+        **settings: Any,
+    ) -> str:
+        self.do(
+            "project",
+            project_key(name),
+            CreateProject(name=name, gpu_quota_milli=quota, gpu_limit_milli=limit, node_pools=pools, **settings),
+        )
+        project_id: str = self.chain("project", project_key(name)).state.project_id
+        self.project_id = self.project_id or project_id
+        return project_id
+
+    def node(self, name: str, *, cluster_id: str = "", **facts: Any) -> str:
+        cluster_id = cluster_id or self.cluster_id
+        given: dict[str, Any] = {"cpu_milli": 32_000, "memory_bytes": 256 * GIB} | facts
+        key = node_key(cluster_id, name)
+        self.do("node", key, ReportNode(cluster_id=cluster_id, name=name, facts=NodeFacts(**given)))
+        return key
+
+    def cordon(self, name: str, kind: Any = CordonNode) -> None:
+        """With Muster's own mark; with UncordonNode it is taken off."""
+        self.do("node", node_key(self.cluster_id, name), kind(cluster_id=self.cluster_id, name=name))
+
+    def submit(self, name: str, *, project_id: str = "", cluster_id: str = "", **spec: Any) -> str:
+        """A training; keywords of ComputeSpec and of TrainingSpec alike. Its key."""
+        self.now += timedelta(seconds=1)
+        compute = {field: spec.pop(field) for field in list(spec) if field in ComputeSpec.__struct_fields__}
+        project_id = project_id or self.project_id
+        key = workload_key(project_id, name)
+        command = CreateWorkload(
+            kind="Training",
+            name=name,
+            requested_name=name,
+            project_id=project_id,
+            cluster_id=cluster_id or self.cluster_id,
+            spec=TrainingSpec(image="busybox", compute=ComputeSpec(**compute), **spec),
+        )
+        self.do("workload", key, command)
+        return key
+
+    def command(self, key: str, kind: Any, **fields: Any) -> None:
+        self.do("workload", key, kind(workload_id=self.workload(key).workload_id, **fields))
+
+    def workload(self, key: str) -> Workload:
+        return self.chain("workload", key).state
+
+    def fact(self, key: str, kind: PodFactKind, *, index: int = 0, **fields: Any) -> None:
+        """What the cluster saw of the newest run of a pod."""
+        state = self.workload(key)
+        pod = state.pods["main", index]
+        ref = PodRef(pod_set="main", index=index, attempt=pod.attempt, try_=pod.try_)
+        fact = PodFact(pod=ref, kind=kind, at=self.now, **fields)
+        self.do("workload", key, ReportPods(workload_id=state.workload_id, facts=(fact,)))
+
+    def places(self, key: str) -> dict[int, tuple[str, list[tuple[int, int]]]]:
+        """Node and (device, milli) of each live pod, by index."""
+        return {
+            index: (pod.node_name, [(share.device, share.milli) for share in pod.devices])
+            for (_, index), pod in self.workload(key).pods.items()
+            if pod.node_key and pod.phase != "Pending"
+        }
+
+    # -- planning ----------------------------------------------------------------------------------------------------
+
+    def plan(self, **limits: Any) -> Plan:
+        snapshot = self.fold.snapshot(self.now)
+        planned = plan(snapshot, policy=self.policy, **limits)
+        self.seen = seen_by(planned, self.fold.nodes)
+        assert plan(snapshot, policy=self.policy, **limits) == planned, "the same snapshot gave another plan"
+        return planned
+
+    def cycle(self, *, max_messages: int = 300, **limits: Any) -> Plan:
+        """Plan and commit, as the service does."""
+        snapshot = self.fold.snapshot(self.now)
+        planned = with_estimates(plan(snapshot, policy=self.policy, **limits), snapshot, self.fold)
+        self.fold.note(snapshot, planned)
+        self.seen, self.seen_queues = seen_by(planned, self.fold.nodes), snapshot.queues
+        bound, released = batches(planned, max_messages=max_messages)
+        for batch in bound:
+            drafts, refused = batch_drafts(self.heads(), batch, self.new_id(), self.now)
+            assert not refused
+            self._commit(drafts)
+        for key, ids in released.items():
+            self._commit(release_drafts(self.heads(), key, ids, self.new_id(), self.now))
+        for each in planned.evictions:
+            self._commit(eviction_drafts(self.heads(), each, self.new_id(), self.now))
+        for update in planned.updates:
+            self._commit(update_drafts(self.heads(), update, self.new_id(), self.now))
+        return planned
+
+    def heads(self) -> Heads:
+        return Heads(workloads=self.fold.workloads, nodes=self.fold.nodes, seen=self.seen)
+
+    def _commit(self, drafts: list[Draft] | Refusal) -> None:
+        assert not isinstance(drafts, Refusal), drafts
+        self.append(*drafts)
+
+    def settle(self, *, cycles: int = 20) -> None:
+        """Cycles until nothing is planned any more."""
+        for _ in range(cycles):
+            planned = self.cycle()
+            if planned.empty and not planned.put_off:
+                return
+        raise AssertionError("the scheduler does not come to rest")
