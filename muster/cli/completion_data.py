@@ -1056,6 +1056,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--master-label": ("master_label", "", "Of the master"),
         "--master-annotation": ("master_annotation", "", "Of the master"),
         "--no-master": ("no_master", "-", "Run workers only, and no master"),
+        "--master-environment-credential": ("master_environment_credential", "", "Of the master"),
         "--environment-credential": ("environment_credential", "", "Environment variable whose value is that of a credential of yours"),
     },
     "training pytorch list": {
@@ -1386,6 +1387,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--master-label": ("master_label", "", "Of the master"),
         "--master-annotation": ("master_annotation", "", "Of the master"),
         "--no-master": ("no_master", "-", "Run workers only, and no master"),
+        "--master-environment-credential": ("master_environment_credential", "", "Of the master"),
         "--environment-credential": ("environment_credential", "", "Environment variable whose value is that of a credential of yours"),
     },
     "training tensorflow list": {
@@ -1716,6 +1718,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--master-label": ("master_label", "", "Of the master"),
         "--master-annotation": ("master_annotation", "", "Of the master"),
         "--no-master": ("no_master", "-", "Run workers only, and no master"),
+        "--master-environment-credential": ("master_environment_credential", "", "Of the master"),
         "--environment-credential": ("environment_credential", "", "Environment variable whose value is that of a credential of yours"),
     },
     "training xgboost list": {
@@ -2046,6 +2049,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--master-label": ("master_label", "", "Of the master"),
         "--master-annotation": ("master_annotation", "", "Of the master"),
         "--no-master": ("no_master", "-", "Run workers only, and no master"),
+        "--master-environment-credential": ("master_environment_credential", "", "Of the master"),
         "--environment-credential": ("environment_credential", "", "Environment variable whose value is that of a credential of yours"),
     },
     "training jax list": {
@@ -2376,6 +2380,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--master-label": ("master_label", "", "Of the master"),
         "--master-annotation": ("master_annotation", "", "Of the master"),
         "--no-master": ("no_master", "-", "Run workers only, and no master"),
+        "--master-environment-credential": ("master_environment_credential", "", "Of the master"),
         "--environment-credential": ("environment_credential", "", "Environment variable whose value is that of a credential of yours"),
     },
     "training mpi list": {
