@@ -294,6 +294,7 @@ def room_subject(server: str) -> str:
     return f"muster.room.{_token(server)}"
 
 
+@lru_cache(_JUST_NAMED)
 def _token(text: str) -> str:
     if not KEY_PATTERN.match(text):
         raise ValueError(f"not fit for a subject: {text!r} (letters, digits, - and _, at most 64)")
