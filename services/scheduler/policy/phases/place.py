@@ -157,28 +157,29 @@ def _place(
     pools: list[tuple[str, Candidates]],
 ) -> Shortfall | None:
     """Place pods of one workload; why the first that found no room did not."""
-    placed = planning.placed
     stay = None if pod_class.together is None else Stay(planning, pod_class.together, entry, pools)
-    for pod in pods:
-        if len(placed.pods) >= planning.max_pods and not planning.in_gang:
-            planning.cut_short = True
-            return None
+    at = 0
+    while at < len(pods):
+        most = len(pods) - at
+        if not planning.in_gang:
+            most = min(most, planning.max_pods - len(planning.placed.pods))
+            if most <= 0:
+                planning.cut_short = True
+                return None
         for pool, candidates in pools:
             left = quota.left(planning, pod_class, pool)
             left_milli = None if left is None else left.milli
-            index = candidates.best(most_gpu_milli=left_milli) if stay is None else stay.best(candidates, left_milli)
-            if index is None:
+            if stay is None:
+                found = planning.fill(candidates, pod_class.request, most, left_milli)
+            else:
+                found = planning.put(candidates, pod_class.request, stay.best(candidates, left_milli))
+            if found is None:
                 continue
-            row, devices = int(candidates.rows[index]), candidates.devices(index)
-            planning.take(row, pod_class.request, devices)
-            milli = int(candidates.gpu_milli[index])
-            quota.use(planning, pod_class, pool, milli)
-            placed.classes.append(pod_class)
-            placed.entries.append(entry)
-            placed.pods.append(pod)
-            placed.pools.append(pool)
-            placed.rows.append(row)
-            placed.devices.append(devices)
+            index, given = found
+            quota.use(planning, pod_class, pool, int(candidates.gpu_milli[index]) * len(given))
+            count, row = len(given), int(candidates.rows[index])
+            planning.placed.add(pod_class, [entry] * count, pods[at : at + count], (pool, row), given)
+            at += count
             break
         else:
             return _shortfall(planning, pod_class, pools)

@@ -19,6 +19,7 @@ class Left(NamedTuple):
 
 def run(planning: Planning) -> None:
     planning.quota_used |= planning.snapshot.held_milli
+    planning.counted.clear()
     leaving = planning.quota_leaving
     leaving |= dict.fromkeys(planning.quota_used, 0)
     for each in planning.snapshot.leaving:
@@ -28,14 +29,18 @@ def run(planning: Planning) -> None:
     _ = planning.shares  # as long as nothing was placed, and what is over was given back
 
 
-def bounds(planning: Planning, pod_class: PodClass, pool: str) -> Iterator[Bound]:
+def bounds(planning: Planning, pod_class: PodClass, pool: str) -> tuple[Bound, ...]:
     """Those that hold for such a pod in a pool."""
     project = planning.snapshot.projects.get(pod_class.project_id)
-    if project is None or not pod_class.request.gpu_devices:
-        return
-    for bound in project.bounds:
-        if bound.pool in ("", pool) and not (bound.firm and pod_class.preemptible):
-            yield bound
+    if project is None or not project.bounds or not pod_class.request.gpu_devices:
+        return ()
+    of = pod_class.project_id, pool, pod_class.preemptible
+    found = planning.bounds.get(of)
+    if found is None:
+        found = planning.bounds[of] = tuple(
+            bound for bound in project.bounds if bound.pool in ("", pool) and not (bound.firm and pod_class.preemptible)
+        )
+    return found
 
 
 def left_under(planning: Planning, bound: Bound, *, later: bool) -> int:
@@ -74,12 +79,22 @@ def _use(planning: Planning, project_id: str, where: tuple[str, str], gpu_milli:
 def _count(
     used: dict[BoundKey, int], planning: Planning, project_id: str, pool: str, gpu_milli: int, *, preemptible: bool
 ) -> None:
+    of = project_id, pool, preemptible
+    keys = planning.counted.get(of)
+    if keys is None:
+        keys = planning.counted[of] = tuple(_counted(planning, *of))
+    for key in keys:
+        used[key] += gpu_milli
+
+
+def _counted(planning: Planning, project_id: str, pool: str, preemptible: bool) -> Iterator[BoundKey]:  # noqa: FBT001
+    """Under which of the keys that count for anything it is counted what a pod holds."""
     project = planning.snapshot.projects.get(project_id)
     for holder in (project_id, project.department_id if project else ""):
         for place in ("", pool):
             for firm in (False,) if preemptible else (False, True):
-                if (key := (holder, place, firm)) in used:
-                    used[key] += gpu_milli
+                if (key := (holder, place, firm)) in planning.quota_used:
+                    yield key
 
 
 def within(planning: Planning, project_id: str, pool: str, milli: int) -> bool:
