@@ -114,10 +114,21 @@ def left_within(planning: Planning, project_id: str, pool: str) -> int:
     """What a project may hold more of in this pool without going beyond its quota, or its department's; 0 where neither
     has one.
     """
+    used = planning.quota_used
+    return max(min((most - used.get(key, 0) for key, most in quotas(planning, project_id, pool)), default=0), 0)
+
+
+def quotas(planning: Planning, project_id: str, pool: str) -> tuple[tuple[BoundKey, int], ...]:
+    """The quotas of a project and its department that hold in this pool: under which key it is counted what all pods
+    hold, and how much that may be, with what those hold that were told to end.
+    """
     project = planning.snapshot.projects.get(project_id)
-    bounds = () if project is None else project.bounds
-    quotas = [bound for bound in bounds if bound.firm and bound.pool in ("", pool)]
-    return max(min((quota.milli - used(planning, quota) for quota in quotas), default=0), 0)
+    leaving = planning.quota_leaving
+    return tuple(
+        (bound.all_key, bound.milli + leaving.get(bound.all_key, 0))
+        for bound in (() if project is None else project.bounds)
+        if bound.firm and bound.pool in ("", pool)
+    )
 
 
 def used(planning: Planning, quota: Bound) -> int:
@@ -127,10 +138,17 @@ def used(planning: Planning, quota: Bound) -> int:
 
 def beyond(planning: Planning, project_id: str, holder: str) -> int:
     """What a project, or its department (`holder`: its id), holds beyond its quota everywhere, or all."""
+    key, most = own_quota(planning, project_id, holder)
+    return max(planning.quota_used.get(key, 0) - most, 0)
+
+
+def own_quota(planning: Planning, project_id: str, holder: str) -> tuple[BoundKey, int]:
+    """As of `quotas`, of the quota that it has everywhere; where it has none, that is 0."""
     project = planning.snapshot.projects.get(project_id)
     bounds = () if project is None else project.bounds
     own = next((bound.milli for bound in bounds if bound.firm and bound.id == holder and not bound.pool), 0)
-    return max(_staying(planning, (holder, "", False)) - own, 0)
+    key = holder, "", False
+    return key, own + planning.quota_leaving.get(key, 0)
 
 
 def _staying(planning: Planning, key: BoundKey) -> int:
