@@ -33,7 +33,7 @@ from events.workload.state import Workload
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.simulation.change import department_changed, policy_of, project_changed
 from services.scheduler.simulation.figures import Figures
-from services.scheduler.simulation.ledger import Ledger, RefusedError
+from services.scheduler.simulation.ledger import Ledger, RefusedError, RestlessError
 from services.scheduler.simulation.meter import Meter
 from services.scheduler.simulation.script import Act, Job, Run, Runs, events_of, restored
 
@@ -103,8 +103,8 @@ class Simulation:
                 break
             self.meter.until(at)
             self.ledger.now = at
-            self._happen(at)
-            self._plan()
+            if self._happen(at):
+                self._plan()
             moments += 1
             if moments % TELL_EVERY == 0:
                 self._tell(at)
@@ -134,22 +134,38 @@ class Simulation:
         begin = self._script.begin
         self._progress((at - begin).total_seconds(), (end - begin).total_seconds())
 
-    def _happen(self, at: datetime) -> None:
-        """All that does now."""
+    def _happen(self, at: datetime) -> bool:
+        """All that does now; whether the scheduler has anything to do by it: that pods run changes no place."""
+        plans = not self._due or self._due[0][0] > at
         facts: dict[str, list[PodFact]] = {}
         while self._due and self._due[0][0] <= at:
             _, _, what = heapq.heappop(self._due)
             if isinstance(what, _Fact):
                 fact = self._fact(what)
                 if fact is not None:
+                    plans = plans or fact.kind != "running"
                     facts.setdefault(what.key, []).append(fact)
             else:
+                plans = True
                 self._report(facts)
                 self._act(what)
         self._report(facts)
+        return plans or self._looks_again(at)
+
+    def _looks_again(self, at: datetime) -> bool:
+        due = self.ledger.fold.next_due()
+        return due is not None and due <= at
 
     def _plan(self) -> None:
-        self.plans += len(self.ledger.settle(cycles=MOST_PLANS))
+        """Until nothing is left to plan. A plan that was carried out leaves nothing, unless it says so, or told pods to
+        end.
+        """
+        for _ in range(MOST_PLANS):
+            planned = self.ledger.cycle()
+            self.plans += 1
+            if not (planned.more or planned.put_off or planned.evictions):
+                return
+        raise RestlessError(MOST_PLANS)
 
     def _push(self, at: datetime, what: Act | _Fact) -> None:
         self._count += 1

@@ -340,7 +340,7 @@ def _groups(event: WorkloadCreated) -> Iterator[tuple[str, ...]]:
 
 
 def _does(event: Any) -> tuple[DoneTo, str] | None:
-    """What somebody does to a workload; None where it is the scheduler, or the pods, or nothing that places depend on."""
+    """What somebody does to a workload; None where the scheduler or its pods do, or where no place depends on it."""
     match event:
         case WorkloadSuspended():
             return "suspend", ""
