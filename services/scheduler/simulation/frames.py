@@ -1,5 +1,6 @@
 """How a simulation in a process of its own is given its job, and tells how far it is and what came out."""
 
+from io import RawIOBase
 from typing import BinaryIO, Final
 
 import msgspec
@@ -34,11 +35,12 @@ class Broken(msgspec.Struct, frozen=True, tag=True):
 Message = Far | Outcome | Broken
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _MESSAGES: Final = msgspec.msgpack.Decoder(Message)
-_JOBS: Final = msgspec.msgpack.Decoder(Job)
+_JOBS: Final = msgspec.json.Decoder(Job)
+"""As JSON: events stand in it as the log has them."""
 
 
 def encode_job(job: Job) -> bytes:
-    return _ENCODER.encode(job)
+    return msgspec.json.encode(job)
 
 
 def decode_job(data: bytes) -> Job:
@@ -51,10 +53,18 @@ def write(to: BinaryIO, message: Message) -> None:
     to.flush()
 
 
-def read(from_: BinaryIO) -> Message | None:
+def read(from_: RawIOBase) -> Message | None:
     """The next message; None where the other end is gone."""
-    length = from_.read(_LENGTH_BYTES)
-    if len(length) < _LENGTH_BYTES:
-        return None
-    data = from_.read(int.from_bytes(length))
-    return _MESSAGES.decode(data) if len(data) == int.from_bytes(length) else None
+    length = _exactly(from_, _LENGTH_BYTES)
+    data = None if length is None else _exactly(from_, int.from_bytes(length))
+    return None if data is None else _MESSAGES.decode(data)
+
+
+def _exactly(from_: RawIOBase, count: int) -> bytes | None:
+    found = b""
+    while len(found) < count:
+        piece = from_.read(count - len(found))
+        if not piece:
+            return None
+        found += piece
+    return found

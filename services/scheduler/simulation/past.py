@@ -186,9 +186,10 @@ class PastReader:
         chain = self.fold.chains[commit.aggregate].get(commit.key)
         initial = AGGREGATES[commit.aggregate].initial
         before = initial if chain is None else chain.state
-        if chain is not None and commit.record.parent_seq != chain.version:
+        version = 0 if chain is None else chain.version
+        if commit.record.parent_seq != version:
             # Whoever read the log passed by what was declared void, or does not tell what a commit follows.
-            commit = replace(commit, record=replace(commit.record, parent_seq=chain.version))
+            commit = replace(commit, record=replace(commit.record, parent_seq=version))
         if self._meter is not None:
             self._meter.until(at)
             self._acts += self._acts_of(commit, at, before)
