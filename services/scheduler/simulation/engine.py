@@ -157,13 +157,13 @@ class Simulation:
         return due is not None and due <= at
 
     def _plan(self) -> None:
-        """Until nothing is left to plan. A plan that was carried out leaves nothing, unless it says so, or told pods to
-        end.
-        """
+        """Until nothing is left to plan."""
         for _ in range(MOST_PLANS):
             planned = self.ledger.cycle()
             self.plans += 1
-            if not (planned.more or planned.put_off or planned.evictions):
+            if planned.empty and not planned.put_off:
+                return
+            if not planned.evictions and self.ledger.fold.is_idle(self.ledger.now):
                 return
         raise RestlessError(MOST_PLANS)
 
@@ -283,7 +283,8 @@ class Simulation:
             self._push(max(starts, self.ledger.now), _Fact(key, ref, "running"))
         self._going[of] = going
         if run.lasts is not None:
-            lasts = max(run.lasts + run.before - ran, 0.0) if self._script.settings.goes_on else run.lasts
+            goes_on = self._script.settings.goes_on or run.went_on
+            lasts = max(run.lasts + run.before - ran, 0.0) if goes_on else run.lasts
             self._push(max(starts + timedelta(seconds=lasts), self.ledger.now), _Fact(key, ref, run.ends))
 
     def _cut(self, state: Workload, id_: PodId) -> None:

@@ -110,8 +110,8 @@ class _Known:
     open: dict[str, _Open] = field(default_factory=dict[str, _Open])
     of: dict[str, list[Run]] = field(default_factory=dict[str, list[Run]])
     """Runs that ended by themselves, behind the beginning of the stretch."""
-    before: dict[str, float] = field(default_factory=dict[str, float])
-    """Seconds that evicted runs had run since the last one that ended by itself."""
+    before: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """Seconds that each of the evicted runs had run since the last one that ended by itself."""
     cut: set[str] = field(default_factory=set[str])
     """Pods whose last run was told to end."""
     bound: dict[str, datetime] = field(default_factory=dict[str, datetime])
@@ -271,13 +271,12 @@ class PastReader:
             if run.told is not None:
                 self._stops.append((at - run.told).total_seconds())
             if run.evicted and run.began is not None and run.told is not None:
-                known.before[pod] = known.before.get(pod, 0.0) + (run.told - run.began).total_seconds()
+                known.before.setdefault(pod, []).append((run.told - run.began).total_seconds())
             return
         known.cut.discard(pod)
-        before = known.before.pop(pod, 0.0)
-        known.of.setdefault(pod, []).append(
-            Run(lasts, _started(run), _end(event), getattr(event, "exit_code", None) or 0, before)
-        )
+        before, code = known.before.pop(pod, []), getattr(event, "exit_code", None) or 0
+        went_on = lasts < max(before, default=0.0)
+        known.of.setdefault(pod, []).append(Run(lasts, _started(run), _end(event), code, sum(before), went_on))
         if isinstance(event, PodSucceeded):
             for group in known.groups:
                 self._like.setdefault(group, []).append(lasts)

@@ -36,6 +36,8 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     exit_code: int = 0
     before: float = 0.0
     """Seconds that it ran before, in runs that were evicted."""
+    went_on: bool = False
+    """Whether it evidently went on where those were: one of them lasted longer than it did."""
 
 
 class Runs(msgspec.Struct, frozen=True, array_like=True):
