@@ -10,7 +10,7 @@ import pytest
 
 from development.stack import Stack, running, until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 RUNTIME = "simulation.muster.dev/runtime-seconds"
 
 
@@ -26,10 +26,13 @@ def done(stack: Stack, *words: str) -> str:
     return told.stdout
 
 
-def submit(stack: Stack, name: str, project: str, gpus: int, seconds: int, *more: str, kind: str = "") -> None:
-    verb = ("training", kind, "submit") if kind else ("training", "submit")
-    where = ("-p", project, "--cluster", "sim", "-g", str(gpus))
-    done(stack, *verb, name, "-i", "busybox", *where, "--annotation", f"{RUNTIME}={seconds}", *more)
+def document(name: str, gpus: int, seconds: int, **more: Any) -> str:
+    """Of a training, or with workers of a distributed one."""
+    compute = {"cpuCoreRequest": 1, "gpuDevicesRequest": gpus}
+    annotations = [{"name": RUNTIME, "value": str(seconds)}]
+    spec = {"image": "busybox", "compute": compute, "annotations": annotations} | more
+    kind = "Distributed" if "numWorkers" in more else "Training"
+    return json.dumps({"kind": kind, "name": name, "spec": spec})
 
 
 def rows(told: str) -> dict[tuple[str, str], dict[str, Any]]:
@@ -42,25 +45,30 @@ def test_a_replay_of_what_happened_starts_workloads_when_they_started(stack: Sta
     for project in ("vision", "speech"):
         done(stack, "project", "create", project, "--gpu-quota", "4")
     chance = random.Random(3)
+    made: dict[str, list[str]] = {"vision": [], "speech": []}
     for number in range(14):
-        submit(
-            stack, f"w{number}", "vision" if number % 3 else "speech", chance.choice((1, 2, 4)), chance.randint(2, 9)
-        )
-    submit(stack, "gang", "speech", 2, 4, "--workers", "3", "--no-master", kind="pytorch")
-    submit(stack, "unwanted", "vision", 4, 5)
-    done(stack, "training", "delete", "unwanted", "-p", "vision", "-y")
-    done(stack, "training", "suspend", "w13", "-p", "vision")
+        seconds = chance.randint(3, 15)
+        made["vision" if number % 3 else "speech"].append(document(f"w{number}", chance.choice((1, 2, 4)), seconds))
+    workers = {"distributedFramework": "PyTorch", "numWorkers": 3}
+    made["speech"].append(document("gang", 2, 5, **workers))
+    made["vision"] += [document("long", 1, 60), document("unwanted", 4, 5)]
+    for project, documents in made.items():
+        file = tmp_path / f"{project}.yaml"
+        file.write_text("\n---\n".join(documents))
+        done(stack, "apply", "-f", str(file), "-p", project, "--cluster", "sim")
+    stack.muster("training", "delete", "unwanted", "-p", "vision", "-y")
+    done(stack, "training", "suspend", "long", "-p", "vision")
     done(stack, "project", "set", "speech", "--gpu-quota", "6")
-    done(stack, "training", "resume", "w13", "-p", "vision")
+    done(stack, "training", "resume", "long", "-p", "vision")
     api = stack.api()
 
     def ended() -> bool:
         found = api.get("/workloads", limit=100)["workloads"]
-        return len(found) == 15 and all(row["phase"] == "Completed" for row in found)
+        return len(found) >= 16 and all(row["phase"] == "Completed" for row in found)
 
-    until(ended, 110)
+    until(ended, 200)
     unchanged = rows(done(stack, "simulate", "-o", "json"))
-    assert unchanged["workloads", "all"]["log"] == unchanged["workloads", "all"]["unchanged"] == 16
+    assert unchanged["workloads", "all"]["log"] == unchanged["workloads", "all"]["unchanged"] == 17
     assert unchanged["replay error p50", "starts"]["unchanged"] <= 2.0, unchanged
     assert unchanged["started", "all"]["log"] == unchanged["started", "all"]["unchanged"]
     print({key: row for key, row in unchanged.items() if key[1] in {"all", "starts"}})

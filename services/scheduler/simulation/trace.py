@@ -92,7 +92,7 @@ def script_of(
     runs: dict[str, Runs] = {}
     for each in workloads:
         at = EPOCH + timedelta(seconds=each.arrival)
-        created = _created(each, at)
+        created = created_of(each, at, cluster_id(), project_id(each.project))
         acts.append(act(at, "workload", workload_key(created.project_id, each.name), created))
         lasts = usual if each.runtime is None else each.runtime
         runs[created.workload_id] = Runs(Run(lasts), assumed=each.runtime is None)
@@ -136,16 +136,16 @@ def _prepared(begin: datetime, nodes: Iterable[NewNode], projects: Iterable[str]
     return ledger
 
 
-def _created(of: TraceWorkload, at: datetime) -> WorkloadCreated:
-    id_ = project_id(of.project)
+def created_of(of: TraceWorkload, at: datetime, cluster_id: str, project_id: str) -> WorkloadCreated:
+    """Its creation, in this project and on this cluster."""
     spec, distributed = _spec(msgspec.structs.replace(of, name="", project="", arrival=0.0, runtime=None))
     return WorkloadCreated(
-        workload_id=incarnation_id(workload_key(id_, of.name), CLUSTER),
+        workload_id=incarnation_id(workload_key(project_id, of.name), CLUSTER),
         name=of.name,
         requested_name=of.name,
         kind=(TRAINING if distributed is None else DISTRIBUTED).name,
-        project_id=id_,
-        cluster_id=cluster_id(),
+        project_id=project_id,
+        cluster_id=cluster_id,
         owner="",
         at=at,
         spec=spec,
