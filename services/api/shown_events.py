@@ -142,7 +142,9 @@ def stored_event(name: str, data: Any, *, cluster_id: str) -> msgspec.Struct:
 def _stored(value: Any, cluster_id: str) -> Any:
     match value:
         case msgspec.Struct():
-            owner: type[msgspec.Struct] = getattr(type(value), "SHOWS")  # noqa: B009 - made at run time
+            owner: type[msgspec.Struct] | None = getattr(type(value), "SHOWS", None)
+            if owner is None:
+                return value  # a default, as the log has it
             return owner(**{field.name: _field(owner, field.name, value, cluster_id) for field in _fields(owner)})
         case tuple():
             return tuple(_stored(item, cluster_id) for item in cast("Iterable[Any]", value))

@@ -75,8 +75,8 @@ def test_a_file_of_changes_says_the_same_and_more(written: Any) -> None:
     ("given", "told"),
     [
         ("quota=3", "--set: 'quota=3' is not WHAT.NAME=VALUE"),
-        ("quoat.vision=3", "there is no setting 'quoat'\n  → did you mean quota?"),
-        ("quota.visoin=3", "there is no project 'visoin'\n  → did you mean vision?"),
+        ("quoat.vision=3", "there is no setting 'quoat'\n  → did you mean 'quota'?"),
+        ("quota.visoin=3", "there is no project 'visoin'\n  → did you mean 'vision'?"),
         (
             "quota.vision=-1",
             "quota: must be GPUs, such as 16 or 0.5, or none for no bound, from 0 to 10,000,000; given '-1'",
@@ -143,7 +143,7 @@ def test_every_problem_of_a_trace_is_told_with_its_place(muster: Any, written: A
     [
         ("name,num_gpu\na,1\n", "has no column 'cpu_milli'\n  → a list without times cannot be played"),
         ("name,arival\na,1\n", "has no column 'arrival'"),
-        ("name,arrival,gpu\na,1,1\n", "workloads have no column 'gpu'\n  → did you mean gpus?"),
+        ("name,arrival,gpu\na,1,1\n", "workloads have no column 'gpu'\n  → did you mean 'gpus' or 'cpu'?"),
         ("name,arrival\n", "it holds no workload"),
     ],
 )
@@ -188,7 +188,7 @@ def test_the_example_is_played_side_by_side_and_the_same_each_time(muster: Any, 
     assert {"GPUs in use", "share error", "evictions", "GPU hours lost", "waiting p99"} <= {of for of, _ in found}
     assert "days a minute" in first.err
     assert (tmp_path / "outcome.png").read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".outcome")] == []
 
 
 def test_a_table_and_csv_show_the_same_rows(muster: Any) -> None:

@@ -202,6 +202,7 @@ def test_where_nothing_waits_no_plan_is_made_again_and_the_outcome_is_the_same()
     assert quick == slow
 
 
+@pytest.mark.timeout(400)
 def test_ten_thousand_workloads_are_played_and_what_has_ended_is_forgotten() -> None:
     """Alike, and twenty at a time, so that it takes seconds."""
     work = [job(f"w{n}", n // 20 * 100, 90, 0) for n in range(10_000)]
