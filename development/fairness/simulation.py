@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
-from uuid import UUID
 
 from development.fairness.world import World
 from events.department import CreateDepartment, department_key
@@ -80,9 +79,7 @@ class Simulation:
     """Four projects in two departments, on nodes of 8 GPUs; each brings `load` times what it may have by right."""
 
     def __init__(self, *, nodes: int, load: float, seed: int) -> None:
-        ids = random.Random(seed)
         self.world = World()
-        self.world.new_id = lambda: str(UUID(int=ids.getrandbits(128), version=4))
         self.world.cluster()
         for number in range(nodes):
             self.world.node(f"n{number}", gpu_count=8, cpu_milli=96_000)

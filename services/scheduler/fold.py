@@ -532,6 +532,11 @@ class SchedulingState(LogFold):
             head_start_seconds=self._head_start_seconds,
         )
 
+    def is_idle(self, now: datetime) -> bool:
+        """Whether nothing waits, nothing is to be released or reported, and no node is to be emptied."""
+        self.settle(now)
+        return not (self._queues or self._stale or self._not_schedulable or self._emptied)
+
     def _must_leave(self, now: datetime) -> dict[str, list[MustLeave]]:
         """By key of their workload: the pods that have to leave their node now."""
         found: dict[str, list[MustLeave]] = {}

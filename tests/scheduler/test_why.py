@@ -21,7 +21,7 @@ from events.workload.commands import CreateWorkload, SuspendWorkload
 from events.workload.fields.compute import ExtendedResource
 from events.workload.fields.scheduling import Toleration
 from services.scheduler.changes import MOST_WEIGHED, REMEDIES
-from services.scheduler.policy.reserve import RESERVE_AFTER
+from services.scheduler.planning import RESERVE_AFTER
 from services.scheduler.scene import Scene
 from services.scheduler.what_if import NEVER
 from services.scheduler.why import why

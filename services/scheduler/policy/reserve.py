@@ -1,8 +1,8 @@
 """What is kept for a gang, or a pod of several GPUs, that has waited for long: what comes free where it will run. Pure.
 
 Smaller ones pass what does not fit, and would take each GPU that comes free before there are enough. So the first in
-the order that has waited for RESERVE_AFTER has nodes chosen for it, those that need the least to come free. What it
-counts on there nobody gets who comes after it in the order; what it does not, anybody does.
+the order that has waited for the policy's `reserve_after` has nodes chosen for it, those that need the least to come
+free. What it counts on there nobody gets who comes after it in the order; what it does not, anybody does.
 
 A reservation is made anew by each plan, from what is free: a node that is kept only gets emptier, and is chosen again.
 """
@@ -25,8 +25,6 @@ from services.scheduler.policy.victims import passed_by
 from services.scheduler.room import Room, shares_milli
 from services.scheduler.snapshot import Booleans, GangPart, Integers, Pending, PodClass
 
-RESERVE_AFTER: Final = timedelta(minutes=10)
-"""Until then others pass: most of what waits finds a place by itself, and what is kept is idle meanwhile."""
 MOST_RESERVED: Final = 2_000
 """Pods of one gang: some 20 ms."""
 MOST_IN_POOL: Final = 8
@@ -34,6 +32,8 @@ MOST_IN_POOL: Final = 8
 MOST_OF_PROJECT: Final = 2
 MOST_IN_ALL: Final = 16
 """In one plan: to choose places takes some milliseconds where there are many nodes."""
+LATEST: Final = timedelta(days=365)
+"""What waits for longer than this before anything is kept for it never has anything kept."""
 MOST_BESIDE: Final = 2
 """Times as much of a node's CPU and memory as of its GPUs that one pod may have kept: shares are of GPUs, and whoever
 asks for one GPU and all cores of each node would have the whole pool kept.
@@ -105,9 +105,11 @@ def _may_be_kept_for(planning: Planning, pod_class: PodClass, parts: Sequence[Ga
         return False
     if len(planning.spoken_for) >= MOST_IN_ALL:
         return False
-    long_enough = entry.since + RESERVE_AFTER.total_seconds()
+    wait = planning.policy.reserve_after
+    long_enough = entry.since + wait.total_seconds()
     if planning.snapshot.now.timestamp() < long_enough:
-        planning.look_again_at(datetime.fromtimestamp(long_enough, UTC))
+        if wait < LATEST:
+            planning.look_again_at(datetime.fromtimestamp(long_enough, UTC))
         return False
     return True
 
