@@ -1,4 +1,4 @@
-"""Days of load on a small cluster, played by the product's own simulation. Who is evicted goes on later where it was."""
+"""Days of load on a small cluster, played by the product's simulation. Who is evicted goes on later where it was."""
 
 import random
 from dataclasses import dataclass
