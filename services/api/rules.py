@@ -47,7 +47,7 @@ from services.api.container_rules import (
 from services.api.inference_rules import STATED, check_inference, check_stated_load
 from services.api.issues import Issue, fault, shown
 from services.api.label_rules import KEYS, VALUES, check_label_key, check_label_value
-from services.api.mpi_rules import check_launcher, check_mpi, taken_variables
+from services.api.mpi_rules import check_launcher, check_mpi, check_ssh, taken_variables
 from services.api.placing_rules import (
     check_node_affinity,
     check_node_type,
@@ -319,6 +319,7 @@ def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
     if isinstance(creation, DistributedCreation) and creation.master_spec is not None and distributed.master:
         yield from _of_master(check_cluster(distributed.master, cluster))
         yield from _of_master(_set_by_framework(distributed.master, framework, cluster.kind))
+    yield from check_ssh(distributed.distribution, cluster.kind)
     if isinstance(creation, DistributedCreation) and distributed.master and framework == "MPI":
         yield from check_launcher(creation, distributed.master, cluster.kind)
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from events.fields.node import Node
-from events.workload.spec import DistributedSpec
 
 type Default = bool | str | list[Any] | dict[str, Default] | None
 """None: no value says the same as nothing. A list is empty. An object has a default for each of its fields."""
@@ -32,16 +31,11 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
 
 
 _MASTER: Final = re.compile(r"^masterSpec\b")
-OF_DISTRIBUTED: Final[dict[str, Default]] = {
-    # Muster makes no keys for ssh (docs/adr/0101).
-    "sshAuthMountPath": None,
-}
 
 
 def unbuilt_fields(node: Node) -> dict[str, Default]:
     """The fields of this object that are not built, of any kind. A master's are those of a spec."""
-    fields = UNBUILT_FIELDS.get(_MASTER.sub("spec", node.path), {})
-    return fields | OF_DISTRIBUTED if node.struct is DistributedSpec else fields
+    return UNBUILT_FIELDS.get(_MASTER.sub("spec", node.path), {})
 
 
 def asked_for(path: str, given: Any, default: Default) -> Iterator[tuple[str, Default]]:

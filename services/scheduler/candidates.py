@@ -4,6 +4,7 @@ The nodes of a pool that may take a request are kept with the key of each, which
 changed since are looked at again: a pod that is placed costs one node, not all.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -14,14 +15,11 @@ from events.workload.pod import DeviceShare
 from events.workload.spec import PodRequest
 from services.scheduler.mix import Weighed
 from services.scheduler.policy.rules import Check, Filter, Score
-from services.scheduler.room import Room, View, is_whole
+from services.scheduler.ranking import NO_ROOM, UNKNOWN, Entry, Key, Ranking
+from services.scheduler.room import Free, Room, View, is_whole
 from services.scheduler.snapshot import Booleans, Integers
 from services.scheduler.worth import Worth
 
-NO_ROOM: Final = np.iinfo(np.int64).max
-"""Key of a node that a filter refuses."""
-_UNKNOWN: Final = -1
-"""Key that was not found out yet."""
 _KEY_BITS: Final = 62
 """Of a signed 64-bit integer that is neither negative nor NO_ROOM."""
 
@@ -30,17 +28,34 @@ FEW: Final = 8
 MOST_KEPT: Final = 10_000
 """States of nodes, for one request: some 4 MB."""
 
-type _Key = tuple[int, ...]
-"""Of a node: first what is packed first."""
 type _Kept = dict[tuple[int, ...], int]
+type Filled = tuple[int, list[tuple[DeviceShare, ...]]]
+"""Index of a node, and the devices that each of the pods gets there."""
 type Packed = list[tuple[Score, int, int]]
 """Scores that share one integer: each with its largest value, and how far it is shifted to the left."""
+
+
+class Stand:
+    """How a node stands for one request: what the next pod of it takes there, and how the node stands then. Alike for
+    all nodes with the same free room, so it is found out once. Mutable: it is filled in when a pod is placed so.
+    """
+
+    __slots__ = ("devices", "free", "key", "next")
+
+    def __init__(self, key: Key, free: Free) -> None:
+        self.key, self.free = key, free
+        self.devices: tuple[DeviceShare, ...] = ()
+        """Of the next pod."""
+        self.next: Stand | None = None
+        """None where no pod was placed yet on a node that stands so."""
 
 
 class Candidates:
     """The nodes of one pool (by its number) that no filter closes to one request. The least key is the best."""
 
     __slots__ = (
+        "_alike_milli",
+        "_at",
         "_full",
         "_kept",
         "_kept_ties",
@@ -48,12 +63,16 @@ class Candidates:
         "_largest_milli",
         "_lead",
         "_lead_key",
+        "_lead_row",
         "_packed",
+        "_ranking",
         "_request",
         "_room",
         "_second",
         "_seen",
         "_share_milli",
+        "_stand",
+        "_stands",
         "_ties",
         "gpu_milli",
         "rows",
@@ -70,12 +89,13 @@ class Candidates:
         lasting = [check for each in asked for check in (each.barred, each.closed) if check is not None]
         refused = refused_by(lasting, view)
         self.rows: Integers = rows[~refused]
+        self._at: list[int] = self.rows.tolist()
         self._share_milli: Integers = view.share_milli[~refused]
         self.gpu_milli: Integers = request.gpu_devices * self._share_milli
         """What a pod takes of each node's devices, in all."""
         self._keys = self._keyed(View(room, request, self.rows, self._share_milli))
         """By the scores that are packed first."""
-        self._ties: list[Integers] = [np.full(len(self.rows), _UNKNOWN) for _ in scores[1:]]
+        self._ties: list[Integers] = [np.full(len(self.rows), UNKNOWN) for _ in scores[1:]]
         """By the others; found out where the first leave nodes alike."""
         by_room = all(each.by_room for each in asked if each.full is not None)
         self._kept: _Kept | None = {} if by_room and _by_room(scores[0]) else None
@@ -83,13 +103,22 @@ class Candidates:
         self._kept_ties: list[_Kept | None] = [{} if _by_room(each) else None for each in scores[1:]]
         self._seen = len(room.changed)
         self._largest_milli = int(self.gpu_milli.max(initial=0))
-        self._lead = -1
-        """Index of the node that was the best of all; -1 where that is not known. Most often it still is with one pod
-        more, because a node that fills up gets better: most pods cost no look at the others.
+        self._ranking: Ranking | None = None
+        """Of all but the lead; made when a best node is asked for first."""
+        self._lead = self._lead_row = -1
+        """Index of the best node of all, while it was; -1 where none has room. Most often it still is with one pod
+        more, because a node that fills up gets better.
         """
-        self._lead_key: _Key = (NO_ROOM,)
-        self._second: _Key = (NO_ROOM,)
+        self._lead_key: Key = (NO_ROOM,)
+        """It does not come after this; the index of the node is no part of it."""
+        self._second: Entry = (NO_ROOM,)
         """No other node comes before it."""
+        self._stands: dict[tuple[int, ...], Stand] | None = {}
+        if self._kept is None or None in self._kept_ties:
+            self._stands = None
+        """By the state of a node and the order of its devices; None where keys do not follow from that."""
+        self._stand: Stand | None = None
+        """Of the lead, where that is known."""
 
     def best(self, *, most_gpu_milli: int | None = None, within: Booleans | None = None) -> int | None:
         """Index among `rows` of the best node that takes at most so much of GPUs; None where none has room.
@@ -98,48 +127,106 @@ class Candidates:
             within: which of the rows are looked at; all where it is not given.
         """
         self._update()
-        if not len(self.rows):
-            return None
-        if self._lead_key < self._second and self._may_take(self._lead, most_gpu_milli, within):
+        if within is None and (most_gpu_milli is None or most_gpu_milli >= self._largest_milli):
+            return self._first_of_all()
+        if (*self._lead_key, self._lead) < self._second and self._may_take(self._lead, most_gpu_milli, within):
             return self._lead
         keys = self._keys
         if most_gpu_milli is not None:
             keys = np.where(self.gpu_milli > most_gpu_milli, NO_ROOM, keys)
         if within is not None:
             keys = np.where(within, keys, NO_ROOM)
-        best, key, second = self._first(keys)
-        if key[0] == NO_ROOM:
-            return None
-        if within is None and (most_gpu_milli is None or most_gpu_milli >= self._largest_milli):
-            self._lead, self._lead_key, self._second = best, key, second
-        return best
+        return self._first(keys)
 
-    def _first(self, keys: Integers) -> tuple[int, _Key, _Key]:
-        """Of the nodes with these keys the one that comes first, as much of its key as says so, and what no other one
-        comes before.
+    def fill(self, most: int, *, most_gpu_milli: int | None = None) -> Filled | None:
+        """Put up to so many pods, one after the other, on the node that is the best for each of them: its index among
+        `rows`, and the devices that each gets. None where none has room.
+
+        Args:
+            most_gpu_milli: what all of them may take of GPUs.
         """
-        best = int(keys.argmin())
-        least = int(keys[best])
-        key: _Key = (least,)
+        index = self.best(most_gpu_milli=most_gpu_milli)
+        if index is None:
+            return None
+        if self._stands is None or index != self._lead:
+            devices = self.devices(index)
+            self._room.take(int(self.rows[index]), self._request, devices)
+            return index, [devices]
+        if most_gpu_milli is not None and (milli := int(self.gpu_milli[index])):
+            most = min(most, most_gpu_milli // milli)
+        before = stand = self._stand or self._stand_of_lead()
+        second, given = self._second, list[tuple[DeviceShare, ...]]()
+        while (then := stand.next) is not None:
+            given.append(stand.devices)
+            stand = then
+            if len(given) == most or (*stand.key, index) >= second:
+                break
+        if not given:
+            return index, [self._first_so(stand)]
+        self._room.put(self._lead_row, before.free, stand.free)
+        self._seen = len(self._room.changed)
+        self._stand = stand
+        self._lead_is(stand.key)
+        return index, given
+
+    def _stand_of_lead(self) -> Stand:
+        assert self._stands is not None
+        state = (int(self._share_milli[self._lead]), *self._room.exact_state(self._lead_row, self._request))
+        stand = self._stands.get(state)
+        if stand is None:
+            if len(self._stands) >= MOST_KEPT:
+                self._stands.clear()
+            stand = self._stands[state] = Stand(self._lead_key, self._room.free(self._lead_row, self._request))
+        self._stand = stand
+        return stand
+
+    def _first_so(self, stand: Stand) -> tuple[DeviceShare, ...]:
+        """Put a pod on the lead as none was put before on a node that stands so, and note what comes of it."""
+        stand.devices = self.devices(self._lead)
+        self._room.take(self._lead_row, self._request, stand.devices)
+        self._update()
+        then = self._stand_of_lead()
+        then.key = self._lead_key
+        stand.next = then
+        return stand.devices
+
+    def _first_of_all(self) -> int | None:
+        if (*self._lead_key, self._lead) >= self._second:
+            ranking = self._ranking
+            if ranking is None:
+                ranking = self._ranking = Ranking(self._keys, self._ties_of, len(self._ties))
+            elif self._lead >= 0:
+                known = self._lead_key[1:] != (NO_ROOM,)
+                ranking.put(self._lead, self._lead_key if known else self._lead_key[:1])
+            entry = ranking.pop()
+            self._stand = None
+            if entry is None:
+                self._lead, self._lead_key, self._second = -1, (NO_ROOM,), (NO_ROOM,)
+                return None
+            self._lead, self._lead_row = entry[-1], self._at[entry[-1]]
+            self._lead_key = (entry[0], NO_ROOM) if UNKNOWN in entry else entry[:-1]
+            self._second = ranking.least()
+        return self._lead
+
+    def _first(self, keys: Integers) -> int | None:
+        """Of the nodes with these keys the one that comes first."""
+        if not len(keys):
+            return None
+        least = int(keys.min())
         if least == NO_ROOM:
-            return best, key, key
+            return None
         alike = np.flatnonzero(keys == least)
-        if len(alike) == 1:
-            keys[best] = NO_ROOM
-            second = int(keys.min())
-            keys[best] = least
-            return best, key, (second,)
+        if len(alike) > 1 and self._ties:
+            alike = alike[np.lexsort(tuple(reversed(self._ties_of(alike))))]
+        return int(alike[0])
+
+    def _ties_of(self, at: Integers) -> list[Integers]:
+        """By the other scores, of these of the rows."""
         for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
-            unknown = alike[column[alike] == _UNKNOWN]
+            unknown = at[column[at] == UNKNOWN]
             if len(unknown):
                 column[unknown] = self._found(known, partial(_together, scores), unknown)
-            ties = column[alike]
-            least = int(ties.min())
-            first = alike[ties == least]
-            if len(first) == 1:
-                return int(first[0]), (*key, least), (*key, int(np.partition(ties, 1)[1]))
-            alike, key = first, (*key, least)
-        return int(alike[0]), key, key
+        return [column[at] for column in self._ties]
 
     def _may_take(self, index: int, most_gpu_milli: int | None, within: Booleans | None) -> bool:
         return (most_gpu_milli is None or self.gpu_milli[index] <= most_gpu_milli) and (
@@ -192,39 +279,47 @@ class Candidates:
             return
         touched = set(changed[self._seen :])
         self._seen = len(changed)
-        if not len(self.rows):
-            return
-        if self._lead >= 0 and (row := int(self.rows[self._lead])) in touched:
-            touched.remove(row)
-            self._move_lead(row)
+        if self._lead >= 0 and self._lead_row in touched:
+            touched.remove(self._lead_row)
+            self._move_lead()
         if touched:
             self._move(sorted(touched))
 
     def _move(self, touched: list[int]) -> None:
         """Look again at these nodes, of which none is the one that was the best."""
-        at = np.minimum(self.rows.searchsorted(touched), len(self.rows) - 1)
-        at = at[self.rows[at] == touched]
-        if len(at):
-            keys = self._keys[at] = self._found(self._kept, self._keyed, at)
-            for column in self._ties:
-                column[at] = _UNKNOWN
-            if self._lead >= 0:
-                self._second = min(self._second, (int(keys.min()),))
+        rows = self._at
+        found = [(bisect_left(rows, row), row) for row in touched]
+        indexes = [index for index, row in found if index < len(rows) and rows[index] == row]
+        if not indexes:
+            return
+        at = np.array(indexes)
+        keys = self._keys[at] = self._found(self._kept, self._keyed, at)
+        for column in self._ties:
+            column[at] = UNKNOWN
+        if self._ranking is not None:
+            self._second = min(self._second, (int(keys.min()),))
+            for index, key in zip(indexes, keys.tolist(), strict=True):
+                self._ranking.put(index, (key,))
 
-    def _move_lead(self, row: int) -> None:
+    def _move_lead(self) -> None:
         """Look again at the node that was the best."""
         lead = self._lead
-        state = (int(self._share_milli[lead]), *self._room.state(row, self._request))
+        state = (int(self._share_milli[lead]), *self._room.state(self._lead_row, self._request))
         if self._kept is None or (key := self._kept.get(state)) is None:
             key = int(self._found(self._kept, self._keyed, np.array([lead]))[0])
-        self._keys[lead] = key
         found = [key]
-        for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
+        for scores, known in zip(self._packed[1:], self._kept_ties, strict=True):
             if known is None or (tie := known.get(state)) is None:
                 tie = int(self._found(known, partial(_together, scores), np.array([lead]))[0])
-            column[lead] = tie
             found.append(tie)
-        self._lead_key = tuple(found)
+        self._stand = None
+        self._lead_is(tuple(found))
+
+    def _lead_is(self, key: Key) -> None:
+        """The lead has this key now."""
+        self._lead_key, self._keys[self._lead] = key, key[0]
+        for column, tie in zip(self._ties, key[1:], strict=True):
+            column[self._lead] = tie
 
     def _found(self, kept: _Kept | None, keyed: Callable[[View], Integers], at: Integers) -> Integers:
         """Keys of these of the rows: of a few nodes by what was found out about nodes alike, else anew."""

@@ -48,7 +48,20 @@ def faults(creation: type[Creation], data: dict[str, Any]) -> list[tuple[str, st
         (mpi(slotsPerWorker=1025), [("spec.slotsPerWorker", "max")]),
         (mpi(mpiLauncherCreationPolicy="Never"), [("spec.mpiLauncherCreationPolicy", "options")]),
         (mpi(minReplicas=1), [("spec.minReplicas", "canAdd")]),
-        (mpi(sshAuthMountPath="/root/.ssh"), [("spec.sshAuthMountPath", None)]),
+        (distributed(spec={"sshAuthMountPath": "/keys"}), [("spec.sshAuthMountPath", "canAdd")]),
+        (mpi(sshAuthMountPath=""), [("spec.sshAuthMountPath", "min")]),
+        (mpi(sshAuthMountPath="keys"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/a/../b"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/a b"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/a,b"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/a/"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/etc/mpi"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/muster/home/.ssh"), [("spec.sshAuthMountPath", None)]),
+        (
+            mpi(sshAuthMountPath="/keys", storage={"emptyDirVolume": [{"path": "/keys"}, {"path": "/keys/more"}]}),
+            [("spec.storage.emptyDirVolume[0].path", "locked"), ("spec.storage.emptyDirVolume[1].path", "locked")],
+        ),
         (mpi(command="/usr/bin/mpirun -n 2 train"), [("spec.command", None)]),
         (mpi(args="mpiexec"), [("spec.args", None)]),
         (mpi(storage={"emptyDirVolume": [{"path": "/etc/mpi/"}]}), [("spec.storage.emptyDirVolume[0].path", "locked")]),
@@ -144,6 +157,15 @@ def test_a_launcher_says_what_it_runs_where_no_image_says_it(
     checked = check_creation(DistributedCreation, given)
     assert isinstance(checked, DistributedCreation)
     assert {issue.field for issue in check_placed(checked, Cluster(name="c", kind=kind))} == fields
+
+
+@pytest.mark.parametrize(("kind", "refused"), [("local", True), ("kubernetes", False), ("simulated", False)])
+def test_keys_for_ssh_are_refused_by_name_where_mpirun_has_no_use_for_them(kind: ClusterKind, *, refused: bool) -> None:
+    checked = check_creation(DistributedCreation, mpi(sshAuthMountPath="/home/me/.ssh"))
+    assert isinstance(checked, DistributedCreation)
+    issues = list(check_placed(checked, Cluster(name="c", kind=kind)))
+    assert [issue.field for issue in issues] == (["spec.sshAuthMountPath"] if refused else [])
+    assert all("leave it out" in issue.details for issue in issues)
 
 
 @pytest.mark.parametrize(

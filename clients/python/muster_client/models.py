@@ -2193,6 +2193,10 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
     """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2609,6 +2613,10 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
     """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
@@ -3061,6 +3069,10 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
     """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -3148,6 +3160,8 @@ class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel"
     """Rules of slotsPerWorker."""
     mpi_launcher_creation_policy: TextRules | None = None
     """Rules of mpiLauncherCreationPolicy."""
+    ssh_auth_mount_path: TextRules | None = None
+    """Rules of sshAuthMountPath."""
     clean_pod_policy: TextRules | None = None
     """Rules of cleanPodPolicy."""
 
@@ -3777,6 +3791,10 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
     """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
@@ -8294,6 +8312,10 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
     """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
