@@ -366,7 +366,7 @@ _OTHER_FLAGS: Final = {
     "privileged": "--privileged",
     "priorityClass": "--priority",
     "autoDeletionTimeAfterCompletionSeconds": "--auto-deletion-time-after-completion",
-    "simulatedNodes": "--simulated or --nodes-csv",
+    "simulatedNodes": "--simulated or --nodes",
     "labelKey": "--label",
     "labelValue": "--label",
     "filterBy": "--filter",
