@@ -5,13 +5,15 @@ policy, decides workloads and nodes on their newest states, and commits them in 
 nats-py loop that commits atomic batches of as many messages on the same server, in turn with the cycles.
 """
 
-import asyncio
+import gc
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 from uuid import uuid4
+
+import uvloop
 
 from benchmarks.bare import bare_client, batches, server_with_bare_account
 from benchmarks.report import Figure, Report
@@ -31,6 +33,7 @@ from events.workload.spec import ComputeSpec, TrainingSpec
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.store import Committed, EventStore
 from services.runtime.nats.connection import connect
+from services.runtime.process.host import GC_ALLOCATIONS
 from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import MAX_PODS_PER_PLAN
 from services.scheduler.service import BATCH_MESSAGES, Scheduler
@@ -48,7 +51,7 @@ def run(report: Report, *, short: bool) -> None:
         server = server_with_bare_account(Path(folder))
         server.start()
         try:
-            asyncio.run(_measure(report, server, pods=MAX_PODS_PER_PLAN * (1 if short else 5)))
+            uvloop.run(_measure(report, server, pods=MAX_PODS_PER_PLAN * (1 if short else 5)))
         finally:
             server.stop()
 
@@ -58,6 +61,9 @@ async def _measure(report: Report, server: NatsServer, *, pods: int) -> None:
     client = await connect(server.settings(EVERYTHING), EVERYTHING)
     store, fold = JetStreamEventStore(client), SchedulingState()
     await _fill(store, fold, pods=pods)
+    gc.collect()
+    gc.freeze()  # as the scheduler's process does
+    gc.set_threshold(GC_ALLOCATIONS, 20, 20)
     scheduler = Scheduler(store, fold)
     took = cpu = baseline = 0.0
     cycles = pods // MAX_PODS_PER_PLAN
