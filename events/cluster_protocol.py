@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from events.cluster import ClusterKind, SimulatedNodes, StorageClass
+from events.cluster import ClusterKind, StorageClass
 from events.node import NodeFacts
 from events.project import PodSecurity
 from events.workload.commands import PodFactKind, PodWarning
@@ -281,7 +281,8 @@ class WantedCluster(_Message, frozen=True, kw_only=True):
     name: str
     kind: ClusterKind
     removed: bool = False
-    simulated_nodes: tuple[SimulatedNodes, ...] = ()
+    packed_nodes: bytes = b""
+    """`SimulatedNodes` of a simulated cluster (`events.simulated.packed`); empty for others."""
 
 
 class ObservedPod(_Message, frozen=True, kw_only=True):

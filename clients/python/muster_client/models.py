@@ -1153,6 +1153,15 @@ class Nodes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """By cluster and name."""
 
 
+class NodesCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodesCreation."""
+
+    cluster_id: str
+    """Id of a cluster of kind simulated."""
+    nodes: list[SimulatedNodesFields]
+    """The new nodes."""
+
+
 class NodeDraining(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NodeDraining."""
 
@@ -1588,6 +1597,29 @@ class ServiceAccount(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """When it got its current token. Null if that is its first."""
     last_used: str | None
     """The last day, UTC, on which its token was used; null where it never was."""
+
+
+class NodeChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeChange."""
+
+    cpu_cores: float | UnsetType | None = UNSET
+    """CPU cores of the node."""
+    memory_bytes: int | UnsetType | None = UNSET
+    """Memory of the node."""
+    gpus: int | UnsetType | None = UNSET
+    """GPUs of the node."""
+    gpu_model: str | UnsetType | None = UNSET
+    """Model of the GPUs."""
+    gpu_memory_bytes: int | UnsetType | None = UNSET
+    """Memory of one GPU."""
+    labels: list[NodeLabelChange] | None = None
+    """Labels to set or to take off; others stay."""
+    taints: list[NodeTaintChange] | None = None
+    """Taints to set or to take off; others stay."""
+    extended_resources: list[NodeResourceChange] | None = None
+    """Extended resources to set or to take away; others stay."""
+    node_pool: str | UnsetType | None = UNSET
+    """Node pool that the node is to be in: it gets its label."""
 
 
 class TicketRequest(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4638,6 +4670,10 @@ class SimulatedNodesFields(Model, frozen=True, kw_only=True, rename="camel", omi
     """Taints of each node."""
     extended_resources: list[NodeResourceFields] | None = None
     """Extended resources of each node."""
+    node_pool: str | None = None
+    """Node pool that they are to be in: they get its label. A pool of this name is made where the cluster has
+    none. Without it their labels say in which pool they are.
+    """
 
 
 class RefusedReport(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5025,6 +5061,41 @@ class Happening(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Name of the event."""
     message: str
     """What happened, as a sentence."""
+
+
+class NodeLabelChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeLabelChange."""
+
+    name: str
+    """Key of the label."""
+    value: str | None = None
+    """Value of the label."""
+    exclude: bool | None = None
+    """Whether the label is taken off."""
+
+
+class NodeTaintChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeTaintChange."""
+
+    key: str
+    """Key of the taint."""
+    value: str | None = None
+    """Value of the taint."""
+    effect: NodeTaintChangeEffect
+    """What it does to pods that do not tolerate it."""
+    exclude: bool | None = None
+    """Whether the taint of this key and effect is taken off."""
+
+
+class NodeResourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeResourceChange."""
+
+    resource: str
+    """Name of the resource, such as rdma/hca."""
+    amount: int | None = None
+    """How many the node has. Required unless the resource is taken away."""
+    exclude: bool | None = None
+    """Whether the resource is taken away."""
 
 
 class WorkloadSubmittedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6769,7 +6840,7 @@ class NodeTaintFields(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Key of the taint."""
     value: str | None = None
     """Value of the taint."""
-    effect: NodeTaintFieldsEffect
+    effect: NodeTaintChangeEffect
     """What it does to pods that do not tolerate it."""
 
 
@@ -8447,10 +8518,12 @@ if TYPE_CHECKING:
     type CommandName = Literal[
         "",
         "AddCluster",
+        "AddSimulatedNodes",
         "ChangeAsset",
         "ChangeCredential",
         "ChangeDepartment",
         "ChangeProject",
+        "ChangeSimulatedNode",
         "ChangeWebhook",
         "ChangeWorkload",
         "CloseSession",
@@ -8486,6 +8559,7 @@ if TYPE_CHECKING:
         "RemoveCluster",
         "RemoveNodePool",
         "RemovePrice",
+        "RemoveSimulatedNodes",
         "ResumeWorkload",
         "RevokeProjectRole",
         "RevokeTenantRole",
@@ -8524,7 +8598,7 @@ if TYPE_CHECKING:
     type MeasurementType = Literal[
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
     ]
-    type NodeTaintFieldsEffect = Literal["NoExecute", "NoSchedule", "PreferNoSchedule"]
+    type NodeTaintChangeEffect = Literal["NoExecute", "NoSchedule", "PreferNoSchedule"]
     type OutlookOutcome = Literal["never", "runs", "unknown", "waits"]
     type Phase = Literal[
         "Completed",
@@ -8759,7 +8833,7 @@ else:
     HttpGetScheme = str
     MatchExpressionOperator = str
     MeasurementType = str
-    NodeTaintFieldsEffect = str
+    NodeTaintChangeEffect = str
     OutlookOutcome = str
     Phase = str
     PhaseReason = str
