@@ -358,6 +358,8 @@ _OTHER_FLAGS: Final = {
     "timeLimits.pendingSeconds": "--pending",
     "spec.environmentVariables.userCredential.name": "--environment-credential",
     "spec.environmentVariables.userCredential.key": "--environment-credential",
+    "masterSpec.environmentVariables.userCredential.name": "--master-environment-credential",
+    "masterSpec.environmentVariables.userCredential.key": "--master-environment-credential",
     "departmentId": "--department",
     "spec.servingPort": "--serving-port",
     "podSecurity": "--pod-security",

@@ -19,7 +19,7 @@ from events.nearest import did_you_mean
 from events.workload.fields.creation import Creation, TrainingCreation
 from services.api.issues import MAX_ISSUES, PATH_STEPS, Issue, none_of, shown
 from services.api.rules import check_given, check_name, check_order
-from services.api.unbuilt import Default, asked_for, unbuilt_fields
+from services.api.unbuilt import Default, asked_for, instead_of, unbuilt_fields
 
 type Json = dict[str, Any]
 type Rules[B] = Callable[[B], Iterable[Issue]]
@@ -263,7 +263,10 @@ def _unknown(parent: Node, name: str, given: Any, path: str) -> Iterator[Issue]:
     for field, default in asked_for(path, given, unbuilt[name]):
         value: Default = {} if isinstance(default, dict) else default
         instead = "" if value is None else f", or give its default, {json.dumps(value)}"
-        yield Issue(field=field, details=f"is a field of the contract that is not built yet; leave it out{instead}")
+        rather = f"{words}; or " if (words := instead_of(field)) else ""
+        yield Issue(
+            field=field, details=f"is a field of the contract that is not built yet; {rather}leave it out{instead}"
+        )
 
 
 # -- rules beside faults ---------------------------------------------------------------------------------------------

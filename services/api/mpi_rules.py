@@ -9,6 +9,7 @@ from events.cluster import ClusterKind
 from events.workload import mpi
 from events.workload.fields.creation import DistributedCreation
 from events.workload.fields.distribution import DistributedFramework, Distribution
+from events.workload.fields.storage import StorageSpec
 from events.workload.spec import Distributed, TrainingSpec
 from events.workload.volumes import within
 from services.api.issues import Issue, fault, shown
@@ -56,19 +57,26 @@ def check_mpi(creation: DistributedCreation, beside: Distributed) -> Iterator[Is
                 "masterSpec.command, and leave it out here"
             )
             yield fault(f"spec.{name}", details, None, _FRAMEWORK, "masterSpec")
-    yield from check_untaken(creation.spec.storage, mpi.HOSTFILE_FOLDER, "the launcher's host files")
+    yield from check_places(creation.spec.storage, distribution)
+    if distribution.ssh_auth_mount_path is not None:
+        yield from _ssh_folder(distribution.ssh_auth_mount_path)
+
+
+def check_places(storage: StorageSpec, distribution: Distribution) -> Iterator[Issue]:
+    """That no volume is where pods of an MPI training find what Muster lays there."""
+    if distribution.distributed_framework != "MPI":
+        return
+    yield from check_untaken(storage, mpi.HOSTFILE_FOLDER, "the launcher's host files")
     if (folder := distribution.ssh_auth_mount_path) is not None:
-        yield from _ssh_folder(creation, folder)
+        yield from check_untaken(storage, folder, "the keys for ssh (spec.sshAuthMountPath)", below=True)
 
 
-def _ssh_folder(creation: DistributedCreation, folder: str) -> Iterator[Issue]:
+def _ssh_folder(folder: str) -> Iterator[Issue]:
     if not _SSH_FOLDER.match(folder) or posixpath.normpath(folder) != folder:
         details = f"{shown(folder)} is no folder for keys: write it from `/`, of letters, digits, `-`, `_` and `.`"
         yield fault(_SSH, details)
     elif taken := next((one for one in _TAKEN if within(folder, one)), ""):
         yield fault(_SSH, f"{shown(folder)} is taken by {_TAKEN[taken]}; give another folder, as {mpi.SSH_FOLDER}")
-    else:
-        yield from check_untaken(creation.spec.storage, folder, "the keys for ssh (spec.sshAuthMountPath)", below=True)
 
 
 def taken_variables(framework: DistributedFramework, kind: ClusterKind) -> frozenset[str]:

@@ -5,8 +5,7 @@ changed since are looked at again: a pod that is placed costs one node, not all.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -54,11 +53,11 @@ class Candidates:
     """The nodes of one pool (by its number) that no filter closes to one request. The least key is the best."""
 
     __slots__ = (
-        "_alike_milli",
         "_at",
+        "_first_row",
+        "_fits",
         "_full",
         "_kept",
-        "_kept_ties",
         "_keys",
         "_largest_milli",
         "_lead",
@@ -71,9 +70,11 @@ class Candidates:
         "_second",
         "_seen",
         "_share_milli",
+        "_shares_alike",
         "_stand",
         "_stands",
         "_ties",
+        "_unfit",
         "gpu_milli",
         "rows",
     )
@@ -90,6 +91,8 @@ class Candidates:
         refused = refused_by(lasting, view)
         self.rows: Integers = rows[~refused]
         self._at: list[int] = self.rows.tolist()
+        self._first_row = self._at[0] if self._at and self._at[-1] - self._at[0] == len(self._at) - 1 else None
+        """Where the rows are one after the other: the first."""
         self._share_milli: Integers = view.share_milli[~refused]
         self.gpu_milli: Integers = request.gpu_devices * self._share_milli
         """What a pod takes of each node's devices, in all."""
@@ -98,9 +101,11 @@ class Candidates:
         self._ties: list[Integers] = [np.full(len(self.rows), UNKNOWN) for _ in scores[1:]]
         """By the others; found out where the first leave nodes alike."""
         by_room = all(each.by_room for each in asked if each.full is not None)
-        self._kept: _Kept | None = {} if by_room and _by_room(scores[0]) else None
-        """Keys by the state of a node; None where they do not follow from that."""
-        self._kept_ties: list[_Kept | None] = [{} if _by_room(each) else None for each in scores[1:]]
+        self._kept: list[_Kept | None] = [
+            {} if _by_room(each) and (n or by_room) else None for n, each in enumerate(scores)
+        ]
+        """Keys by the state of a node, as they are packed; None where they do not follow from that."""
+        self._shares_alike = len(set(self.gpu_milli.tolist())) <= 1
         self._seen = len(room.changed)
         self._largest_milli = int(self.gpu_milli.max(initial=0))
         self._ranking: Ranking | None = None
@@ -114,11 +119,14 @@ class Candidates:
         self._second: Entry = (NO_ROOM,)
         """No other node comes before it."""
         self._stands: dict[tuple[int, ...], Stand] | None = {}
-        if self._kept is None or None in self._kept_ties:
+        if None in self._kept:
             self._stands = None
         """By the state of a node and the order of its devices; None where keys do not follow from that."""
         self._stand: Stand | None = None
         """Of the lead, where that is known."""
+        self._fits: Integers | None = None
+        """How many pods each node has room for, once that was asked for, but for those of the next."""
+        self._unfit: set[int] = set()
 
     def best(self, *, most_gpu_milli: int | None = None, within: Booleans | None = None) -> int | None:
         """Index among `rows` of the best node that takes at most so much of GPUs; None where none has room.
@@ -222,11 +230,19 @@ class Candidates:
 
     def _ties_of(self, at: Integers) -> list[Integers]:
         """By the other scores, of these of the rows."""
-        for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
+        if len(at) == 1:
+            return [np.array([self._tie(n, int(at[0]))]) for n in range(len(self._ties))]
+        for n, column in enumerate(self._ties):
             unknown = at[column[at] == UNKNOWN]
             if len(unknown):
-                column[unknown] = self._found(known, partial(_together, scores), unknown)
+                column[unknown] = self._found(n + 1, unknown)
         return [column[at] for column in self._ties]
+
+    def _tie(self, n: int, index: int) -> int:
+        tie = int(self._ties[n][index])
+        if tie == UNKNOWN:
+            tie = self._ties[n][index] = self._found_at(n + 1, index)
+        return tie
 
     def _may_take(self, index: int, most_gpu_milli: int | None, within: Booleans | None) -> bool:
         return (most_gpu_milli is None or self.gpu_milli[index] <= most_gpu_milli) and (
@@ -236,13 +252,24 @@ class Candidates:
     def least_gpu_milli(self) -> int | None:
         """The least of GPUs that a node which has room would give in all; None where none has room."""
         self._update()
-        return min(map(int, self.gpu_milli[self._keys != NO_ROOM]), default=None)
+        if self._shares_alike:
+            return None if self._first_of_all() is None else self._largest_milli
+        return min(self.gpu_milli[self._keys != NO_ROOM].tolist(), default=None)
 
     def fitting(self) -> Integers:
         """About how many such pods each node has room for now; at least 1 where it has room for one."""
         self._update()
-        room, request, rows = self._room, self._request, self.rows
-        counts = room.pods[rows].copy()
+        if self._fits is None:
+            self._fits = self._fitting(slice(None))
+        elif self._unfit:
+            at = np.array(sorted(self._unfit))
+            self._fits[at] = self._fitting(at)
+        self._unfit.clear()
+        return self._fits
+
+    def _fitting(self, at: Integers | slice) -> Integers:
+        room, request, rows = self._room, self._request, self.rows[at]
+        counts = room.pods[rows]
         amounts = [(room.cpu, request.cpu_milli), (room.memory, request.memory_bytes)]
         # Where no node has a resource, a filter has refused them all.
         amounts += [(free, e.amount) for e in request.extended if (free := room.extended.get(e.resource)) is not None]
@@ -250,12 +277,19 @@ class Candidates:
             if amount:
                 counts = np.minimum(counts, free[rows] // amount)
         if request.gpu_devices:
-            shares = np.maximum(room.devices[rows], 0) // self._share_milli[:, None]
+            shares = np.maximum(room.devices[rows], 0) // self._share_milli[at][:, None]
             counts = np.minimum(counts, shares.sum(axis=1) // request.gpu_devices)
-        return np.where(self._keys == NO_ROOM, 0, np.maximum(counts, 1))
+        return np.where(self._keys[at] == NO_ROOM, 0, np.maximum(counts, 1))
 
-    def fitting_in_all(self, most: int) -> int:
-        """About how many such pods find room now, no fewer than do, and no more than `most` on each node."""
+    def fitting_in_all(self, most: int, *, enough: int) -> int:
+        """About how many such pods find room now, no fewer than do, and no more than `most` on each node. Where so many
+        do as are enough, it may be fewer than all.
+        """
+        self._update()
+        if self._fits is not None and self._unfit:
+            certain = int(np.minimum(self._fits, most).sum()) - most * len(self._unfit)
+            if certain >= enough:
+                return certain
         return int(np.minimum(self.fitting(), most).sum())
 
     def devices(self, index: int) -> tuple[DeviceShare, ...]:
@@ -288,52 +322,62 @@ class Candidates:
     def _move(self, touched: list[int]) -> None:
         """Look again at these nodes, of which none is the one that was the best."""
         rows = self._at
-        found = [(bisect_left(rows, row), row) for row in touched]
-        indexes = [index for index, row in found if index < len(rows) and rows[index] == row]
+        found = [(bisect_left(rows, row) if self._first_row is None else row - self._first_row) for row in touched]
+        count = len(rows)
+        indexes = [i for i, row in zip(found, touched, strict=True) if 0 <= i < count and rows[i] == row]
         if not indexes:
             return
-        at = np.array(indexes)
-        keys = self._keys[at] = self._found(self._kept, self._keyed, at)
-        for column in self._ties:
-            column[at] = UNKNOWN
+        self._unfit.update(indexes)
+        if len(indexes) <= FEW:
+            keys = [self._found_at(0, index) for index in indexes]
+            for index, key in zip(indexes, keys, strict=True):
+                self._keys[index] = key
+                for column in self._ties:
+                    column[index] = UNKNOWN
+        else:
+            at = np.array(indexes)
+            self._keys[at] = self._found(0, at)
+            keys = self._keys[at].tolist()
+            for column in self._ties:
+                column[at] = UNKNOWN
         if self._ranking is not None:
-            self._second = min(self._second, (int(keys.min()),))
-            for index, key in zip(indexes, keys.tolist(), strict=True):
+            self._second = min(self._second, (min(keys),))
+            for index, key in zip(indexes, keys, strict=True):
                 self._ranking.put(index, (key,))
 
     def _move_lead(self) -> None:
         """Look again at the node that was the best."""
-        lead = self._lead
-        state = (int(self._share_milli[lead]), *self._room.state(self._lead_row, self._request))
-        if self._kept is None or (key := self._kept.get(state)) is None:
-            key = int(self._found(self._kept, self._keyed, np.array([lead]))[0])
-        found = [key]
-        for scores, known in zip(self._packed[1:], self._kept_ties, strict=True):
-            if known is None or (tie := known.get(state)) is None:
-                tie = int(self._found(known, partial(_together, scores), np.array([lead]))[0])
-            found.append(tie)
         self._stand = None
-        self._lead_is(tuple(found))
+        self._lead_is(tuple(self._found_at(n, self._lead) for n in range(len(self._packed))))
 
     def _lead_is(self, key: Key) -> None:
         """The lead has this key now."""
         self._lead_key, self._keys[self._lead] = key, key[0]
+        self._unfit.add(self._lead)
         for column, tie in zip(self._ties, key[1:], strict=True):
             column[self._lead] = tie
 
-    def _found(self, kept: _Kept | None, keyed: Callable[[View], Integers], at: Integers) -> Integers:
-        """Keys of these of the rows: of a few nodes by what was found out about nodes alike, else anew."""
-        room, request, rows, shares = self._room, self._request, self.rows[at], self._share_milli[at]
-        if kept is None or len(at) > FEW:
-            return keyed(View(room, request, rows, shares))
-        states = [(share, *room.state(row, request)) for row, share in zip(rows.tolist(), shares.tolist(), strict=True)]
-        if missing := [i for i, state in enumerate(states) if state not in kept]:
+    def _found_at(self, n: int, index: int) -> int:
+        """Key of one node by the scores that are packed together as the one of this number: by what was found out about
+        nodes alike, else anew.
+        """
+        kept, row = self._kept[n], self._at[index]
+        if kept is None:
+            return int(self._found(n, np.array([index]))[0])
+        state = self._room.state(row, self._request)
+        if not self._shares_alike:
+            state = (int(self._share_milli[index]), *state)
+        key = kept.get(state)
+        if key is None:
             if len(kept) >= MOST_KEPT:
                 kept.clear()
-                missing = list(range(len(states)))
-            keys = keyed(View(room, request, rows[missing], shares[missing])).tolist()
-            kept.update(zip((states[i] for i in missing), keys, strict=True))
-        return np.array([kept[state] for state in states], dtype=np.int64)
+            key = kept[state] = int(self._found(n, np.array([index]))[0])
+        return key
+
+    def _found(self, n: int, at: Integers) -> Integers:
+        """Keys of these of the rows, anew."""
+        view = View(self._room, self._request, self.rows[at], self._share_milli[at])
+        return _together(self._packed[n], view) if n else self._keyed(view)
 
     def _keyed(self, view: View) -> Integers:
         refused = refused_by(self._full, view)

@@ -19,6 +19,7 @@ from services.scheduler.snapshot import (
     Bound,
     BoundKey,
     Eviction,
+    GangPart,
     Pending,
     Plan,
     PodClass,
@@ -200,6 +201,9 @@ class Planning:
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""
         self._packed = packed(policy.scores)
+        self.pools: dict[tuple[PodClass, bool], list[tuple[str, Candidates]]] = {}
+        """As of pools.pools_of, what was asked for before."""
+        self._parts: dict[PodClass, list[tuple[GangPart, PodClass]]] = {}
         self._candidates: dict[tuple[PodRequest, int, bool], Candidates] = {}
 
     @cached_property
@@ -220,6 +224,13 @@ class Planning:
             room = self.soon() if later else self.room
             found = Candidates(room, request, pool, self.policy.filters, self._packed)
             self._candidates[request, pool, later] = found
+        return found
+
+    def parts(self, pod_class: PodClass) -> list[tuple[GangPart, PodClass]]:
+        """Those of a gang, each with the class of its pods as if they stood for themselves."""
+        found = self._parts.get(pod_class)
+        if found is None:
+            found = self._parts[pod_class] = [(each, pod_class.part(each)) for each in pod_class.gang]
         return found
 
     def take(self, row: int, request: PodRequest, devices: tuple[DeviceShare, ...]) -> None:

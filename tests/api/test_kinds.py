@@ -7,10 +7,13 @@ import pytest
 
 from events.cluster import Cluster, ClusterKind
 from events.workload.fields.creation import Creation, DistributedCreation, WorkspaceCreation
+from events.workload.fields.distribution import Distribution
+from events.workload.fields.storage import PvcVolume, StorageSpec
 from events.workload.kinds import KINDS
 from events.workload.kinds.distributed import shown_master
-from events.workload.spec import beside_with_defaults
+from events.workload.spec import Distributed, TrainingSpec, beside_with_defaults
 from services.api.check import FaultyCreation, check_creation
+from services.api.mount_paths import MountPaths, PvcPath, moved
 from services.api.rules import check_placed
 
 
@@ -236,3 +239,15 @@ def test_a_workspace_is_kept_from_preemption_unless_it_may_go_beyond_the_quota(
 )
 def test_a_workspace_that_cannot_be_is_refused(spec: dict[str, Any], expected: list[tuple[str, str | None]]) -> None:
     assert faults(WorkspaceCreation, body(spec=spec)) == expected
+
+
+@pytest.mark.parametrize(
+    ("to", "refused"),
+    [("/etc/mpi", True), ("/keys", True), ("/keys/more", True), ("/root/.ssh", False), ("/sets", False)],
+)
+def test_r30_no_volume_moves_later_to_where_a_launcher_finds_its_files(to: str, *, refused: bool) -> None:
+    storage = StorageSpec(pvc=(PvcVolume(path="/data", claim_name="sets", existing_pvc=True),))
+    distribution = Distribution(distributed_framework="MPI", ssh_auth_mount_path="/keys")
+    asked = MountPaths(pvc=(PvcPath(mounted_at="/data", path=to),))
+    _, issues = moved(storage, asked, Distributed(distribution=distribution, master=TrainingSpec(image="m")))
+    assert [(issue.field, issue.rule) for issue in issues] == ([("storage.pvc", "locked")] if refused else [])

@@ -149,6 +149,17 @@ class Both:
             self.plain.take(row, request, devices)
             milli = None if milli is None else milli - sum(share.milli for share in devices)
 
+    def check_fitting(self, number: int, most: int) -> None:
+        """What was counted before and followed is what is counted anew."""
+        request, candidates = self.wanted[number % len(self.wanted)], self.candidates[number % len(self.wanted)]
+        pool = self.room.nodes.pool_numbers["c", "default"]
+        anew = Candidates(self.room, request, pool, POLICY.filters, packed(POLICY.scores))
+        count, certain = anew.fitting_in_all(most, enough=9), candidates.fitting_in_all(most, enough=3)
+        assert certain == count or 3 <= certain <= count
+        assert candidates.fitting_in_all(most, enough=99) == count
+        assert candidates.fitting().tolist() == anew.fitting().tolist()
+        assert candidates.least_gpu_milli() == anew.least_gpu_milli()
+
     def devices(self, request: PodRequest, row: int) -> tuple[DeviceShare, ...]:
         view = View(self.plain, request, np.array([row]))
         chosen, share = view.chosen[0].tolist(), int(view.share_milli[0])
@@ -196,5 +207,6 @@ def test_pods_that_are_put_many_at_a_time_go_where_they_would_go_one_by_one(
             case _:
                 pass
         assert content(both.room) == content(both.plain)
+        both.check_fitting(number, most)
     for number in range(len(wanted)):
         both.fill(number, 1, None)

@@ -148,8 +148,8 @@ def _place_gang(planning: Planning, pod_class: PodClass, entry: Pending) -> Shor
         planning.cut_short = True
         return None
     at, planning.in_gang = 0, True
-    for each in pod_class.gang:
-        part, before = pod_class.part(each), len(planning.placed.pods)
+    for each, part in planning.parts(pod_class):
+        before = len(planning.placed.pods)
         pools = pools_of(planning, part)
         # What is known to wait is tried in each plan where room is kept for it: mostly a count says that it still does.
         counted = entry.reported or planning.tried_in_vain >= TRIED_IN_VAIN
@@ -180,10 +180,9 @@ def _too_few(
     if part.together is not None and part.together.required:
         count = sum(most_together(planning, part.together, candidates, of.pods) for _, candidates in pools)
     else:
-        count = sum(candidates.fitting_in_all(of.pods) for _, candidates in pools)
+        count = sum(candidates.fitting_in_all(of.pods, enough=of.needed) for _, candidates in pools)
     left = [quota.left(planning, part, pool) for pool, _ in pools]
-    shortfall = _shortfall(planning, part, pools)
-    if shortfall.quota_need_milli and None not in left:
+    if None not in left and (shortfall := _shortfall(planning, part, pools)).quota_need_milli:
         # In all pools together at most so many: one bound may hold in several of them.
         by_quota = sum(max(each.milli, 0) // shortfall.quota_need_milli for each in left if each is not None)
         if by_quota < min(count, of.needed):
@@ -268,7 +267,7 @@ def keep(planning: Planning, pod_class: PodClass, pool: str, candidates: Candida
 
 def hold_gang(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> bool:
     """Keep places for a gang, or for none of it."""
-    parts = [(each, pod_class.part(each)) for each in pod_class.gang]
+    parts = planning.parts(pod_class)
     if planning.later is None or any(part.together is not None for _, part in parts):
         return False
     needed = sum(each.needed for each, _ in parts)
@@ -290,7 +289,8 @@ def _shortfall(planning: Planning, pod_class: PodClass, pools: list[tuple[str, C
     """The bound that stands in the way where a node with room takes the least; none where no node has room."""
     found = Shortfall()
     for pool, candidates in pools:
-        left, need = quota.left(planning, pod_class, pool), candidates.least_gpu_milli()
+        left = quota.left(planning, pod_class, pool)
+        need = None if left is None else candidates.least_gpu_milli()
         if left is None or need is None or (found.bound is not None and need >= found.quota_need_milli):
             continue
         used = planning.quota_used.get(left.bound.key, 0)
