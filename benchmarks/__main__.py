@@ -24,6 +24,7 @@ BENCHMARKS = (
     "width",
     "scheduler",
     "fairness",
+    "bindings",
     "peers",
     "placement",
     "restart",

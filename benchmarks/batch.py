@@ -31,6 +31,7 @@ PAGE = 500
 """Rows that one look at the list takes."""
 LOOK_SECONDS = 0.1
 """Between two looks: each costs what it measures some of its time."""
+REST_SECONDS = 5.0
 QUIET_SECONDS = 2.0
 QUIET_CPU_SECONDS = 0.12
 """All processes together, while nothing is left to be done."""
@@ -51,7 +52,8 @@ def run(report: Report, *, short: bool) -> None:
 
 
 def _rate(report: Report, stack: Stack, api: Api, bare: float, *, count: int) -> None:
-    before = _cpu_seconds(stack)
+    at_rest = _at_rest(stack)
+    before, began = _cpu_seconds(stack), time.monotonic()
     took = [_create(api, f"bulk{number}") for number in range(count)]
     report.add(
         Figure(
@@ -64,7 +66,8 @@ def _rate(report: Report, stack: Stack, api: Api, bare: float, *, count: int) ->
     )
     report.add(Figure(name="  a batch of 1,000: p50", value=1000 * quantile(took, 0.5), unit="ms"))
     _wait_until_quiet(stack)
-    spent = {part: (seconds - before.get(part, 0.0)) / count for part, seconds in _cpu_seconds(stack).items()}
+    after, lasted = _cpu_seconds(stack), time.monotonic() - began
+    spent = {part: max(after[part] - before[part] - at_rest[part] * lasted, 0.0) / count for part in after}
     for part, seconds in sorted(spent.items()):
         report.add(Figure(name=f"  CPU for 1,000, until all is done: {part}", value=seconds, unit="s"))
     whole = sum(spent.values())
@@ -73,15 +76,22 @@ def _rate(report: Report, stack: Stack, api: Api, bare: float, *, count: int) ->
     report.add(Figure(name=f"  what {cores} cores keep up for ever", value=ITEMS * cores / whole, unit="/s"))
 
 
+def _at_rest(stack: Stack) -> dict[str, float]:
+    """What the parts work anyway: seconds of CPU in each second."""
+    before = _cpu_seconds(stack)
+    time.sleep(REST_SECONDS)
+    return {part: (seconds - before[part]) / REST_SECONDS for part, seconds in _cpu_seconds(stack).items()}
+
+
 def _cpu_seconds(stack: Stack) -> dict[str, float]:
     """By part of the program; the agents and the supervisor are the rest."""
     roots = {part: found for part in PARTS if (found := stack.part(part)) is not None}
     part_of = {process.pid: part for part, root in roots.items() for process in [root, *root.children(recursive=True)]}
-    spent: dict[str, float] = {}
+    spent: dict[str, float] = {part: 0.0 for part in (*PARTS, "rest")}  # noqa: C420 (its keys are any texts)
     for process in stack.tree():
         with contextlib.suppress(psutil.NoSuchProcess):
             times, part = process.cpu_times(), part_of.get(process.pid, "rest")
-            spent[part] = spent.get(part, 0.0) + times.user + times.system
+            spent[part] += times.user + times.system
     return spent
 
 

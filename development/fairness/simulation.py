@@ -149,7 +149,8 @@ class Simulation:
 
     def _next(self, project: str) -> None:
         between, job, is_gang = next(self._arrivals[project])
-        self._push(self.world.now + between, "arrives", (job, is_gang))
+        now: datetime = self.world.now
+        self._push(now + between, "arrives", (job, is_gang))
 
     def _count_busy(self, until: datetime) -> None:
         hours, busy = (until - self.world.now).total_seconds() / 3600, self.outcome.busy_gpu_hours

@@ -13,7 +13,7 @@ COMMANDS: Final[dict[str, str]] = {
     "port-forward": "Listen on ports of this machine, and pass on what connects there to ports of a pod",
     "apply": "Create the workloads of files or folders, of any kinds, or change them where they may be changed",
     "plan": "Show what would happen if the workloads of files were submitted now",
-    "simulate": "Play a stretch of the log, or a trace, under other settings, and compare both outcomes",
+    "simulate": "Play a stretch of the log, or a trace, under other quotas, weights, nodes or policies, and compare",
     "explain": "Show why a workload waits and what would let it start, why it runs where it does, or was evicted",
     "explain-field": "Show what a field of a submission is: type, bounds, default, flag, example, and which kinds have it",
     "undo": "Undo a suspension, resumption or change of workloads",

@@ -134,7 +134,7 @@ def add_simulate(root: typer.Typer) -> None:
         go_on: _GoOnOption = False,
         plot: _PlotOption = None,
     ) -> None:
-        """Play a stretch of the log, or a trace, under other settings, and compare both outcomes.
+        """Play a stretch of the log, or a trace, under other quotas, weights, nodes or policies, and compare.
 
         UNCHANGED is played as it was, CHANGED with what --set, --change and --nodes say; LOG is what really happened.
         The scheduler is the product's own; its clock jumps. Workloads come, and people act on them, when they really

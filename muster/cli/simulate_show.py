@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from muster.cli.output import Column
 from muster.cli.values import Row, format_number, format_span
-from services.scheduler.simulation.figures import SIZES, Figures, Off, Wait, off, percentile
+
+if TYPE_CHECKING:
+    from services.scheduler.simulation.figures import Figures, Off, Wait
 
 ALL: Final = "all"
 MOST_PROJECTS: Final = 20
@@ -20,7 +22,7 @@ class Shown:
 
     key: str
     """Of its column: `log`, `unchanged` or `changed`."""
-    figures: Figures
+    figures: "Figures"
 
 
 def _cell(key: str) -> Callable[[Row], str]:
@@ -89,6 +91,8 @@ def _counts(shown: Sequence[Shown]) -> Iterator[Row]:
 
 
 def _waits(shown: Sequence[Shown]) -> Iterator[Row]:
+    from services.scheduler.simulation.figures import SIZES
+
     yield from _waits_of(shown, ALL, lambda _: True)
     for size in SIZES:
         yield from _waits_of(shown, size, lambda wait, size=size: wait.size == size)
@@ -97,7 +101,9 @@ def _waits(shown: Sequence[Shown]) -> Iterator[Row]:
         yield from _waits_of(shown, f"project {name}", lambda wait, name=name: wait.project == name)
 
 
-def _waits_of(shown: Sequence[Shown], of: str, chosen: Callable[[Wait], bool]) -> Iterator[Row]:
+def _waits_of(shown: Sequence[Shown], of: str, chosen: "Callable[[Wait], bool]") -> Iterator[Row]:
+    from services.scheduler.simulation.figures import percentile
+
     waits = {each.key: each.figures.waits_of(chosen) for each in shown}
     if not any(waits.values()):
         return
@@ -143,7 +149,7 @@ def _percent(part: float | None) -> float | None:
     return None if part is None else round(100 * part, 3)
 
 
-def _row(shown: Sequence[Shown], measure: str, of: str, unit: str, value: Callable[[Figures], float | None]) -> Row:
+def _row(shown: Sequence[Shown], measure: str, of: str, unit: str, value: "Callable[[Figures], float | None]") -> Row:
     row: Row = {"measure": measure, "of": of, "unit": unit}
     for each in shown:
         row[each.key] = value(each.figures)
@@ -172,7 +178,9 @@ def _fidelity(shown: Sequence[Shown]) -> Iterator[Row]:
         yield row | ({"changed": None, "difference": None} if shown[-1].key == "changed" else {})
 
 
-def replay_error(shown: Sequence[Shown]) -> Off | None:
+def replay_error(shown: Sequence[Shown]) -> "Off | None":
     """How far the starts of the unchanged replay are from those of the log; None where there is no log."""
+    from services.scheduler.simulation.figures import off
+
     by_key = {each.key: each.figures for each in shown}
     return off(by_key["log"], by_key["unchanged"]) if "log" in by_key else None

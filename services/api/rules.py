@@ -13,6 +13,7 @@ import msgspec
 
 from events.cluster import Cluster, ClusterKind, pool_names
 from events.department import NEVER_CHANGED, Department
+from events.fields.at_once import Lines, each_once
 from events.project import Project
 from events.workload import rendezvous
 from events.workload.exposure import PORT_VARIABLE
@@ -31,7 +32,6 @@ from events.workload.spec import (
     WorkspaceSpec,
 )
 from events.workload.sweeps import runs_of
-from services.api.at_once import Lines, each_once
 from services.api.compute_rules import check_compute, check_extended_resources
 from services.api.connection_rules import check_connections, check_connections_kind
 from services.api.container_rules import (

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 
 from events.cluster import Cluster, ClusterKind, StorageClass
 from events.cluster_protocol import CREDENTIAL_SECRETS
+from events.fields.at_once import Lines
 from events.fields.values import MAX_LIST_ITEMS
 from events.quantities import QuantityError, parse_bytes
 from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, S3Volume, StorageSpec
 from events.workload.spec import TrainingSpec
 from events.workload.volumes import within
-from services.api.at_once import Lines
 from services.api.issues import Issue, fault, shown
 
 OWN_FOLDERS: Final = ("/muster", "/proc", "/sys")

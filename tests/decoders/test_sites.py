@@ -111,6 +111,7 @@ SITES: Final = {
     "services.scheduler.fold SchedulingState.restore": "the scheduler itself; else nothing came (test_take_back.py)",
     "services.scheduler.forecast Forecast.restored": "the scheduler itself; nothing was learnt (test_estimate.py)",
     "services.scheduler.mix Mix.restored": "the scheduler itself; what has come is counted anew (test_mix.py)",
+    "services.scheduler.simulation": "nobody: what `muster simulate` has read, to its own children and back",
     "services.subscriptions.feed": SERVER,
     "services.subscriptions.positions": "this service alone; passed by",
     "services.api.webhooks _ask": "the service webhooks; the api answers 503",

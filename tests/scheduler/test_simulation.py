@@ -60,7 +60,7 @@ def starts(figures: Figures) -> list[float | None]:
 def test_what_finds_no_room_starts_when_another_one_has_ended() -> None:
     figures = played([job("a", 0, 100, 4), job("b", 10, 50, 4), job("c", 20, 10, 2)], nodes(6))
     assert starts(figures) == [0, 100, 20]
-    assert figures.seconds == 60
+    assert figures.seconds == 150
     assert [wait.seconds for wait in figures.waits] == [0, 90, 0]
     assert figures.gpu_hours == pytest.approx((4 * 100 + 4 * 50 + 2 * 10) / HOUR)
     assert figures.gpu_use == pytest.approx(4 / 6), "measured until the last one came"

@@ -107,10 +107,13 @@ def _turn(
     """
     i, entries = turn.queue, queue.entries
     spans = [(turn.entry, turn.start, turn.stop)]
-    spans += [(number, 0, len(entries[number].pods)) for number in range(turn.entry + 1, turn.through)]
+    if turn.through > turn.entry + 1:
+        spans += [(number, 0, len(entries[number].pods)) for number in range(turn.entry + 1, turn.through)]
     while spans:
-        of = [entries[number] for number, start, stop in spans for _ in range(start, stop)]
-        pods = [pod for number, start, stop in spans for pod in entries[number].pods[start:stop]]
+        of, pods = list[Pending](), list[PodRef]()
+        for number, start, stop in spans:
+            of += [entries[number]] * (stop - start)
+            pods += entries[number].pods[start:stop]
         at_first = len(planning.placed.pods)
         shortfall = _place(planning, queue.pod_class, of, pods, pools)
         if shortfall is None:
