@@ -6055,8 +6055,8 @@ class PreStop(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Body of a request: PreStop."""
 
     signal: PreStopSignal | None = None
-    """Signal that the pod gets in the place of SIGTERM when it is told to end, whatever the cause. It is killed
-    when its grace period is over. Not together with a command.
+    """Signal that the pod's first process gets in the place of SIGTERM when the pod is told to end, whatever the
+    cause. The pod is killed when its grace period is over. Not together with a command.
     """
     command: str | None = None
     """Command that runs in the pod when it is told to end, with the pod's environment. The pod gets SIGTERM once
