@@ -23,6 +23,7 @@ BENCHMARKS = (
     "memory",
     "width",
     "scheduler",
+    "bindings",
     "peers",
     "placement",
     "restart",

@@ -314,16 +314,8 @@ EVENTS: Final[tuple[type[PublicEvent], ...]] = (
 
 
 def tell(happening: Happening[Workload]) -> Iterator[Told]:
-    """The public events of a commit of a workload: one event of the log after the other, on one copy of the state."""
-    edit = Edit(happening.before)
-    for index, event in enumerate(happening.commit.events):
-        if isinstance(event, WorkloadCreated):
-            edit = Edit(edit.value())  # another life of the name begins
-        was = edit.state
-        pod = edit.pods.live.get(pod_id(event.pod)) if is_of_pod(event) else None
-        if not take(edit, event):
-            continue  # what does not fit changes nothing
-        state = edit.state
+    """The public events of a commit of a workload."""
+    for index, event, was, state, pod, message in _steps(happening):
         of = {
             "actor": happening.actor,
             "workload_id": state.workload_id,
@@ -333,8 +325,32 @@ def tell(happening: Happening[Workload]) -> Iterator[Told]:
         if isinstance(event, PodsBound):
             for part, told in enumerate(_placed(event, of)):
                 yield Told(index, told, state.project_id, workload_id=state.workload_id, part=part)
-        for told in (*_of_event(event, state, was, pod, of), *_of_phase(edit, was, of)):
+        for told in (*_of_event(event, state, was, pod, of), *_of_phase(state, message, was, of)):
             yield Told(index, told, state.project_id, workload_id=state.workload_id)
+
+
+type _Step = tuple[int, WorkloadEvent, Workload, Workload, Pod | None, str]
+"""(number of the event, the event, the state before and after it, the pod that it is about as it was before it, what
+the workload says after it)."""
+
+
+def _steps(happening: Happening[Workload]) -> Iterator[_Step]:
+    """What each event of a commit did, on one copy of the state; what does not fit did nothing."""
+    events, before, after = happening.commit.events, happening.before, happening.after
+    if len(events) == 1 and not is_of_pod(events[0]):
+        if after is not before:
+            yield 0, events[0], before, after, None, after.message
+        return
+    edit = Edit(before)
+    for index, event in enumerate(events):
+        if isinstance(event, WorkloadCreated):
+            edit = Edit(edit.value())  # another life of the name begins
+        was = edit.state
+        pod = edit.pods.live.get(pod_id(event.pod)) if is_of_pod(event) else None
+        if take(edit, event):
+            # Which nodes do not answer, the state leaves to be said later.
+            message = nodes_unreachable(edit.pods.unseen) if edit.names_unseen else edit.state.message
+            yield index, event, was, edit.state, pod, message
 
 
 def _of_event(
@@ -378,13 +394,10 @@ def _of_event(
             pass
 
 
-def _of_phase(edit: Edit, was: Workload, of: dict[str, Any]) -> Iterator[PublicEvent]:
-    state = edit.state
-    # Which nodes do not answer, the state leaves to be said later.
-    message = nodes_unreachable(edit.pods.unseen) if edit.names_unseen else state.message
-    said = {"reason": cut(state.reason), "message": cut(message)}
+def _of_phase(state: Workload, message: str, was: Workload, of: dict[str, Any]) -> Iterator[PublicEvent]:
     if not was.exists or was.workload_id != state.workload_id:
         return
+    said = {"reason": cut(state.reason), "message": cut(message)}
     if state.phase is not was.phase:
         kind = PHASE_EVENTS[state.phase]
         more = {"delete_at": state.delete_at} if kind in (WorkloadCompleted, WorkloadFailed) else {}

@@ -504,7 +504,8 @@ def bindable(state: Workload, now: datetime) -> list[PodRef]:
             PodRef(pod_set=pod_set.name, index=index, attempt=state.attempt, try_=0)
             for index in new_indexes(state, pod_set)
         )
-    return refs if is_whole(state, Counter(ref.pod_set for ref in refs)) else []
+    together = any(pod_set.minimum for pod_set in state.pod_sets)
+    return [] if together and not is_whole(state, Counter(ref.pod_set for ref in refs)) else refs
 
 
 def is_whole(state: Workload, more: Mapping[str, int]) -> bool:

@@ -3,6 +3,7 @@
 Here ends what a person may leave out: every path is there, every size is a number.
 """
 
+import posixpath
 from collections.abc import Iterable
 from typing import Final
 
@@ -281,6 +282,11 @@ def checkpoint_variables(found: Iterable[Volume]) -> dict[str, str]:
     """What a pod with these volumes finds in its environment."""
     folder = checkpoint_of(found)
     return {} if folder is None else {CHECKPOINT_DIR: folder.mount_path}
+
+
+def within(path: str, folder: str) -> bool:
+    """Whether a path of a pod is this folder, or lies in it."""
+    return f"/{posixpath.normpath(path).strip('/')}/".startswith(f"{folder}/")
 
 
 def file_mode(text: str | None) -> int:

@@ -8,11 +8,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from events.cluster import ClusterKind
+from events.fields.at_once import Lines, each_once
 from events.project import Project
 from events.workload.fields.security import SecuritySpec
 from events.workload.pod_sets import BASELINE_CAPABILITIES
 from events.workload.spec import MOST_GROUP_ID, TrainingSpec, group_ids
-from services.api.at_once import Lines, each_once
 from services.api.issues import Issue, PolicyRule, fault, shown
 from services.api.storage_rules import SECRET_NAMES, check_secret_name
 
@@ -87,7 +87,8 @@ def _identity(security: SecuritySpec) -> Iterator[Issue]:
 def check_related_urls(spec: TrainingSpec) -> Iterator[Issue]:
     """R13. The console makes links of them: no other scheme than those of the web."""
     urls = [related.url for related in spec.related_urls]
-    if _PLAIN_ADDRESSES.match(urls) and all(related.type.strip() for related in spec.related_urls):
+    types = {related.type for related in spec.related_urls}
+    if _PLAIN_ADDRESSES.match(urls) and all(type_.strip() for type_ in types):
         return
     for index, related in enumerate(spec.related_urls):
         field = f"spec.relatedUrls[{index}].url"

@@ -13,6 +13,7 @@ import msgspec
 
 from events.cluster import Cluster, ClusterKind, pool_names
 from events.department import NEVER_CHANGED, Department
+from events.fields.at_once import Lines, each_once
 from events.project import Project
 from events.workload import rendezvous
 from events.workload.exposure import PORT_VARIABLE
@@ -31,7 +32,6 @@ from events.workload.spec import (
     WorkspaceSpec,
 )
 from events.workload.sweeps import runs_of
-from services.api.at_once import Lines, each_once
 from services.api.compute_rules import check_compute, check_extended_resources
 from services.api.connection_rules import check_connections, check_connections_kind
 from services.api.container_rules import (
@@ -47,7 +47,7 @@ from services.api.container_rules import (
 from services.api.inference_rules import STATED, check_inference, check_stated_load
 from services.api.issues import Issue, fault, shown
 from services.api.label_rules import KEYS, VALUES, check_label_key, check_label_value
-from services.api.mpi_rules import check_launcher, check_mpi, taken_variables
+from services.api.mpi_rules import check_launcher, check_mpi, check_ssh, taken_variables
 from services.api.placing_rules import (
     check_node_affinity,
     check_node_type,
@@ -234,6 +234,8 @@ def _environment(spec: TrainingSpec) -> Iterator[Issue]:
     variables = spec.environment_variables
     names = [variable.name for variable in variables]
     well_named = each_once(names) and _ENVIRONMENT_NAMES.match(names)
+    if well_named and not any(map(_refers, variables)):
+        return
     seen: set[str] = set()
     for index, variable in enumerate(variables):
         if well_named and not _refers(variable):
@@ -318,6 +320,7 @@ def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
     if isinstance(creation, DistributedCreation) and creation.master_spec is not None and distributed.master:
         yield from _of_master(check_cluster(distributed.master, cluster))
         yield from _of_master(_set_by_framework(distributed.master, framework, cluster.kind))
+    yield from check_ssh(distributed.distribution, cluster.kind)
     if isinstance(creation, DistributedCreation) and distributed.master and framework == "MPI":
         yield from check_launcher(creation, distributed.master, cluster.kind)
 
@@ -437,8 +440,9 @@ def _secrets(spec: TrainingSpec) -> Iterator[Issue]:
 def _may_hold_secrets(spec: TrainingSpec) -> bool:
     """Whether any of its free texts has the mark of one. JSON writes no character of these marks otherwise."""
     plain = (spec.command, spec.args, spec.working_dir, spec.category, spec.sweep, spec.pre_stop)
-    items = (spec.environment_variables, spec.annotations, spec.related_urls, spec.exposed_urls, spec.ports)
-    written = msgspec.json.encode((plain, items))
+    items = (spec.environment_variables, spec.exposed_urls, spec.ports)
+    texts = ([one.value for one in spec.annotations], [one.url for one in spec.related_urls])
+    written = msgspec.json.encode((plain, items, texts))
     return any(mark in written for mark in _MARKS_OF_SECRETS)
 
 

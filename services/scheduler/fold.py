@@ -514,6 +514,11 @@ class SchedulingState(LogFold):
             promised=self._promises(),
         )
 
+    def is_idle(self, now: datetime) -> bool:
+        """Whether nothing waits, nothing is to be released or reported, and no node is to be emptied."""
+        self.settle(now)
+        return not (self._queues or self._stale or self._not_schedulable or self._emptied)
+
     def _must_leave(self, now: datetime) -> dict[str, list[MustLeave]]:
         """By key of their workload: the pods that have to leave their node now."""
         found: dict[str, list[MustLeave]] = {}

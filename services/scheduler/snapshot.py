@@ -332,8 +332,7 @@ class Snapshot:
     """Which requests for GPUs have come."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
+class Binding(NamedTuple):
     """One pod on one node, as its workload records it and as the node does."""
 
     key: str

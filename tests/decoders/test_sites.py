@@ -55,6 +55,7 @@ SITES: Final = {
     "services.api.rows LoggedRows.runs_of": "nobody: JSON that this process has just made of the log's states",
     "services.api.operation_log _audited": SPOILED + "the gate; told as unreadable among the others",
     "services.api.check": "any caller, after read_object; 400 with every field (test_extremes.py)",
+    "events.simulated unpacked": "cluster_sync; the agent asks to be opened anew (tests/agent/test_simulated.py)",
     "services.autoscaler.service Autoscaler.hear": "who forwards requests; dropped and counted (test_service.py)",
     "services.auto_deletion.time_limits LimitRows.reached": "the projector; left out, with a warning",
     "services.auto_deletion.budgets": "the projector, from decoded states; not measured, with a warning",

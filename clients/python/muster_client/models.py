@@ -1169,6 +1169,15 @@ class Nodes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """By cluster and name."""
 
 
+class NodesCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodesCreation."""
+
+    cluster_id: str
+    """Id of a cluster of kind simulated."""
+    nodes: list[SimulatedNodesFields]
+    """The new nodes."""
+
+
 class NodeDraining(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NodeDraining."""
 
@@ -1604,6 +1613,29 @@ class ServiceAccount(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """When it got its current token. Null if that is its first."""
     last_used: str | None
     """The last day, UTC, on which its token was used; null where it never was."""
+
+
+class NodeChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeChange."""
+
+    cpu_cores: float | UnsetType | None = UNSET
+    """CPU cores of the node."""
+    memory_bytes: int | UnsetType | None = UNSET
+    """Memory of the node."""
+    gpus: int | UnsetType | None = UNSET
+    """GPUs of the node."""
+    gpu_model: str | UnsetType | None = UNSET
+    """Model of the GPUs."""
+    gpu_memory_bytes: int | UnsetType | None = UNSET
+    """Memory of one GPU."""
+    labels: list[NodeLabelChange] | None = None
+    """Labels to set or to take off; others stay."""
+    taints: list[NodeTaintChange] | None = None
+    """Taints to set or to take off; others stay."""
+    extended_resources: list[NodeResourceChange] | None = None
+    """Extended resources to set or to take away; others stay."""
+    node_pool: str | UnsetType | None = UNSET
+    """Node pool that the node is to be in: it gets its label."""
 
 
 class TicketRequest(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2223,6 +2255,10 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
     """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2655,6 +2691,10 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
     """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
@@ -3125,6 +3165,10 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
     """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -3216,6 +3260,8 @@ class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel"
     """Rules of slotsPerWorker."""
     mpi_launcher_creation_policy: TextRules | None = None
     """Rules of mpiLauncherCreationPolicy."""
+    ssh_auth_mount_path: TextRules | None = None
+    """Rules of sshAuthMountPath."""
     clean_pod_policy: TextRules | None = None
     """Rules of cleanPodPolicy."""
 
@@ -3877,6 +3923,10 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
     """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
@@ -4747,6 +4797,10 @@ class SimulatedNodesFields(Model, frozen=True, kw_only=True, rename="camel", omi
     """Taints of each node."""
     extended_resources: list[NodeResourceFields] | None = None
     """Extended resources of each node."""
+    node_pool: str | None = None
+    """Node pool that they are to be in: they get its label. A pool of this name is made where the cluster has
+    none. Without it their labels say in which pool they are.
+    """
 
 
 class RefusedReport(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5134,6 +5188,41 @@ class Happening(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Name of the event."""
     message: str
     """What happened, as a sentence."""
+
+
+class NodeLabelChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeLabelChange."""
+
+    name: str
+    """Key of the label."""
+    value: str | None = None
+    """Value of the label."""
+    exclude: bool | None = None
+    """Whether the label is taken off."""
+
+
+class NodeTaintChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeTaintChange."""
+
+    key: str
+    """Key of the taint."""
+    value: str | None = None
+    """Value of the taint."""
+    effect: NodeTaintChangeEffect
+    """What it does to pods that do not tolerate it."""
+    exclude: bool | None = None
+    """Whether the taint of this key and effect is taken off."""
+
+
+class NodeResourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeResourceChange."""
+
+    resource: str
+    """Name of the resource, such as rdma/hca."""
+    amount: int | None = None
+    """How many the node has. Required unless the resource is taken away."""
+    exclude: bool | None = None
+    """Whether the resource is taken away."""
 
 
 class WorkloadSubmittedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6948,7 +7037,7 @@ class NodeTaintFields(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Key of the taint."""
     value: str | None = None
     """Value of the taint."""
-    effect: NodeTaintFieldsEffect
+    effect: NodeTaintChangeEffect
     """What it does to pods that do not tolerate it."""
 
 
@@ -8494,6 +8583,10 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
     """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -8624,10 +8717,12 @@ if TYPE_CHECKING:
     type CommandName = Literal[
         "",
         "AddCluster",
+        "AddSimulatedNodes",
         "ChangeAsset",
         "ChangeCredential",
         "ChangeDepartment",
         "ChangeProject",
+        "ChangeSimulatedNode",
         "ChangeWebhook",
         "ChangeWorkload",
         "CloseSession",
@@ -8663,6 +8758,7 @@ if TYPE_CHECKING:
         "RemoveCluster",
         "RemoveNodePool",
         "RemovePrice",
+        "RemoveSimulatedNodes",
         "ResumeWorkload",
         "RevokeProjectRole",
         "RevokeTenantRole",
@@ -8701,7 +8797,7 @@ if TYPE_CHECKING:
     type MeasurementType = Literal[
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
     ]
-    type NodeTaintFieldsEffect = Literal["NoExecute", "NoSchedule", "PreferNoSchedule"]
+    type NodeTaintChangeEffect = Literal["NoExecute", "NoSchedule", "PreferNoSchedule"]
     type OutlookOutcome = Literal["never", "runs", "unknown", "waits"]
     type Phase = Literal[
         "Completed",
@@ -8938,7 +9034,7 @@ else:
     HttpGetScheme = str
     MatchExpressionOperator = str
     MeasurementType = str
-    NodeTaintFieldsEffect = str
+    NodeTaintChangeEffect = str
     OutlookOutcome = str
     Phase = str
     PhaseReason = str

@@ -163,8 +163,9 @@ class Settings(BaseSettings):
     `responder`, as which it connects to NATS. `muster up` and docker-compose make them."""
 
     credential_key_file: Path | None = None
-    """File with the keys that open the values of credentials, for the service `cluster_sync` alone. Without it no run
-    that needs a credential starts. `muster up` and docker-compose make it. A backup holds it."""
+    """File with the keys that open the values of credentials, for the service `cluster_sync` alone. Keys for ssh of MPI
+    trainings are derived from it, too. Without it no run that needs a credential starts, and no MPI training on
+    Kubernetes. `muster up` and docker-compose make it. A backup holds it."""
     credential_public_key_file: Path | None = None
     """File with the public half of the newest of them, to which the API seals values. If unset, credentials cannot be
     made."""

@@ -86,6 +86,10 @@ class Shares:
             self._shares[number] = self._found(number)
         return self._shares[number].get(holder, 0)
 
+    def projects_in(self, number: int) -> Iterable[str]:
+        """Ids of those that held or wanted anything of a pool when the plan began."""
+        return self._wanted_in(number)
+
     def is_beyond(self, holder: str, number: int, gone: int = 0) -> bool:
         """Whether it has more than its share there, also without so much of it."""
         return self.used.get((holder, number), 0) - gone > self.of(holder, number)

@@ -9,7 +9,7 @@ quota or share then, and who preempts has the higher priority.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,10 +25,6 @@ from services.scheduler.policy.words import gpus
 from services.scheduler.room import Room
 from services.scheduler.snapshot import Bound, Integers, PodClass, ProjectView
 
-KEPT_AFTER_EVICTION: Final = timedelta(minutes=10)
-"""So long a workload that gave up a place keeps the next one. Who submits something of a high priority and deletes it
-again, over and over, would else keep it from ever getting on.
-"""
 AGAIN_MILLI_SECONDS: Final = 600 * WHOLE_GPU_MILLI
 """What it costs to end a pod and to start it again, beside its work: ten minutes of a GPU. So of two choices that lose
 nearly the same, the one with fewer pods is taken.
@@ -186,7 +182,7 @@ def _undisturbed_until(planning: Planning, workload: Workload, pod: Pod) -> date
     placed_again = planning.snapshot.placed_again.get(workload.workload_id)
     if placed_again is not None and placed_again <= now:
         # Others of the workload may have got a place since: that does not keep this one for longer.
-        until = min(placed_again, pod.running_since or placed_again) + KEPT_AFTER_EVICTION
+        until = min(placed_again, pod.running_since or placed_again) + planning.policy.kept_after_eviction
     project = planning.snapshot.projects.get(workload.project_id)
     if pod.running_since is not None and pod.running_since <= now and project is not None:
         until = max(until, pod.running_since + project.minimum_runtime)

@@ -498,6 +498,7 @@ class Shim:
             self._begin_stop()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_at = None
+            self._before_end = 0  # killed with all else, it is followed by nothing
             if self._tells:
                 self._log.say("the grace period is over: killed")
             kill_below(os.getpid())
