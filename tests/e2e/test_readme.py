@@ -115,11 +115,16 @@ def test_no_example_is_forgotten_here() -> None:
         "credential",
         "private",
         "with-credential",
-        # These four run in test_kinds.py.
+        # This one is played in tests/cli/test_simulate.py.
+        "simulate",
+        # These seven run in test_kinds.py.
         "workspace",
         "distributed",
         "all-reduce",
         "mpi",
+        "tensorflow",
+        "xgboost",
+        "jax",
         # And these in test_inference.py and test_ports.py.
         "inference",
         "served",
