@@ -31,7 +31,7 @@ from events.workload.pod import (
     pod_id,
 )
 from events.workload.pod_sets import PodSet
-from events.workload.state import Edit, PodsEvicted, Workload, WorkloadCreated, WorkloadEvent, take
+from events.workload.state import Edit, PodsEvicted, Workload, WorkloadCreated, WorkloadEvent, grows_by, take
 from events.workload.state import WorkloadChanged as Changed
 from events.workload.state import WorkloadDeleted as Deleted
 from events.workload.state import WorkloadScaled as Scaled
@@ -226,17 +226,21 @@ class WorkloadTransferred(OfWorkload, frozen=True, kw_only=True, rename="camel")
 
 
 class WorkloadScaled(OfWorkload, frozen=True, kw_only=True, rename="camel"):
-    """The number of replicas of an inference changed, with its load."""
+    """The number of replicas of an inference changed, with its load; or that of the workers of an elastic training,
+    with what is left over.
+    """
 
     replicas: int
     """How many there are to be from now on."""
     previous_replicas: int
     """How many there were to be before."""
-    reason: Literal["load", "idle", "request"]
+    reason: Literal["load", "idle", "request", "grown", "shrunk", "tainted", "drained"]
     """`load`: the load on each replica; `idle`: nobody asked for long; `request`: somebody asked while there was none.
+    Of an elastic training: `grown` by what nobody who waits could use; `shrunk` for somebody who waits; `tainted` and
+    `drained`: by what was on such a node.
     """
     message: str
-    """The load that it was decided by, in a sentence."""
+    """The load that it was decided by, or for whom, in a sentence."""
 
 
 class WorkloadDeleted(OfWorkload, frozen=True, kw_only=True, rename="camel"):
@@ -321,6 +325,7 @@ def tell(happening: Happening[Workload]) -> Iterator[Told]:
             edit = Edit(edit.value())  # another life of the name begins
         was = edit.state
         pod = edit.pods.live.get(pod_id(event.pod)) if is_of_pod(event) else None
+        before = _workers(edit) if isinstance(event, PodsBound | PodsEvicted) and was.elastic else 0
         if not take(edit, event):
             continue  # what does not fit changes nothing
         state = edit.state
@@ -333,8 +338,32 @@ def tell(happening: Happening[Workload]) -> Iterator[Told]:
         if isinstance(event, PodsBound):
             for part, told in enumerate(_placed(event, of)):
                 yield Told(index, told, state.project_id, workload_id=state.workload_id, part=part)
+        if before and isinstance(event, PodsBound | PodsEvicted) and (workers := _workers(edit)) != before:
+            told = _resized(event, was, (before, workers), of)
+            yield from (Told(index, each, state.project_id, workload_id=state.workload_id) for each in told)
         for told in (*_of_event(event, state, was, pod, of), *_of_phase(edit, was, of)):
             yield Told(index, told, state.project_id, workload_id=state.workload_id)
+
+
+def _workers(edit: Edit) -> int:
+    """Of an elastic workload: those that are not on their way out."""
+    name = next(pod_set.name for pod_set in edit.state.pod_sets if pod_set.elastic)
+    return sum(id_[0] == name and pod.phase is not PodPhase.STOPPING for id_, pod in edit.pods.live.items())
+
+
+def _resized(
+    event: PodsBound | PodsEvicted, was: Workload, workers: tuple[int, int], of: dict[str, Any]
+) -> Iterator[WorkloadScaled]:
+    """That an elastic workload goes on with more or fewer workers; not that it does not, or that one runs again."""
+    before, after = workers
+    match event:
+        case PodsBound() if grows_by(was, event):
+            reason, message = "grown", "nobody who waits needs the place"
+        case PodsEvicted(reason="shrunk" | "tainted" | "drained" as reason) if after:
+            message = event.message
+        case _:
+            return
+    yield WorkloadScaled(replicas=fit(after), previous_replicas=fit(before), reason=reason, message=cut(message), **of)
 
 
 def _of_event(
@@ -412,7 +441,7 @@ def _asked(pod_set: PodSet) -> AskedPods:
     return AskedPods(
         pod_set=cut(pod_set.name, MOST_NAME_CHARACTERS),
         count=fit(pod_set.count),
-        parallelism=fit(pod_set.at_once),
+        parallelism=fit(pod_set.most or pod_set.at_once),
         cpu_milli=fit(request.cpu_milli),
         memory_bytes=fit(request.memory_bytes),
         gpu_devices=fit(request.gpu_devices),

@@ -146,7 +146,7 @@ def run_pod(desired: Desired) -> RunPod:
         keeps_entry_point=not template.command,
         working_dir=template.working_dir,
         code=template.code,
-        environment=_suggested(mpi)
+        environment=_suggested(mpi, elastic=pod_set.peers is not None and pod_set.peers.elastic is not None)
         | {
             one.name: one.value or ""
             for one in template.environment
@@ -175,8 +175,10 @@ def run_pod(desired: Desired) -> RunPod:
     )
 
 
-def _suggested(mpi: Mpi | None) -> dict[str, str]:
+def _suggested(mpi: Mpi | None, *, elastic: bool) -> dict[str, str]:
     """Variables that the workload may set otherwise."""
+    if elastic:
+        return dict(rendezvous.RESTARTS)
     return dict(SUGGESTED) if mpi is not None and mpi.role == "launcher" else {}
 
 
@@ -184,7 +186,9 @@ def _pods(pod_set: PodSet) -> int:
     """How many find each other; those of an endless set come and go, and need not."""
     if pod_set.endless:
         return 1
-    return pod_set.at_once if pod_set.peers is None else pod_set.peers.size
+    if pod_set.peers is None:
+        return pod_set.at_once
+    return pod_set.peers.size if pod_set.peers.elastic is None else pod_set.peers.elastic[1]
 
 
 def stop_pod(desired: Desired) -> StopPod:

@@ -8,7 +8,7 @@ all that a stored snapshot holds; the rest is an index over it.
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -38,6 +38,7 @@ from events.workload.pod import (
     PodSucceeded,
     pod_id,
 )
+from events.workload.pod_sets import PodSet
 from events.workload.pods import changed
 from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import (
@@ -45,6 +46,7 @@ from events.workload.state import (
     Workload,
     WorkloadWaiting,
     bindable,
+    needed_of,
     next_retry_at,
     placed_of,
     schedulable,
@@ -63,6 +65,7 @@ from services.scheduler.snapshot import (
     BoundKey,
     ClusterView,
     GangPart,
+    Growth,
     HeldKey,
     Leaving,
     MustLeave,
@@ -86,9 +89,13 @@ LEAVING_LATE: Final = timedelta(minutes=5)
 """How long after its grace a pod that was told to end is still counted on to end."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
+GROWS_AGAIN_AFTER: Final = timedelta(minutes=1)
+"""So long an elastic workload keeps its number of pods before it grows again: with each change all its pods meet anew,
+and go on from their last checkpoint.
+"""
 
 
-type _Beside = tuple[bytes, dict[str, str], dict[str, datetime], bytes]
+type _Beside = tuple[bytes, dict[str, str], dict[str, datetime], bytes, dict[str, datetime]]
 
 
 @dataclass(slots=True)
@@ -132,8 +139,12 @@ class SchedulingState(LogFold):
         """By id of a reservation: for which workload its pod was told to end."""
         self._placed_again: dict[str, datetime] = {}
         """By workload key, of those that gave up a place to another before: when it got the last one."""
+        self._growing: dict[str, Growth] = {}
+        """By workload key: what elastic workloads may grow by."""
+        self._resized: dict[str, datetime] = {}
+        """By workload key: when an elastic workload that held nodes got or gave up others."""
         self._running: dict[str, dict[str, Workload]] = {}
-        """By project id and workload key: preemptible workloads that hold nodes."""
+        """By project id and workload key: preemptible workloads that hold nodes, and elastic ones."""
         self._running_frozen: dict[str, tuple[Workload, ...]] = {}
         self._emptied: dict[str, tuple[MustLeave, ...]] = {}
         """By key of a node with a taint that evicts, or that is drained: its pods that have to leave, the first first.
@@ -162,6 +173,8 @@ class SchedulingState(LogFold):
         match commit.aggregate:
             case "workload":
                 self._dirty_workloads.add(commit.key)
+                if after.state.elastic:
+                    self._resize(commit, before.state, after.state)
                 for event in commit.events:
                     if isinstance(event, PodsEvicted):
                         self._promise(after.state.workload_id, event)
@@ -179,6 +192,13 @@ class SchedulingState(LogFold):
                 self._cluster_changed(before.state, after.state)
             case _:
                 self.freed += 1  # a project or department; or the log was restored, before all else here
+
+    def _resize(self, commit: Commit, before: Workload, after: Workload) -> None:
+        """It has another number of pods from now on, and went on with those that it had."""
+        if before.pods.live.size and before.attempt == after.attempt:
+            for event in commit.events:
+                if isinstance(event, PodsBound | PodsEvicted):
+                    self._resized[commit.key] = commit.record.occurred_at
 
     def _promise(self, workload_id: str, event: PodsEvicted) -> None:
         for ref in event.pods if event.beneficiary else ():
@@ -224,18 +244,22 @@ class SchedulingState(LogFold):
         """
         super().restore(seq, chains)
         try:
-            mix, self._promised, self._placed_again, learnt = msgspec.msgpack.decode(beside, type=_Beside)
+            mix, self._promised, self._placed_again, learnt, self._resized = msgspec.msgpack.decode(
+                beside, type=_Beside
+            )
         except msgspec.MsgspecError:
-            mix, self._promised, self._placed_again, learnt = b"", {}, {}, b""
+            mix, self._promised, self._placed_again, learnt, self._resized = b"", {}, {}, b"", {}
         self.mix, self.forecast = Mix.restored(mix), Forecast.restored(learnt)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes.update(self.nodes)
 
     def beside(self) -> bytes:
         """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
-        others were told to end, when those got another place, and what was learnt of how long all that takes.
+        others were told to end, when those got another place, what was learnt of how long all that takes, and when
+        elastic workloads grew or shrank.
         """
-        return msgspec.msgpack.encode((self.mix.stored(), self._promised, self._placed_again, self.forecast.stored()))
+        kept = self.mix.stored(), self._promised, self._placed_again, self.forecast.stored(), self._resized
+        return msgspec.msgpack.encode(kept)
 
     @property
     def incarnation(self) -> int:
@@ -364,6 +388,7 @@ class SchedulingState(LogFold):
         self._count_running(key, before, state)
         if not state.pods.live:
             self._placed_again.pop(key, None)
+            self._resized.pop(key, None)
         over = not state.pods.live and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
             self._take_out(key)
@@ -382,7 +407,7 @@ class SchedulingState(LogFold):
         if before.project_id:
             self._running.get(before.project_id, {}).pop(key, None)
             self._running_frozen.pop(before.project_id, None)
-        if schedulable(after) and after.preemptible and after.pods.live.size:
+        if schedulable(after) and (after.preemptible or after.elastic) and after.pods.live.size:
             self._running.setdefault(after.project_id, {})[key] = after
             self._running_frozen.pop(after.project_id, None)
 
@@ -430,6 +455,8 @@ class SchedulingState(LogFold):
 
     def _take_out(self, key: str) -> None:
         self._not_schedulable.pop(key, None)
+        if (growth := self._growing.pop(key, None)) is not None:
+            uncount(self._extended_asked, growth.pod_class.extended)
         indexed = self._indexed.pop(key, None)
         if indexed is None:
             return
@@ -446,12 +473,10 @@ class SchedulingState(LogFold):
         retry_at = next_retry_at(state, now)
         if retry_at is not None:
             heapq.heappush(self._due, (retry_at, key))
-        if not ready:
-            self._nothing_to_bind(key, state, retry_at if idle else None)
-            return
         order = tuple(each.value(state) for each in self._orders)
-        for number, (pod_class, pods) in enumerate(_classes(key, state, ready)):
-            entry = Pending(
+
+        def entry_of(pod_class: PodClass, pods: tuple[PodRef, ...], number: int) -> Pending:
+            return Pending(
                 order=(order, key, number),
                 rank=state.priority_rank,
                 key=key,
@@ -466,6 +491,15 @@ class SchedulingState(LogFold):
                 # All of them stand where the first stands.
                 beside=_a_node(state) if pod_class.together is not None else "",
             )
+
+        classes = _classes(key, state, ready)
+        if state.elastic and (growth := _growth(key, state, ready, entry_of, starts=bool(classes))) is not None:
+            self._growing[key] = growth
+            self._extended_asked.update(growth.pod_class.extended)
+        if not classes:
+            self._nothing_to_bind(key, state, retry_at if idle else None)
+        for number, (pod_class, pods) in enumerate(classes):
+            entry = entry_of(pod_class, pods, number)
             queue = self._queues.get(pod_class)
             if queue is None:
                 queue = self._queues[pod_class] = WaitingQueue(pod_class)
@@ -490,9 +524,11 @@ class SchedulingState(LogFold):
         self.settle(now)
         queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in self._queues.values())
         must_leave = self._must_leave(now)
+        growing = tuple(self._grows(key, growth, now) for key, growth in self._growing.items() if key not in must_leave)
         running = self._frozen_running(without=must_leave.keys()) if queues else {}
-        holders = {project_id for project_id, *_ in self._held_in} if queues else set[str]()
+        holders = {project_id for project_id, *_ in self._held_in} if queues or growing else set[str]()
         ids = {queue.pod_class.project_id for queue in queues} | running.keys() | holders
+        ids |= {each.pod_class.project_id for each in growing}
         projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
         return Snapshot(
             now=now,
@@ -506,6 +542,7 @@ class SchedulingState(LogFold):
             not_schedulable=tuple(self._not_schedulable.values()),
             releases=tuple(self._release(id_, node_key) for id_, node_key in self._stale.items()),
             leaving=tuple(self._still_leaving()),
+            growing=growing,
             running=running,
             must_leave=tuple(
                 (self.workloads[key].state, tuple(of_workload)) for key, of_workload in sorted(must_leave.items())
@@ -513,6 +550,14 @@ class SchedulingState(LogFold):
             placed_again={self.workloads[key].state.workload_id: at for key, at in self._placed_again.items()},
             promised=self._promises(),
         )
+
+    def _grows(self, key: str, growth: Growth, now: datetime) -> Growth:
+        resized = self._resized.get(key)
+        # By a clock that was ahead it may be a time to come, which is none to wait for.
+        if resized is None or not resized <= now < resized + GROWS_AGAIN_AFTER:
+            return growth
+        heapq.heappush(self._due, (resized + GROWS_AGAIN_AFTER, ""))
+        return replace(growth, rests_until=resized + GROWS_AGAIN_AFTER)
 
     def _must_leave(self, now: datetime) -> dict[str, list[MustLeave]]:
         """By key of their workload: the pods that have to leave their node now."""
@@ -762,19 +807,17 @@ def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:
 def _classes(
     key: str, state: Workload, ready: Mapping[str, Sequence[PodRef]]
 ) -> list[tuple[PodClass, tuple[PodRef, ...]]]:
-    """The classes of a workload's pods that may be bound now: one for each pod set, or one for a whole gang."""
+    """The classes of a workload's pods that may be bound now: one for each pod set, or one for a whole gang. What an
+    elastic one may grow by is not among them.
+    """
     sets = [pod_set for pod_set in state.pod_sets if pod_set.name in ready]
-    classes = [
-        PodClass(
-            project_id=state.project_id,
-            cluster_id=state.cluster_id,
-            pools=pod_set.node_pools,
-            request=pod_set.template.request,
-            preemptible=state.preemptible,
-            together=_together(key, pod_set.pod_affinity),
-        )
-        for pod_set in sets
-    ]
+    if state.elastic:
+        needed = {pod_set.name: needed_of(state, pod_set) for pod_set in sets}
+        ready = {name: refs[: needed[name]] for name, refs in ready.items() if needed[name]}
+        sets = [pod_set for pod_set in sets if pod_set.name in ready]
+    classes = [_class_of(key, state, pod_set) for pod_set in sets]
+    if not classes:
+        return []
     if not any(pod_set.minimum for pod_set in sets):
         return [(each, tuple(ready[pod_set.name])) for each, pod_set in zip(classes, sets, strict=True)]
     parts = tuple(
@@ -782,11 +825,48 @@ def _classes(
             pools=pod_set.node_pools,
             request=pod_set.template.request,
             pods=len(ready[pod_set.name]),
-            needed=min(len(ready[pod_set.name]), pod_set.minimum - placed_of(state, pod_set)),
+            needed=min(len(ready[pod_set.name]), needed_of(state, pod_set)),
         )
         for pod_set in sets
     )
     return [(replace(classes[0], gang=parts), tuple(pod for pod_set in sets for pod in ready[pod_set.name]))]
+
+
+def _class_of(key: str, state: Workload, pod_set: PodSet) -> PodClass:
+    return PodClass(
+        project_id=state.project_id,
+        cluster_id=state.cluster_id,
+        pools=pod_set.node_pools,
+        request=pod_set.template.request,
+        preemptible=state.preemptible,
+        together=_together(key, pod_set.pod_affinity),
+    )
+
+
+def _growth(
+    key: str,
+    state: Workload,
+    ready: Mapping[str, Sequence[PodRef]],
+    entry_of: Callable[[PodClass, tuple[PodRef, ...], int], Pending],
+    *,
+    starts: bool,
+) -> Growth | None:
+    """What an elastic workload may grow by; one of its pod sets grows. `starts`: as of Growth."""
+    for number, pod_set in enumerate(state.pod_sets):
+        needed = needed_of(state, pod_set)
+        refs = tuple(ready.get(pod_set.name, ()))[needed:]
+        if pod_set.elastic and refs:
+            pod_class = _class_of(key, state, pod_set)
+            return Growth(
+                pod_class=pod_class,
+                entry=entry_of(pod_class, refs, number),
+                pods=placed_of(state, pod_set) + needed,
+                wanted=pod_set.wanted,
+                most=pod_set.most,
+                starts=starts,
+                rests_until=None,
+            )
+    return None
 
 
 def _together(workload_key: str, affinity: PodAffinity | None) -> Together | None:

@@ -158,6 +158,8 @@ class Planning:
         self.evictions: list[Eviction] = []
         self.look_again: datetime | None = None
         """As of Plan."""
+        self.not_grown: dict[str, str] = {}
+        """By key of an elastic workload: why it has no more pods, in words."""
         self.updates: list[StatusUpdate] = []
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""

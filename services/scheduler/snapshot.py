@@ -161,6 +161,24 @@ class NotSchedulable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What an elastic workload may grow by."""
+
+    pod_class: PodClass
+    entry: Pending
+    """Its pods are those that it does not need."""
+    pods: int
+    """How many of the set there are already, or come before these."""
+    wanted: int
+    """How many it would like to have before others have more than they would."""
+    most: int
+    starts: bool
+    """Whether pods that it needs wait: it grows only where these have a place first."""
+    rests_until: datetime | None
+    """When it may change its number again; None where it may now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     name: str
     exists: bool
@@ -318,8 +336,9 @@ class Snapshot:
     not_schedulable: tuple[NotSchedulable, ...]
     releases: tuple[Release, ...]
     leaving: tuple[Leaving, ...] = ()
+    growing: tuple[Growth, ...] = ()
     running: dict[str, tuple[Workload, ...]] = field(default_factory=dict[str, tuple[Workload, ...]])
-    """By project id: preemptible workloads that hold nodes."""
+    """By project id: preemptible workloads that hold nodes, and elastic ones."""
     must_leave: tuple[tuple[Workload, tuple[MustLeave, ...]], ...] = ()
     """Workloads of which pods have to leave their node now, and those pods. None of them is among the running."""
     placed_again: dict[str, datetime] = field(default_factory=dict[str, datetime])

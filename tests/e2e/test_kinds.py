@@ -33,7 +33,6 @@ def made(api: Api, name: str) -> dict[str, Any]:
     ("framework", "more", "ranks"),
     [
         ("pytorch", ("--workers", "2"), 3),
-        ("pytorch", ("--workers", "3", "--min-replicas", "2", "--max-replicas", "5", "--no-master"), 2),
         ("tensorflow", ("--workers", "2"), 3),
         ("xgboost", ("--workers", "2"), 3),
         ("jax", ("--workers", "3", "--no-master"), 3),
@@ -42,7 +41,7 @@ def made(api: Api, name: str) -> dict[str, Any]:
 def test_every_pod_of_a_distributed_training_sums_with_all_others(
     stack: Stack, api: Api, framework: str, more: tuple[str, ...], ranks: int
 ) -> None:
-    name = f"sum-{framework}-{'elastic' if '--min-replicas' in more else ranks}"
+    name = f"sum-{framework}-{ranks}"
     folder = ("--code", str(EXAMPLES / "all-reduce"))
     words = ("--command", "--wait", "--timeout", "60s", "--", "python3", "all_reduce.py")
     told = stack.muster("training", framework, "submit", name, "-i", "python:3.13", *more, *folder, *words)
@@ -56,7 +55,7 @@ def test_every_pod_of_a_distributed_training_sums_with_all_others(
         assert {line.partition("rank")[1] + line.partition("rank")[2] for line in lines(api, found)} == expected
     else:
         assert any(line.endswith(f"rank 0 of {ranks}: the sum is {total}") for line in lines(api, found))
-    assert found["notYetInForce"] == (["spec.numWorkers", "spec.maxReplicas"] if "--min-replicas" in more else [])
+    assert found["notYetInForce"] == []
 
 
 def lines(api: Api, found: dict[str, Any]) -> list[str]:

@@ -34,7 +34,7 @@ from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.planning import Policy
 from services.scheduler.policy.registry import POLICY
-from services.scheduler.snapshot import Plan, Queue
+from services.scheduler.snapshot import Growth, Plan, Queue
 
 GIB = 1024**3
 ACTOR = Actor(id="ann")
@@ -56,6 +56,7 @@ class World:
         """By node key: facts that the last plan was made by."""
         self.seen_queues: tuple[Queue, ...] = ()
         """Likewise, of the last that was carried out."""
+        self.seen_growth: tuple[Growth, ...] = ()
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
@@ -192,6 +193,7 @@ class World:
         planned = with_estimates(plan(snapshot, policy=self.policy, **limits), snapshot, self.fold)
         self.fold.note(snapshot, planned)
         self.seen, self.seen_queues = seen_by(planned, self.fold.nodes), snapshot.queues
+        self.seen_growth = snapshot.growing
         bound, released = batches(planned, max_messages=max_messages)
         for batch in bound:
             drafts, refused = batch_drafts(self.heads(), batch, str(uuid4()), self.now)

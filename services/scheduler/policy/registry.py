@@ -17,7 +17,7 @@ from services.scheduler.policy.filters import (
     topology,
 )
 from services.scheduler.policy.orders import first_come, priority
-from services.scheduler.policy.phases import clear_nodes, explain, place, quota, release, report, take_back
+from services.scheduler.policy.phases import clear_nodes, explain, grow, place, quota, release, report, take_back
 from services.scheduler.policy.scores import free_cpu, free_gpus, gpu_left_over, gpu_price, node_value
 
 POLICY: Final = Policy(
@@ -52,6 +52,7 @@ POLICY: Final = Policy(
         place.PHASE,
         take_back.PHASE,
         explain.PHASE,
+        grow.PHASE,
         report.PHASE,
     ),
 )

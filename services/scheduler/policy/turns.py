@@ -132,8 +132,8 @@ class Turns:
         return (
             self._standing(i, queue.pod_class),
             -entry.rank,
-            _weighed(of_department, project.department_weights),
-            _weighed(quota.beyond(self._planning, project_id, project_id), project.weights),
+            weighed(of_department, project.department_weights),
+            weighed(quota.beyond(self._planning, project_id, project_id), project.weights),
             order,
         )
 
@@ -152,7 +152,8 @@ class Turns:
         return 2
 
 
-def _weighed(milli: int, weights: Weights) -> float:
+def weighed(milli: int, weights: Weights) -> float:
+    """What is held beyond a quota, for the weight that its holder has."""
     return milli / weights.everywhere if weights.everywhere > 0 else INFINITE if milli else 0.0
 
 
