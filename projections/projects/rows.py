@@ -7,7 +7,7 @@ import msgspec
 
 from events.project import Project
 from projections.columns import Column, Folded
-from projections.values import clean, fit, to_json
+from projections.values import clean, fit, indexed, to_json
 
 _Column = Column[Folded[Project]]
 
@@ -27,7 +27,7 @@ class ProjectRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     deleted_at: Annotated[datetime | None, _Column(lambda project: project.state.deleted_at)]
     gpu_quota_milli: Annotated[int | None, _Column(_quota)]
     node_pools: Annotated[tuple[str, ...], _Column(lambda project: tuple(map(clean, project.state.node_pools)))]
-    department_id: Annotated[str, _Column(lambda project: clean(project.state.department_id))]
+    department_id: Annotated[str, _Column(lambda project: indexed(project.state.department_id))]
     department_name: Annotated[str, _Column(lambda project: clean(project.state.department_name))]
     roles: Annotated[str, _Column(lambda project: to_json(project.state.roles), type="json")]
     """JSON object: subject to [role]."""

@@ -4,19 +4,20 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from events.agent_bounds import MAX_PIECES
-from events.labels import LABEL_KEY
+from events.labels import KEY_PATTERN, LABEL_KEY
 from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes, parse_quantity
 from events.workload.fields.compute import ComputeSpec, ExtendedResource
 from events.workload.needs import GPU, is_extended
 from events.workload.spec import TrainingSpec
 from services.api.at_once import Lines, each_once
 from services.api.issues import Issue, fault, shown
-from services.api.label_rules import KEYS
 
 MAX_CPU_CORES: Final = 1_000_000
 """Of one pod: beyond every machine, and the sum over MAX_PARALLELISM pods still fits 64 bits."""
 MAX_GPU_DEVICES: Final = 1_000_000
 """As MAX_CPU_CORES."""
+_EXTENDED: Final = Lines(rf"(?!requests\.)(?!.*kubernetes\.io/)(?=[^/\n]++/){KEY_PATTERN}")
+"""Keys of labels that `is_extended`."""
 _FEW_PIECES: Final = Lines(r"[1-9][0-9]{0,5}+")
 """Far less than MAX_PIECES."""
 
@@ -156,9 +157,8 @@ def _are_pieces(resources: Sequence[ExtendedResource]) -> bool:
     names = [item.resource for item in resources]
     return (
         each_once(names)
-        and KEYS.match(names)
         and GPU not in names
-        and all(map(is_extended, names))
+        and _EXTENDED.match(names)
         and _FEW_PIECES.match([item.quantity or "" for item in resources])
     )
 

@@ -87,7 +87,8 @@ def _identity(security: SecuritySpec) -> Iterator[Issue]:
 def check_related_urls(spec: TrainingSpec) -> Iterator[Issue]:
     """R13. The console makes links of them: no other scheme than those of the web."""
     urls = [related.url for related in spec.related_urls]
-    if _PLAIN_ADDRESSES.match(urls) and all(related.type.strip() for related in spec.related_urls):
+    types = {related.type for related in spec.related_urls}
+    if _PLAIN_ADDRESSES.match(urls) and all(type_.strip() for type_ in types):
         return
     for index, related in enumerate(spec.related_urls):
         field = f"spec.relatedUrls[{index}].url"

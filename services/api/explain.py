@@ -39,6 +39,8 @@ def set_by(kind: Kind, merged: Merged, spec: TrainingSpec, beside: Beside) -> di
             continue
         held = actual.get(path)
         of_items = held if isinstance(held, list) else []
+        if not of_items and whole == supposed:
+            continue  # there may be thousands
         for index, source in enumerate(islice(chain(of_items, repeat(whole)), count)):
             if source != supposed:
                 found.setdefault(source, []).append(f"{path}[{index}]")

@@ -81,6 +81,8 @@ def check_tolerations(spec: TrainingSpec) -> Iterator[Issue]:
     tolerations = spec.tolerations
     named = [toleration.name for toleration in tolerations if toleration.name is not None]
     sound = each_once(named) and KEYS.match([toleration.key or "" for toleration in tolerations])
+    if sound and all(map(_is_plain, tolerations)):
+        return
     seen: set[str] = set()
     for index, toleration in enumerate(tolerations):
         if sound and _is_plain(toleration):

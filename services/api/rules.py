@@ -233,6 +233,8 @@ def _environment(spec: TrainingSpec) -> Iterator[Issue]:
     variables = spec.environment_variables
     names = [variable.name for variable in variables]
     well_named = each_once(names) and _ENVIRONMENT_NAMES.match(names)
+    if well_named and not any(map(_refers, variables)):
+        return
     seen: set[str] = set()
     for index, variable in enumerate(variables):
         if well_named and not _refers(variable):
@@ -436,8 +438,9 @@ def _secrets(spec: TrainingSpec) -> Iterator[Issue]:
 def _may_hold_secrets(spec: TrainingSpec) -> bool:
     """Whether any of its free texts has the mark of one. JSON writes no character of these marks otherwise."""
     plain = (spec.command, spec.args, spec.working_dir, spec.category, spec.sweep)
-    items = (spec.environment_variables, spec.annotations, spec.related_urls, spec.exposed_urls, spec.ports)
-    written = msgspec.json.encode((plain, items))
+    items = (spec.environment_variables, spec.exposed_urls, spec.ports)
+    texts = ([one.value for one in spec.annotations], [one.url for one in spec.related_urls])
+    written = msgspec.json.encode((plain, items, texts))
     return any(mark in written for mark in _MARKS_OF_SECRETS)
 
 

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from events.node import Reservation, reservation_id
 from events.workload.pod import DeviceShare, Placement, PodRef
@@ -33,6 +33,14 @@ if TYPE_CHECKING:
     from services.scheduler.policy.reserve import Kept
 
 
+RESERVE_AFTER: Final = timedelta(minutes=10)
+"""Until then others pass: most of what waits finds a place by itself, and what is kept is idle meanwhile."""
+KEPT_AFTER_EVICTION: Final = timedelta(minutes=10)
+"""So long a workload that gave up a place keeps the next one. Who submits something of a high priority and deletes it
+again, over and over, would else keep it from ever getting on.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
     """One step of making a plan. The phases run one after the other, in the order of the registry."""
@@ -49,6 +57,10 @@ class Policy:
     scores: tuple[Score, ...]
     orders: tuple[Order, ...]
     phases: tuple[Phase, ...]
+    reserve_after: timedelta = RESERVE_AFTER
+    """How long a gang, or a pod of several GPUs, waits before room is kept for it."""
+    kept_after_eviction: timedelta = KEPT_AFTER_EVICTION
+    """How long a workload that gave up a place keeps the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from events.codec import EARLIEST, LATEST
 from events.commit import Commit
 from events.ids import incarnation_id
 from events.node import NodeFacts, NodeRegistered, PodsReserved, Reservation
+from events.project import ProjectCreated
 from events.workload.pod import Placement, PodRef, PodRunning, PodsBound
 from events.workload.spec import TrainingSpec
 from events.workload.state import (
@@ -32,7 +33,7 @@ from services.projector.writer import Writer
 from services.runtime.log.memory import MemoryEventStore
 from tests.projector.conftest import Run
 from tests.projector.test_projector import busy_world, until
-from tests.support.any_events import CLUSTER, KEYS, NOW, TWO_OF, Readers, commits
+from tests.support.any_events import CLUSTER, KEYS, NOW, PROJECT, TWO_OF, Readers, commits
 from tests.support.lives import feed
 
 pytestmark = pytest.mark.anyio
@@ -129,6 +130,13 @@ def absurd() -> dict[str, list[Any]]:
             (*nodes[0][:2], PodsReserved(reservations=(reservation(LONG), reservation(LONG + "x")))),
         ],
         "long texts": [begun],
+        "a project of a department with a long id": [
+            (
+                "project",
+                KEYS["project"],
+                ProjectCreated(project_id=PROJECT, name="p", at=NOW, department_id=LONG, department_name=LONG),
+            )
+        ],
         "times of the zones farthest from UTC": [
             (*begun[:2], replace(named, at=NOW.astimezone(timezone(timedelta(hours=23, minutes=59))))),
             (*begun[:2], PodsBound(placements=(placed[1],), token=1)),

@@ -56,7 +56,7 @@ async def test_a_connection_that_ends_before_the_server_lets_it_in_is_closed_bef
 
 
 async def test_who_is_refused_is_told_so_though_the_first_refusal_was_lost(nats_server: NatsServer) -> None:
-    """The server ends a connection with its reason, which is lost where bytes that it had not read come with the end."""
+    """The server ends a connection with its reason, which is lost where it had not read all that came."""
     refusals: list[bytes] = [b"", b"-ERR 'Authorization Violation'\r\n"]
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -99,12 +99,51 @@ async def test_those_who_follow_some_kinds_share_a_reading_of_their_own(client: 
     store = process.store(client)
     await store.append_batch([grant("a", 0), project_grant("b", 0), grant("c", 0)])
     some = [store.follow(0, aggregates=["project"], idle_seconds=0.1) for _ in range(2)]
-    everything = store.follow(0, idle_seconds=0.1)
-    assert [c.seq for c in await until(everything, 3)] == [1, 2, 3]
     for each in some:
         assert [c.seq for c in await until(each, 2)] == [2]
-    await come_to_consumers(client, 2)
-    for each in (*some, everything):
+    await come_to_consumers(client, 1)
+    for each in some:
+        await each.aclose()
+
+
+@pytest.mark.parametrize("began_alone", [False, True])
+async def test_who_follows_some_kinds_goes_along_with_who_reads_the_whole_log(
+    client: Client,
+    other: Client,
+    process: Process,
+    began_alone: bool,  # noqa: FBT001
+) -> None:
+    store = process.store(client)
+    await store.append_batch([grant("a", 0), project_grant("b", 0), grant("c", 0)])
+    everything, some = store.follow(0, idle_seconds=0.1), process.store(other).follow(0, aggregates=["project"])
+    for each, last in ((some, 2), (everything, 3)) if began_alone else ((everything, 3), (some, 2)):
+        await until(each, last)
+    seen: list[int] = []
+    for number in range(4, 13, 3):
+        await store.append_batch([grant(f"a{number}", 0), project_grant(f"b{number}", 0), grant(f"c{number}", 0)])
+        await until(everything, number + 2)
+        seen += [commit.seq for commit in await until(some, number + 1)]
+    assert seen == [5, 8, 11]
+    await come_to_consumers(client, 1)
+    for each in (everything, some):
+        await each.aclose()
+    await come_to_consumers(client, 0)
+
+
+async def test_who_follows_some_kinds_does_not_stand_before_what_is_of_another(
+    client: Client, process: Process
+) -> None:
+    store = process.store(client)
+    await store.append_batch([grant("a", 0), project_grant("b", 0)])
+    everything, some = store.follow(0, idle_seconds=0.1), store.follow(0, aggregates=["project"], idle_seconds=0.1)
+    await until(everything, 2)
+    await until(some, 2)
+    await client.jetstream().publish("ev.tenant.broken", b"{")
+    await store.append_batch([project_grant("c", 0), project_grant("d", 0)])
+    with pytest.raises(UnreadableMessageError):
+        await read_on(everything)
+    assert [c.seq for c in await until(some, 5)] == [4, 5]
+    for each in (everything, some):
         await each.aclose()
 
 

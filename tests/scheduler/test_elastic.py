@@ -25,6 +25,7 @@ from events.workload.fields.distribution import Distribution
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
 from services.scheduler.fold import GROWS_AGAIN_AFTER
+from services.scheduler.simulation.ledger import RefusedError
 from services.scheduler.snapshot import Plan
 from services.scheduler.why import why
 from tests.scheduler.test_take_back import HIGH, LOW, cluster, evicted, running
@@ -440,7 +441,7 @@ def test_nobody_shrinks_below_the_minimum() -> None:
         command = EvictPods(
             workload_id=state.workload_id, pods=pods, reason="shrunk", message="m", beneficiary="somebody"
         )
-        with pytest.raises(AssertionError, match="live together"):
+        with pytest.raises(RefusedError, match="live together"):
             world.do("workload", key, command)
 
 

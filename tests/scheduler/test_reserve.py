@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.scheduler.policy.reserve import RESERVE_AFTER
+from services.scheduler.planning import RESERVE_AFTER
 from tests.scheduler.test_take_back import cluster, gang
 from tests.scheduler.world import World
 

@@ -2,88 +2,54 @@
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 from development.checker.log import Report, check
 from development.checker.records import RawMessage
-from events.aggregate import AGGREGATES, Chain, Draft, apply, draft
+from events.aggregate import AGGREGATES, Chain, apply
 from events.cluster import AddCluster, NodePool, ReportCluster, SetNodePool
 from events.codec import encode_commit
-from events.commit import Actor, BatchPart, Commit
-from events.decision import Context
+from events.commit import Actor, Commit
 from events.ids import cluster_key, node_key, project_key, workload_key
 from events.node import CordonNode, NodeFacts, ReportNode
 from events.project import CreateProject
-from events.refusal import Refusal
 from events.workload.commands import CreateWorkload, PodFact, PodFactKind, ReportPods
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
 from events.workload.state import Workload
-from services.runtime.log.folding import take
-from services.scheduler.batches import (
-    Heads,
-    batch_drafts,
-    batches,
-    eviction_drafts,
-    release_drafts,
-    seen_by,
-    update_drafts,
-)
-from services.scheduler.estimate import with_estimates
-from services.scheduler.fold import SchedulingState
+from services.scheduler.batches import seen_by
 from services.scheduler.plan import plan
 from services.scheduler.planning import Policy
 from services.scheduler.policy.registry import POLICY
-from services.scheduler.snapshot import Growth, Plan, Queue
+from services.scheduler.simulation.ledger import BATCH_MESSAGES, Ledger
+from services.scheduler.snapshot import Growth, Plan, Queue, Snapshot
 
 GIB = 1024**3
 ACTOR = Actor(id="ann")
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-class World:
-    """One log, one scheduler's fold."""
+class World(Ledger):
+    """One log, one scheduler's fold; all of the log is kept."""
 
     def __init__(self, policy: Policy = POLICY) -> None:
-        self.policy = policy
-        self.now = BEGIN
+        super().__init__(BEGIN, policy=policy, actor=ACTOR)
         self.commits: list[Commit] = []
         self.chains: dict[tuple[str, str], Chain[Any]] = {}
-        self.fold = SchedulingState(orders=policy.orders)
         self.cluster_id = ""
         self.project_id = ""
-        self.seen: dict[str, NodeFacts] = {}
-        """By node key: facts that the last plan was made by."""
         self.seen_queues: tuple[Queue, ...] = ()
-        """Likewise, of the last that was carried out."""
+        """That the last plan was made by which was carried out."""
         self.seen_growth: tuple[Growth, ...] = ()
+        """Likewise."""
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
-    def do(self, aggregate: str, key: str, command: Any) -> tuple[Any, ...]:
-        """Decide and append; the events."""
-        kind = AGGREGATES[aggregate]
-        chain = self.chain(aggregate, key)
-        command_id = str(uuid4())
-        context = Context(now=self.now, actor=ACTOR, command_id=command_id, version=chain.version)
-        events = kind.decide(command, chain.state, context)
-        assert not isinstance(events, Refusal), events
-        if events:
-            self.append(draft(kind, key, chain, events, command_id=command_id, actor=ACTOR, now=self.now))
-        return events
-
-    def append(self, *drafts: Draft) -> None:
-        """One commit, or an atomic batch of several."""
-        if len(drafts) > 1:
-            id_, count = str(uuid4()), len(drafts)
-            drafts = tuple(d.in_batch(BatchPart(id=id_, index=n, count=count)) for n, d in enumerate(drafts, start=1))
-        new = [item.committed(len(self.commits) + n) for n, item in enumerate(drafts, start=1)]
-        for commit in new:
-            self.chains[commit.aggregate, commit.key] = apply(
-                AGGREGATES[commit.aggregate], self.chain(commit.aggregate, commit.key), commit
-            )
-        self.commits.extend(new)
-        assert take(self.fold, new) is None
+    def apply(self, commit: Commit) -> None:
+        self.commits.append(commit)
+        self.chains[commit.aggregate, commit.key] = apply(
+            AGGREGATES[commit.aggregate], self.chain(commit.aggregate, commit.key), commit
+        )
+        super().apply(commit)
 
     def chain(self, aggregate: str, key: str) -> Chain[Any]:
         return self.chains.get((aggregate, key), Chain(state=AGGREGATES[aggregate].initial))
@@ -187,37 +153,9 @@ class World:
         assert plan(snapshot, policy=self.policy, **limits) == planned, "the same snapshot gave another plan"
         return planned
 
-    def cycle(self, *, max_messages: int = 300, **limits: Any) -> Plan:
-        """Plan and commit, as the service does."""
-        snapshot = self.fold.snapshot(self.now)
-        planned = with_estimates(plan(snapshot, policy=self.policy, **limits), snapshot, self.fold)
-        self.fold.note(snapshot, planned)
-        self.seen, self.seen_queues = seen_by(planned, self.fold.nodes), snapshot.queues
+    def cycle(self, *, estimates: bool = True, max_messages: int = BATCH_MESSAGES, **limits: Any) -> Plan:
+        return super().cycle(estimates=estimates, max_messages=max_messages, **limits)
+
+    def looked_at(self, snapshot: Snapshot, planned: Plan) -> None:
+        self.seen_queues = snapshot.queues
         self.seen_growth = snapshot.growing
-        bound, released = batches(planned, max_messages=max_messages)
-        for batch in bound:
-            drafts, refused = batch_drafts(self.heads(), batch, str(uuid4()), self.now)
-            assert not refused
-            self._commit(drafts)
-        for key, ids in released.items():
-            self._commit(release_drafts(self.heads(), key, ids, str(uuid4()), self.now))
-        for each in planned.evictions:
-            self._commit(eviction_drafts(self.heads(), each, str(uuid4()), self.now))
-        for update in planned.updates:
-            self._commit(update_drafts(self.heads(), update, str(uuid4()), self.now))
-        return planned
-
-    def heads(self) -> Heads:
-        return Heads(workloads=self.fold.workloads, nodes=self.fold.nodes, seen=self.seen)
-
-    def _commit(self, drafts: list[Draft] | Refusal) -> None:
-        assert not isinstance(drafts, Refusal), drafts
-        self.append(*drafts)
-
-    def settle(self, *, cycles: int = 20) -> None:
-        """Cycles until nothing is planned any more."""
-        for _ in range(cycles):
-            planned = self.cycle()
-            if planned.empty and not planned.put_off:
-                return
-        raise AssertionError("the scheduler does not come to rest")

@@ -1,8 +1,8 @@
-"""Strategies made from the structs themselves: what their decoders take, however little sense it makes."""
+"""Values made from the structs themselves: what their decoders take, however little sense it makes."""
 
 import random
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from enum import Enum
 from functools import cache
@@ -46,69 +46,90 @@ MOMENTS = (
 )
 
 
-def of_struct(struct: type[Any], given: dict[str, Sequence[Any]]) -> st.SearchStrategy[Any]:
-    """Instances of it. Fields of the names in `given` mostly have one of those values."""
-    return _struct(struct, tuple((name, tuple(values)) for name, values in given.items()))
-
-
+type _Maker = Callable[[random.Random], Any]
 type _Given = tuple[tuple[str, tuple[Any, ...]], ...]
 
 
+class _Misfit(ValueError):
+    """No decoder takes it, whatever else is tried."""
+
+
+def of_struct(struct: type[Any], given: dict[str, Sequence[Any]]) -> st.SearchStrategy[Any]:
+    """Instances of it. Fields of the names in `given` mostly have one of those values.
+
+    Made from a number that Hypothesis draws, and not drawn part by part: an event can have some three hundred parts,
+    and most of a test's time went into drawing them.
+    """
+    make = _struct(struct, tuple((name, tuple(values)) for name, values in given.items()))
+    return st.integers(0, 2**32 - 1).map(lambda seed: make(random.Random(seed)))
+
+
 @cache
-def _struct(struct: type[Any], given: _Given) -> st.SearchStrategy[Any]:
+def _struct(struct: type[Any], given: _Given) -> _Maker:
     known = dict(given)
-    fields: dict[str, st.SearchStrategy[Any]] = {}
+    fields: list[tuple[str, _Maker]] = []
     for field in msgspec.structs.fields(struct):
-        whatever = _of(field.type, given)
+        maker = _of(field.type, given)
         if isinstance(field.default, msgspec.Struct) or (isinstance(field.default, str) and field.default):
-            whatever = st.one_of(st.just(field.default), whatever)  # few texts are a quantity
+            maker = _one_of([_one_of_these((field.default,)), maker])  # few texts are a quantity
         values = known.get(field.name)
-        fields[field.name] = whatever if values is None else _mostly(st.sampled_from(values), whatever)
+        fields.append((field.name, maker if values is None else _mostly(_one_of_these(values), maker)))
 
-    @st.composite
-    def build(draw: st.DrawFn) -> Any:
-        made = {name: draw(strategy) for name, strategy in fields.items()}
-        try:
-            return struct(**made)
-        except ValueError:
-            return None  # what its decoder does not take either
+    def make(source: random.Random) -> Any:
+        for _ in range(100):
+            try:
+                return struct(**{name: maker(source) for name, maker in fields})
+            except ValueError:
+                continue  # what its decoder does not take either
+        raise _Misfit(struct.__name__)
 
-    return build().filter(lambda made: made is not None)
-
-
-def _mostly(usual: st.SearchStrategy[Any], odd: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.integers(0, 15).flatmap(lambda n: odd if n == 15 else usual)
+    return make
 
 
-def _of(type_: Any, given: _Given) -> st.SearchStrategy[Any]:
+def _one_of_these(values: Sequence[Any]) -> _Maker:
+    return lambda source: source.choice(values)
+
+
+def _one_of(makers: Sequence[_Maker]) -> _Maker:
+    return lambda source: source.choice(makers)(source)
+
+
+def _mostly(usual: _Maker, odd: _Maker) -> _Maker:
+    return lambda source: (usual if source.randrange(16) else odd)(source)
+
+
+def _of(type_: Any, given: _Given) -> _Maker:
     origin, arguments = get_origin(type_), get_args(type_)
     if origin is Annotated:
         return _of(arguments[0], given)
     if isinstance(origin, TypeAliasType):
         return _of(origin.__value__[arguments], given)
     if origin is Literal:
-        return st.sampled_from(arguments)
+        return _one_of_these(arguments)
     if origin in (Union, types.UnionType):
-        return st.one_of([_of(one, given) for one in arguments])
+        return _one_of([_of(one, given) for one in arguments])
     if origin is tuple:
-        return st.lists(_of(arguments[0], given), max_size=3).map(tuple)
+        item = _of(arguments[0], given)
+        return lambda source: tuple(item(source) for _ in range(source.randrange(4)))
     if origin is dict:
-        return st.dictionaries(_of(arguments[0], given), _of(arguments[1], given), max_size=2)
+        name, value = (_of(argument, given) for argument in arguments)
+        return lambda source: {name(source): value(source) for _ in range(source.randrange(3))}
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
         return _struct(type_, given)
     if isinstance(type_, type) and issubclass(type_, Enum):
-        return st.sampled_from(list(type_))
+        return _one_of_these(list(type_))
     if type_ is Any:
-        return st.sampled_from(VALUES)
-    simple: dict[Any, st.SearchStrategy[Any]] = {
-        int: st.sampled_from(NUMBERS),
-        float: st.sampled_from(FLOATS),
-        str: st.sampled_from(TEXTS),
-        bytes: st.sampled_from((b"", b"\x00", b"[]")),
-        bool: st.booleans(),
-        msgspec.Raw: st.sampled_from(RAWS),
-        datetime: _mostly(st.sampled_from(MOMENTS[:2]), st.sampled_from(MOMENTS)),
-        date: st.sampled_from((date.min, date(2026, 1, 1), date.max)),
-        type(None): st.none(),
+        return _one_of_these(VALUES)
+    simple: dict[Any, Sequence[Any]] = {
+        int: NUMBERS,
+        float: FLOATS,
+        str: TEXTS,
+        bytes: (b"", b"\x00", b"[]"),
+        bool: (False, True),
+        msgspec.Raw: RAWS,
+        date: (date.min, date(2026, 1, 1), date.max),
+        type(None): (None,),
     }
-    return simple[type_]
+    if type_ is datetime:
+        return _mostly(_one_of_these(MOMENTS[:2]), _one_of_these(MOMENTS))
+    return _one_of_these(simple[type_])

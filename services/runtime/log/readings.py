@@ -15,8 +15,10 @@ from typing import Final, Protocol
 
 from nats.aio.client import Client
 
-from events.aggregate import VOID
+from events.aggregate import AGGREGATES, VOID
 from events.commit import Commit
+from events.subjects import aggregate_filter
+from services.runtime.log.store import UnreadableMessageError
 from services.runtime.log.voids import Voids
 
 READ_AT_ONCE: Final = 1_000
@@ -37,6 +39,9 @@ PATIENCE_SECONDS: Final = 5.0
 """…but no longer than this in all: nobody is to depend on how another does."""
 
 type Filters = tuple[str, ...]
+
+WHOLE_LOG: Final[Filters] = ()
+_AGGREGATE_OF: Final = {aggregate_filter(name): name for name in AGGREGATES}
 
 
 class Source(Protocol):
@@ -83,6 +88,11 @@ class Readings:
             known.remove(shared)
         if not known:
             self._shared.pop(shared.filters, None)
+
+    def whole_log_at(self, position: int) -> "_Shared | None":
+        """One of all kinds that is further than there."""
+        of_all = self._shared.get(WHOLE_LOG, ())
+        return next((shared for shared in of_all if shared.holds(position) and shared.end > position), None)
 
     def instead_of(self, shared: "_Shared") -> "_Shared | None":
         """Another one to go on from its end: one that is further or, where both are as far, the older one."""
@@ -226,7 +236,10 @@ class Reading:
         self._nc = nc
         self._voids = voids
         self._filters = tuple(sorted(filters))
+        self._kinds = frozenset(_AGGREGATE_OF[one] for one in self._filters)
         self._shared: _Shared | None = None
+        self._apart = not self._filters
+        """Whether it does not go along with a reading of the whole log."""
 
     async def next(self, idle_seconds: float) -> list[Commit]:
         """As a follower's."""
@@ -237,13 +250,20 @@ class Reading:
                 continue
             if self.position < shared.end:
                 return self._taken(shared.after(self.position), shared)
-            other = self._readings.instead_of(shared)
+            other = self._whole_log() or self._readings.instead_of(shared)
             if other is not None:
                 self._join(other)
                 await self._close(shared)
                 continue
             try:
                 more = await shared.read(self, idle_seconds)
+            except UnreadableMessageError:
+                if self._goes_along(shared):
+                    self._apart = True  # what others stand before is perhaps of a kind that is not followed here
+                    await self._leave()
+                    continue
+                self._readings.retire(shared)
+                raise
             except Exception:
                 self._readings.retire(shared)
                 if shared.nc.is_closed and not self._nc.is_closed:
@@ -257,12 +277,21 @@ class Reading:
         await self._leave()
 
     def _begin(self) -> _Shared:
-        shared = self._readings.at(self._filters, self.position)
+        shared = self._whole_log() or self._readings.at(self._filters, self.position)
         if shared is None:
             source = self._make_source(self.position)
             shared = self._readings.begin(self._filters, source, self._nc, self.position)
         self._join(shared)
         return shared
+
+    def _whole_log(self) -> _Shared | None:
+        """One to go along with from here."""
+        if self._apart or (self._shared is not None and self._goes_along(self._shared)):
+            return None
+        return self._readings.whole_log_at(self.position)
+
+    def _goes_along(self, shared: _Shared) -> bool:
+        return shared.filters != self._filters
 
     def _join(self, shared: _Shared) -> None:
         self._shared = shared
@@ -274,7 +303,7 @@ class Reading:
             if commit.aggregate == VOID.name:
                 self._voids.learn(commit)  # its reader has learned it only for itself
         shared.moved()
-        return commits
+        return [one for one in commits if one.aggregate in self._kinds] if self._goes_along(shared) else commits
 
     async def _leave(self) -> None:
         shared, self._shared = self._shared, None

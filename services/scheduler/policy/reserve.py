@@ -1,14 +1,13 @@
 """What is kept for a gang, or a pod of several GPUs, that has waited for long: what comes free where it will run. Pure.
 
 Smaller ones pass what does not fit, and would take each GPU that comes free before there are enough. So the first in
-the order that has waited for RESERVE_AFTER has nodes chosen for it, those that need the least to come free. What it
-counts on there nobody gets who comes after it in the order; what it does not, anybody does.
+the order that has waited for the policy's `reserve_after` has nodes chosen for it, those that need the least to come
+free. What it counts on there nobody gets who comes after it in the order; what it does not, anybody does.
 
 A reservation is made anew by each plan, from what is free: a node that is kept only gets emptier, and is chosen again.
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,8 +19,6 @@ from services.scheduler.policy.pools import pools_of
 from services.scheduler.room import Room, shares_milli
 from services.scheduler.snapshot import Booleans, GangPart, Integers, Pending, PodClass
 
-RESERVE_AFTER: Final = timedelta(minutes=10)
-"""Until then others pass: most of what waits finds a place by itself, and what is kept is idle meanwhile."""
 MOST_RESERVED: Final = 2_000
 """Pods of one gang: some 20 ms."""
 MOST_BESIDE: Final = 2
@@ -49,7 +46,7 @@ def reserve(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> 
         return 0  # nobody has a share of anything else
     if not pod_class.gang and pod_class.request.gpu_devices < 2:  # noqa: PLR2004 (one is as narrow as there is)
         return 0
-    if planning.snapshot.now.timestamp() - entry.since < RESERVE_AFTER.total_seconds():
+    if planning.snapshot.now.timestamp() - entry.since < planning.policy.reserve_after.total_seconds():
         return 0
     if pod_class.together is not None or sum(part.needed for part in parts) > MOST_RESERVED:
         return 0

@@ -12,7 +12,7 @@ place. It goes on with the others (*shrunk*).
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,10 +28,6 @@ from services.scheduler.policy.words import gpus
 from services.scheduler.room import Room
 from services.scheduler.snapshot import Bound, Integers, PodClass, ProjectView
 
-KEPT_AFTER_EVICTION: Final = timedelta(minutes=10)
-"""So long a workload that gave up a place keeps the next one. Who submits something of a high priority and deletes it
-again, over and over, would else keep it from ever getting on.
-"""
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -204,7 +200,7 @@ def _undisturbed_until(planning: Planning, workload: Workload, pod: Pod) -> date
     placed_again = planning.snapshot.placed_again.get(workload.workload_id)
     if placed_again is not None and placed_again <= now:
         # Others of the workload may have got a place since: that does not keep this one for longer.
-        until = min(placed_again, pod.running_since or placed_again) + KEPT_AFTER_EVICTION
+        until = min(placed_again, pod.running_since or placed_again) + planning.policy.kept_after_eviction
     project = planning.snapshot.projects.get(workload.project_id)
     if pod.running_since is not None and pod.running_since <= now and project is not None:
         until = max(until, pod.running_since + project.minimum_runtime)
