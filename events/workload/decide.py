@@ -586,7 +586,8 @@ def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDec
     """On the scheduler's word, and only while all that it decided by still holds."""
     leaves = command.reason in LEAVES_NODE
     shrinks = command.reason == "shrunk"
-    if not schedulable(state) or not (state.preemptible or leaves or shrinks):
+    moves_for_good = command.reason == "moved" and state.spec.terminate_after_preemption
+    if not schedulable(state) or not (state.preemptible or leaves or shrinks) or moves_for_good:
         return Refusal(code="stale_eviction", message=f"{state.name!r} is {state.phase} and gives up no place")
     for ref in command.pods:
         pod = state.pods.live.get(pod_id(ref))

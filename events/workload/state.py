@@ -240,7 +240,7 @@ class WorkloadScaled(_Event, frozen=True, kw_only=True):
     """The load that it was decided by, in a sentence."""
 
 
-EvictionReason = Literal["preempted", "reclaimed", "shrunk", "tainted", "drained"]
+EvictionReason = Literal["preempted", "reclaimed", "shrunk", "moved", "tainted", "drained"]
 LEAVES_NODE: Final[frozenset[EvictionReason]] = frozenset({"tainted", "drained"})
 """Reasons that lie in the node: they hold for non-preemptible workloads, too, and nobody gets the place."""
 
@@ -256,8 +256,9 @@ class PodsEvicted(_Event, frozen=True, kw_only=True):
     """The workload's from now on: another one where no pod of it goes on."""
     reason: EvictionReason
     """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `shrunk`: it goes
-    on with fewer, since somebody waits for what it had grown by; `tainted`: their node has a taint that they do not
-    tolerate, or no longer; `drained`: an administrator drains their node.
+    on with fewer, since somebody waits for what it had grown by; `moved`: to make room in one piece, while another place
+    is kept for them; `tainted`: their node has a taint that they do not tolerate, or no longer; `drained`: an
+    administrator drains their node.
     """
     message: str
     """For whom, and by which rule, in a sentence."""

@@ -229,6 +229,7 @@ SERVICES: Final[dict[str, Service]] = {
             fold_snapshots_filter("scheduler"),
             subscribe=(WHAT_IF, WHY),
         ),
+        settings=("consolidate",),
         group="workers",
         uid=10014,
     ),

@@ -32,6 +32,7 @@ from events.workload.pod import (
     LIVE_POD_PHASES,
     Pod,
     PodFailed,
+    PodId,
     PodRef,
     PodsBound,
     PodStopped,
@@ -61,6 +62,7 @@ from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Order
 from services.scheduler.queue import WaitingQueue
 from services.scheduler.snapshot import (
+    INFINITE,
     Bound,
     BoundKey,
     ClusterView,
@@ -68,6 +70,7 @@ from services.scheduler.snapshot import (
     Growth,
     HeldKey,
     Leaving,
+    Moving,
     MustLeave,
     NotSchedulable,
     Pending,
@@ -95,7 +98,8 @@ and go on from their last checkpoint.
 """
 
 
-type _Beside = tuple[bytes, dict[str, str], dict[str, datetime], bytes, dict[str, datetime]]
+type _Moved = dict[str, set[PodId]]
+type _Beside = tuple[bytes, dict[str, str], dict[str, datetime], bytes, dict[str, datetime], _Moved]
 
 
 @dataclass(slots=True)
@@ -113,6 +117,8 @@ class SchedulingState(LogFold):
         self._orders = orders
         self.workloads, self.nodes = self.of(WORKLOAD), self.of(NODE)
         self.clusters, self.projects, self.departments = self.of(CLUSTER), self.of(PROJECT), self.of(DEPARTMENT)
+        self.consolidates = True
+        """As of Snapshot: a setting."""
         self.freed = 0
         """Rises whenever something may fit that did not before."""
         self.mix = Mix()
@@ -139,6 +145,8 @@ class SchedulingState(LogFold):
         """By id of a reservation: for which workload its pod was told to end."""
         self._placed_again: dict[str, datetime] = {}
         """By workload key, of those that gave up a place to another before: when it got the last one."""
+        self._moved: _Moved = {}
+        """By workload key: pods that were told to end to make room for others, until they are bound again."""
         self._growing: dict[str, Growth] = {}
         """By workload key: what elastic workloads may grow by."""
         self._resized: dict[str, datetime] = {}
@@ -178,6 +186,10 @@ class SchedulingState(LogFold):
                 for event in commit.events:
                     if isinstance(event, PodsEvicted):
                         self._promise(after.state.workload_id, event)
+                        if event.reason == "moved":
+                            self._moved.setdefault(commit.key, set()).update(map(pod_id, event.pods))
+                    if isinstance(event, PodsBound) and commit.key in self._moved:
+                        self._moved[commit.key] -= {pod_id(each.pod) for each in event.placements}
                     if isinstance(event, PodsBound) and any(after.state.gave_way_to):
                         self._placed_again[commit.key] = commit.record.occurred_at
                     if type(event) in _TELLING:
@@ -244,11 +256,11 @@ class SchedulingState(LogFold):
         """
         super().restore(seq, chains)
         try:
-            mix, self._promised, self._placed_again, learnt, self._resized = msgspec.msgpack.decode(
+            mix, self._promised, self._placed_again, learnt, self._resized, self._moved = msgspec.msgpack.decode(
                 beside, type=_Beside
             )
         except msgspec.MsgspecError:
-            mix, self._promised, self._placed_again, learnt, self._resized = b"", {}, {}, b"", {}
+            mix, self._promised, self._placed_again, learnt, self._resized, self._moved = b"", {}, {}, b"", {}, {}
         self.mix, self.forecast = Mix.restored(mix), Forecast.restored(learnt)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes.update(self.nodes)
@@ -256,9 +268,9 @@ class SchedulingState(LogFold):
     def beside(self) -> bytes:
         """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
         others were told to end, when those got another place, what was learnt of how long all that takes, and when
-        elastic workloads grew or shrank.
+        elastic workloads grew or shrank, and which pods make room for others.
         """
-        kept = self.mix.stored(), self._promised, self._placed_again, self.forecast.stored(), self._resized
+        kept = self.mix.stored(), self._promised, self._placed_again, self.forecast.stored(), self._resized, self._moved
         return msgspec.msgpack.encode(kept)
 
     @property
@@ -389,6 +401,8 @@ class SchedulingState(LogFold):
         if not state.pods.live:
             self._placed_again.pop(key, None)
             self._resized.pop(key, None)
+        if key in self._moved:
+            self._settle_moved(key, state)
         over = not state.pods.live and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
             self._take_out(key)
@@ -401,6 +415,14 @@ class SchedulingState(LogFold):
         indexed = self._indexed[key] = _Indexed()
         if schedulable(state):
             self._put_in_queue(key, state, indexed, now, idle=not state.pods.live)
+
+    def _settle_moved(self, key: str, state: Workload) -> None:
+        """Forget those that need no other place any more."""
+        left = {id_ for id_ in self._moved[key] if (pod := state.pods.get(id_)) is not None and _makes_room(pod)}
+        if left and schedulable(state):
+            self._moved[key] = left
+        else:
+            del self._moved[key]
 
     def _count_running(self, key: str, before: Workload, after: Workload) -> None:
         """Keep it among those whose place others may take, where it is one."""
@@ -475,9 +497,12 @@ class SchedulingState(LogFold):
             heapq.heappush(self._due, (retry_at, key))
         order = tuple(each.value(state) for each in self._orders)
 
+        # One that made room for others has a place, and goes before all who wait.
+        first = key in self._moved
+
         def entry_of(pod_class: PodClass, pods: tuple[PodRef, ...], number: int) -> Pending:
             return Pending(
-                order=(order, key, number),
+                order=((-INFINITE,) if first else order, key, number),
                 rank=state.priority_rank,
                 key=key,
                 workload_id=state.workload_id,
@@ -542,6 +567,8 @@ class SchedulingState(LogFold):
             not_schedulable=tuple(self._not_schedulable.values()),
             releases=tuple(self._release(id_, node_key) for id_, node_key in self._stale.items()),
             leaving=tuple(self._still_leaving()),
+            consolidates=self.consolidates,
+            moving=tuple(self._moving()) if queues or growing else (),
             growing=growing,
             running=running,
             must_leave=tuple(
@@ -569,6 +596,19 @@ class SchedulingState(LogFold):
                 found.setdefault(each.key, []).append(each)
         return found
 
+    def _moving(self) -> Iterator[Moving]:
+        for key, ids in sorted(self._moved.items()):
+            state: Workload = self.workloads[key].state
+            for name, index in sorted(ids):
+                pod = state.pods.live.get((name, index))
+                if pod is None:
+                    continue
+                held = reservation_id(state.workload_id, name, index, pod.attempt, pod.try_)
+                pod_set = next((each for each in state.pod_sets if each.name == name), None)
+                row = self._columns.rows.get(pod.node_key)
+                if held in self._leaving and pod_set is not None and row is not None:
+                    yield Moving(_class_of(key, state, pod_set), row)
+
     def _promises(self) -> dict[str, int]:
         """What is promised to each workload (by its id), in thousandths of a GPU."""
         found: dict[str, int] = {}
@@ -577,6 +617,13 @@ class SchedulingState(LogFold):
             held = self.nodes[node_key].state.reservations.get(id_) if node_key in self.nodes else None
             milli = 0 if held is None else sum(share.milli for share in held.devices)
             found[of] = found.get(of, 0) + milli
+        for key, ids in self._moved.items():
+            state: Workload = self.workloads[key].state
+            requests = {each.name: each.template.request for each in state.pod_sets}
+            back = [requests[name] for name, index in ids if (name, index) in state.pods.waiting and name in requests]
+            if back:
+                milli = sum(each.gpu_devices * each.gpu_milli for each in back)
+                found[state.workload_id] = found.get(state.workload_id, 0) + milli
         return found
 
     def _still_leaving(self) -> Iterator[Leaving]:
@@ -867,6 +914,10 @@ def _growth(
                 rests_until=None,
             )
     return None
+
+
+def _makes_room(pod: Pod) -> bool:
+    return pod.phase in {PodPhase.STOPPING, PodPhase.PENDING}
 
 
 def _together(workload_key: str, affinity: PodAffinity | None) -> Together | None:

@@ -311,6 +311,14 @@ class Leaving(NamedTuple):
     preemptible: bool
 
 
+class Moving(NamedTuple):
+    """A pod that makes room for others. It has another place, on a node from which nobody is moved."""
+
+    pod_class: PodClass
+    row: int
+    """Where it still is."""
+
+
 class MustLeave(NamedTuple):
     """A run, and why and from when on it has to leave its node."""
 
@@ -336,6 +344,10 @@ class Snapshot:
     not_schedulable: tuple[NotSchedulable, ...]
     releases: tuple[Release, ...]
     leaving: tuple[Leaving, ...] = ()
+    consolidates: bool = True
+    """Whether pods may be moved to make room for what is wide."""
+    moving: tuple[Moving, ...] = ()
+    """Pods that were told to end to make room for others, and have not yet."""
     growing: tuple[Growth, ...] = ()
     running: dict[str, tuple[Workload, ...]] = field(default_factory=dict[str, tuple[Workload, ...]])
     """By project id: preemptible workloads that hold nodes, and elastic ones."""

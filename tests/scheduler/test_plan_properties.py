@@ -176,6 +176,9 @@ def check_evictions(world: World, planned: Plan, protected: AbstractSet[str]) ->
         assert each.beneficiary in kept
         if each.reason == "shrunk":
             check_goes_on(victim)
+        elif each.reason == "moved":
+            assert victim.preemptible
+            assert victim.priority_rank <= winner.priority_rank
         elif each.reason == "preempted":
             assert (victim.project_id, victim.priority_rank) < (winner.project_id, winner.priority_rank)
             assert victim.project_id == winner.project_id

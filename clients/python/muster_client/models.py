@@ -6652,8 +6652,9 @@ class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """The workload's from now on: another one where no pod of it goes on."""
     reason: PodsEvictedDataReason
     """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `shrunk`: it
-    goes on with fewer, since somebody waits for what it had grown by; `tainted`: their node has a taint that
-    they do not tolerate, or no longer; `drained`: an administrator drains their node.
+    goes on with fewer, since somebody waits for what it had grown by; `moved`: to make room in one piece, while
+    another place is kept for them; `tainted`: their node has a taint that they do not tolerate, or no longer;
+    `drained`: an administrator drains their node.
     """
     message: str
     """For whom, and by which rule, in a sentence."""
@@ -8592,7 +8593,7 @@ if TYPE_CHECKING:
     ]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
-    type PodsEvictedDataReason = Literal["drained", "preempted", "reclaimed", "shrunk", "tainted"]
+    type PodsEvictedDataReason = Literal["drained", "moved", "preempted", "reclaimed", "shrunk", "tainted"]
     type PolicyMetaScope = Literal["department", "project", "tenant"]
     type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]

@@ -407,14 +407,14 @@ def choose(victims: Victims, right: Right, room: Room, row: int, needed: Needed,
         for one in unit:
             freed[one.workload.project_id] += one.gpu_milli if one not in chosen else 0
         chosen.update(unit)
-        if _fits(room, row, needed, right, units):
+        if fits(room, row, needed, right, units):
             break
     else:
         return None
     for each in units[-2::-1]:
         # A small one that came first may not be needed beside a large one.
         others = [unit for unit in units if unit is not each]
-        if _fits(room, row, needed, right, others):
+        if fits(room, row, needed, right, others):
             units = others
     ended = [victim for unit, reason in units for victim in unit if reason != "shrunk"]
     gone = [victim for unit, _ in units for victim in unit]
@@ -452,7 +452,7 @@ def _unit(victims: Victims, right: Right, victim: Victim, going: _Going) -> tupl
     return unit, reason
 
 
-def _fits(
+def fits(
     room: Room, row: int, needed: Needed, right: Right, units: Sequence[tuple[list[Victim], EvictionReason]]
 ) -> bool:
     """Whether the pod has room on the node once these have ended. As the filters say it, for one node and in plain
