@@ -388,6 +388,19 @@ def test_it_completes_when_all_have_ended_and_grows_no_more_from_the_first_on() 
     assert not world.check().violations
 
 
+def test_those_that_are_left_while_others_have_succeeded_give_up_nothing_alone() -> None:
+    world = cluster(4)
+    world.project()
+    key = grown(world)
+    say(world, key, "succeeded", 0, 1)
+    wide = world.submit("wide", gpu_devices_request=3)
+    assert evicted(world.cycle()) == []
+    say(world, key, "succeeded", 2, 3)
+    assert world.workload(key).phase is Phase.COMPLETED
+    world.settle()
+    assert world.places(wide)
+
+
 def test_one_that_is_told_to_end_has_not_done_the_work() -> None:
     world = cluster(4)
     world.project()

@@ -171,11 +171,14 @@ def check_evictions(world: World, planned: Plan, protected: AbstractSet[str]) ->
     kept = {
         entry.workload_id for queue in world.seen_queues if queue.pod_class in planned.held for entry in queue.entries
     }
+    ended = {each.workload_id for each in planned.evictions if each.reason != "shrunk"}
     for each in planned.evictions:
         victim, winner = ids[each.workload_id], ids[each.beneficiary]
         assert each.beneficiary in kept
         if each.reason == "shrunk":
-            check_goes_on(victim)
+            # Another one may take the rest of it in the same plan, by right.
+            if each.workload_id not in ended:
+                check_goes_on(victim)
         elif each.reason == "moved":
             assert victim.preemptible
             assert victim.priority_rank <= winner.priority_rank

@@ -183,8 +183,8 @@ class Victims:
 
 
 def grown_by(workload: Workload) -> dict[str, int]:
-    """By pod set: how many pods more it has than must start together."""
-    if not workload.elastic:
+    """By pod set: how many more pods it has than must start together. Once one has succeeded, the others are to end."""
+    if not workload.elastic or workload.succeeded:
         return {}
     counts = {
         pod_set.name: placed_of(workload, pod_set) - pod_set.minimum for pod_set in workload.pod_sets if pod_set.elastic
