@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 ARGS ?=
-.PHONY: help venv up up-kubernetes kube-tools test test-e2e test-faults test-kubernetes test-kubernetes-faults mutants nightly lint fmt types contracts bench bench-short bench-placement bench-scheduler bench-peers docs check lock clean
+.PHONY: help venv up up-kubernetes kube-tools test test-e2e test-faults test-kubernetes test-kubernetes-faults mutants nightly lint fmt types contracts bench bench-short bench-placement bench-scheduler bench-fairness bench-peers docs check lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
@@ -45,6 +45,8 @@ bench-placement: venv ## how much of a trace's GPUs the scheduler gives away, be
 	@exec $(PY) -m benchmarks.placement $(ARGS)
 bench-scheduler: venv ## what a plan costs
 	@exec $(PY) -m benchmarks scheduler $(ARGS)
+bench-fairness: venv ## thirty days of too much load on a virtual clock: waits, evictions, shares (some minutes)
+	@exec $(PY) -m benchmarks fairness $(ARGS)
 bench-peers: venv ## other schedulers' own benchmarks on ours, with their figures beside
 	@exec $(PY) -m benchmarks peers $(ARGS)
 docs: venv ## make reference pages and client from the code, check every page (ARGS=--check: fail where one is stale)

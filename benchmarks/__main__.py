@@ -23,6 +23,8 @@ BENCHMARKS = (
     "memory",
     "width",
     "scheduler",
+    "fairness",
+    "bindings",
     "peers",
     "placement",
     "restart",

@@ -7,10 +7,21 @@ from typing import Final, Literal, assert_never
 import msgspec
 from msgspec.structs import replace
 
+from events import simulated
 from events.decision import Context, Decision
 from events.ids import cluster_key, incarnation_id, key_of_id
-from events.node import Taint
 from events.refusal import Refusal
+from events.simulated import (
+    POOL_LABEL,
+    AddSimulatedNodes,
+    ChangeSimulatedNode,
+    RemoveSimulatedNodes,
+    SimulatedNodeChanged,
+    SimulatedNodes,
+    SimulatedNodesAdded,
+    SimulatedNodesRemoved,
+    node_named,
+)
 
 ClusterKind = Literal["local", "simulated", "kubernetes"]
 SettingSource = Literal["cluster", "administrator"]
@@ -28,30 +39,6 @@ MAX_NAME_SHOWN: Final = 63
 """Of a name that no pool can have: the longest that one can."""
 
 # -- events ----------------------------------------------------------------------------------------------------------
-
-
-class SimulatedNodes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Nodes of a simulated cluster with the same properties."""
-
-    names: tuple[str, ...]
-    """Names of the nodes."""
-    cpu_milli: int
-    """CPU of each node, in thousandths of a core."""
-    memory_bytes: int
-    """Memory of each node."""
-    gpu_count: int = 0
-    """Devices of each node."""
-    gpu_model: str = ""
-    """Any text. It is shown, and is the value of the node label `nvidia.com/gpu.product`, without characters that
-    labels cannot hold."""
-    gpu_memory_bytes: int = 0
-    """Memory of one device; 0 if unknown."""
-    labels: dict[str, str] = {}
-    """Labels of each node, beside its host name and GPU model."""
-    taints: tuple[Taint, ...] = ()
-    """Taints of each node."""
-    extended: dict[str, int] = {}
-    """Extended resources of each node, by name."""
 
 
 class NodePool(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +188,9 @@ ClusterEvent = (
     | OwnershipProtectionUnset
     | NodePoolSet
     | NodePoolRemoved
+    | SimulatedNodesAdded
+    | SimulatedNodeChanged
+    | SimulatedNodesRemoved
     | ClusterRemoved
 )
 
@@ -274,6 +264,8 @@ def _evolve(state: Cluster, event: ClusterEvent) -> Cluster:
             return replace(state, node_pools=state.node_pools | {event.pool.name: event.pool})
         case NodePoolRemoved():
             return replace(state, node_pools={k: v for k, v in state.node_pools.items() if k != event.name})
+        case SimulatedNodesAdded() | SimulatedNodeChanged() | SimulatedNodesRemoved():
+            return replace(state, simulated_nodes=simulated.evolve(state.simulated_nodes, event))
         case ClusterRemoved():
             return replace(state, removed=True, connected=False)
         case _:
@@ -304,6 +296,8 @@ class AddCluster(_Command, frozen=True, kw_only=True):
     name: str
     kind: ClusterKind
     simulated_nodes: tuple[SimulatedNodes, ...] = ()
+    node_pools: tuple[str, ...] = ()
+    """As in `AddSimulatedNodes`."""
 
 
 class RemoveCluster(_Command, frozen=True, kw_only=True):
@@ -351,7 +345,16 @@ class ReportCluster(_Command, frozen=True, kw_only=True):
     """What of the agent's words was not taken lately."""
 
 
-UserClusterCommand = AddCluster | RemoveCluster | SetOwnershipProtection | SetNodePool | RemoveNodePool
+UserClusterCommand = (
+    AddCluster
+    | RemoveCluster
+    | SetOwnershipProtection
+    | SetNodePool
+    | RemoveNodePool
+    | AddSimulatedNodes
+    | ChangeSimulatedNode
+    | RemoveSimulatedNodes
+)
 ClusterCommand = UserClusterCommand | ReportCluster
 
 
@@ -372,6 +375,8 @@ def decide(command: ClusterCommand, state: Cluster, context: Context) -> Decisio
             return () if there == command.pool else (NodePoolSet(pool=command.pool),)
         case RemoveNodePool():
             return _remove_pool(command, state)
+        case AddSimulatedNodes() | ChangeSimulatedNode() | RemoveSimulatedNodes():
+            return _nodes(command, state, context)
         case ReportCluster():
             return _report(command, state, context)
         case _:
@@ -414,15 +419,91 @@ def _add(command: AddCluster, state: Cluster, context: Context) -> Decision[Clus
         return name_taken(command.name, f"{command.name}-2")
     if wrong := name_of_local(command.kind, command.name):
         return Refusal(code="invalid", field="name", message=wrong)
-    return (
-        ClusterAdded(
-            cluster_id=incarnation_id(cluster_key(command.name), context.command_id),
-            name=command.name,
-            kind=command.kind,
-            at=context.now,
-            simulated_nodes=command.simulated_nodes,
-        ),
+    if obstacle := simulated.name_obstacle((), command.simulated_nodes):
+        return obstacle
+    nodes, pools = _in_pools(command.simulated_nodes, command.node_pools, {})
+    if obstacle := _pool_obstacle(nodes, command.node_pools, pools) or simulated.size_obstacle(nodes):
+        return obstacle
+    added = ClusterAdded(
+        cluster_id=incarnation_id(cluster_key(command.name), context.command_id),
+        name=command.name,
+        kind=command.kind,
+        at=context.now,
+        simulated_nodes=nodes,
     )
+    return (added, *(NodePoolSet(pool=pool) for pool in pools.values()))
+
+
+def _nodes(
+    command: AddSimulatedNodes | ChangeSimulatedNode | RemoveSimulatedNodes, state: Cluster, context: Context
+) -> Decision[ClusterEvent]:
+    there = state.simulated_nodes
+    if state.kind != "simulated":
+        return simulated.not_simulated(state)
+    if isinstance(command, RemoveSimulatedNodes):
+        if unknown := set(command.names) - simulated.node_names(there):
+            message = f"cluster {state.name!r} has no node {simulated.shown_names(unknown)}"
+            return Refusal(code="not_found", message=message)
+        return (SimulatedNodesRemoved(at=context.now, names=tuple(dict.fromkeys(command.names))),)
+    if isinstance(command, AddSimulatedNodes):
+        if obstacle := simulated.name_obstacle(there, command.nodes):
+            return obstacle
+        given, asked = command.nodes, command.node_pools
+    else:
+        if (before := node_named(there, command.name)) is None:
+            return Refusal(code="not_found", message=f"cluster {state.name!r} has no node {command.name!r}")
+        after = simulated.changed_node(before, command)
+        if command.node_pool and after.labels.get(POOL_LABEL) is not None and POOL_LABEL not in command.labels:
+            # Of the pool that it was put into by name before.
+            after = replace(after, labels={k: v for k, v in after.labels.items() if k != POOL_LABEL})
+        if wrong := simulated.device_obstacle(after):
+            return wrong
+        given, asked = (after,), () if command.node_pool is None else (command.node_pool,)
+    nodes, pools = _in_pools(given, asked, state.node_pools)
+    event: ClusterEvent
+    if isinstance(command, AddSimulatedNodes):
+        event = SimulatedNodesAdded(at=context.now, nodes=nodes)
+    else:
+        event = SimulatedNodeChanged(at=context.now, node=nodes[0])
+    if obstacle := _pool_obstacle(nodes, asked, state.node_pools | pools):
+        return obstacle
+    if obstacle := simulated.size_obstacle(simulated.evolve(there, event)):
+        return obstacle
+    if nodes == (node_named(there, nodes[0].names[0]),):
+        return ()
+    return (*(NodePoolSet(pool=pool) for pool in pools.values()), event)
+
+
+def _in_pools(
+    nodes: tuple[SimulatedNodes, ...], asked: tuple[str, ...], pools: dict[str, NodePool]
+) -> tuple[tuple[SimulatedNodes, ...], dict[str, NodePool]]:
+    """Nodes with the labels of the pools that they are to be in, and the pools that must be made for that."""
+    made: dict[str, NodePool] = {}
+    labelled: list[SimulatedNodes] = []
+    for alike, name in zip(nodes, (*asked, *("",) * len(nodes)), strict=False):
+        if name in {"", DEFAULT_POOL}:
+            labelled.append(alike)
+            continue
+        pool = pools.get(name) or made.setdefault(name, NodePool(name=name, label_key=POOL_LABEL, label_value=name))
+        labelled.append(replace(alike, labels=alike.labels | {pool.label_key: pool.label_value}))
+    return tuple(labelled), made
+
+
+def _pool_obstacle(
+    nodes: tuple[SimulatedNodes, ...], asked: tuple[str, ...], pools: dict[str, NodePool]
+) -> Refusal | None:
+    """Why nodes cannot be in the pools that they are to be in: their labels put them into others."""
+    for alike, name in zip(nodes, asked, strict=False):
+        found = pool_of(simulated.all_labels(alike.names[0], alike), pools)
+        if name and found != name:
+            pool = pools[found] if found != DEFAULT_POOL else None
+            why = "" if pool is None else f": their label {pool.label_key}={pool.label_value} puts them there"
+            message = (
+                f"nodes {simulated.shown_names(alike.names)} cannot be in node pool {name!r}, since they are in "
+                f"{found!r}{why}; leave out the pool, or the label"
+            )
+            return Refusal(code="invalid", field="nodes", message=message)
+    return None
 
 
 def _remove_pool(command: RemoveNodePool, state: Cluster) -> Decision[ClusterEvent]:

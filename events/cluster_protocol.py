@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from events.cluster import ClusterKind, SimulatedNodes, StorageClass
+from events.cluster import ClusterKind, StorageClass
 from events.node import NodeFacts
 from events.project import PodSecurity
 from events.workload.commands import PodFactKind, PodWarning
@@ -72,6 +72,8 @@ class RecipeRequest(_Message, frozen=True, kw_only=True):
     token: int
     public_key: bytes = b""
     """Of the agent, X25519; it has another one after each start. What a run needs of credentials is sealed to it."""
+    ssh_keys: bool = False
+    """Whether pods of its cluster reach each other by ssh: then those of an MPI training have keys."""
 
 
 class Login(_Message, frozen=True, kw_only=True):
@@ -96,6 +98,10 @@ class SealedValues(_Message, frozen=True, kw_only=True):
     registries: tuple[Registry, ...] = ()
     logins: dict[str, Login] = {}
     """For repositories that are cloned, by the path at which the pod finds each."""
+    ssh: dict[str, str] = {}
+    """Files of the folder with its keys for ssh, by name. They are of no credential: all pods of an attempt have the
+    same pair.
+    """
 
 
 def sealed_about(cluster_id: str, pod_key: str, token: int) -> str:
@@ -275,7 +281,8 @@ class WantedCluster(_Message, frozen=True, kw_only=True):
     name: str
     kind: ClusterKind
     removed: bool = False
-    simulated_nodes: tuple[SimulatedNodes, ...] = ()
+    packed_nodes: bytes = b""
+    """`SimulatedNodes` of a simulated cluster (`events.simulated.packed`); empty for others."""
 
 
 class ObservedPod(_Message, frozen=True, kw_only=True):

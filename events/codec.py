@@ -4,8 +4,9 @@ The names and versions of events are the storage format: a name stays for ever. 
 next version, write the upcaster from the one before, and add its golden payload; old ones stay in the tests for ever.
 """
 
-from collections.abc import Callable
+from collections.abc import Buffer, Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, get_args
 
 import msgspec
@@ -14,6 +15,7 @@ from events import asset, cluster, department, hours, installation, node, policy
 from events.commit import Commit, CommitRecord, EventRecord
 from events.subjects import split_aggregate_subject
 from events.workload import state as workload
+from events.workload.spec import TrainingSpec
 
 type Fields = dict[str, Any]
 
@@ -91,6 +93,11 @@ _NEWEST_OF: Final = {
 }
 """What decodes nearly all events, by the kind of aggregate that they are of."""
 _ENCODER: Final = msgspec.json.Encoder()
+_SHARED_SPECS: Final = 256
+"""Specs of workloads that are remembered, by what was read: workloads of a sweep have the very same object, of which
+much more is found out only once."""
+_SHARED_BYTES: Final = 16 * 1024
+"""Longer ones are not remembered: 4 MB of all."""
 _MOMENTS: Final = {
     struct: tuple(field.name for field in msgspec.structs.fields(struct) if datetime in _types(field.type))
     for struct in REGISTRY.values()
@@ -124,6 +131,31 @@ def decode_event(record: EventRecord) -> Any:
             raise UnknownEventError(f"{record.type} version {version} has no upcaster")
         fields = upcast(fields)
     return msgspec.convert(fields, REGISTRY[record.type, newest])
+
+
+def _unread(field: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[str, Any, Any]:
+    read_as = msgspec.Raw if field.name == "spec" else field.type
+    return (field.name, read_as) if field.required else (field.name, read_as, field.default)
+
+
+_CREATED_FIELDS: Final = msgspec.structs.fields(workload.WorkloadCreated)
+_CREATED_DECODER: Final = msgspec.json.Decoder(
+    msgspec.defstruct("Created", map(_unread, _CREATED_FIELDS), kw_only=True)
+)
+_SPEC_DECODER: Final = msgspec.json.Decoder(TrainingSpec)
+_known_spec: Final = lru_cache(_SHARED_SPECS)(_SPEC_DECODER.decode)
+
+
+def decode_created(data: Buffer | str, /) -> workload.WorkloadCreated:
+    """As any event is decoded; those that say the same of their spec share it."""
+    found: Any = _CREATED_DECODER.decode(data)
+    raw = bytes(found.spec)
+    fields = msgspec.structs.asdict(found)
+    fields["spec"] = _known_spec(raw) if len(raw) <= _SHARED_BYTES else _SPEC_DECODER.decode(raw)
+    return workload.WorkloadCreated(**fields)
+
+
+_NEWEST_OF["workload"][_NAMES[workload.WorkloadCreated]] = decode_created
 
 
 def encode_commit(record: CommitRecord) -> bytes:

@@ -57,6 +57,13 @@ from events.service_accounts import (
     NoteServiceAccountUse,
     RotateServiceAccount,
 )
+from events.simulated import (
+    AddSimulatedNodes,
+    ChangeSimulatedNode,
+    RemoveSimulatedNodes,
+    node_names,
+    shown_names,
+)
 from events.subscriptions import CreateSubscription, DeleteSubscription
 from events.tenant import GrantTenantRole, RevokeTenantRole, TenantCommand
 from events.time_limits import SetTimeLimits
@@ -302,6 +309,11 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_cluster(SetOwnershipProtection),
         _on_cluster(SetNodePool, target=lambda command: f"{command.pool.name}: {command.cluster_id}"),
         _on_cluster(RemoveNodePool, target=lambda command: f"{command.name}: {command.cluster_id}"),
+        _on_cluster(
+            AddSimulatedNodes, target=lambda command: f"{shown_names(node_names(command.nodes))}: {command.cluster_id}"
+        ),
+        _on_cluster(ChangeSimulatedNode, target=lambda command: f"{command.name}: {command.cluster_id}"),
+        _on_cluster(RemoveSimulatedNodes, target=lambda command: f"{shown_names(command.names)}: {command.cluster_id}"),
         _on_node(CordonNode),
         _on_node(UncordonNode),
         _on_node(DrainNode),

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from events.commands import UserCommand
 from events.commit import Actor
@@ -123,13 +124,47 @@ class AdmittedBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     min_seq: int = 0
 
 
+class _Named(msgspec.Struct, frozen=True, array_like=True):
+    """An item: a command that may be the same for many, and what each has of its own."""
+
+    index: int
+    command: int
+    """Its place among the different ones."""
+    name: str
+    requested_name: str
+
+
+class _Packed(msgspec.Struct, frozen=True):
+    """Items of a batch. Those that differ in their names alone have one command."""
+
+    commands: tuple[msgspec.Raw, ...]
+    items: tuple[_Named, ...]
+
+
 def packed(items: Sequence[BatchItem]) -> bytes:
     """Items as they travel: alike as they mostly are, a thousand fit one message."""
-    return zlib.compress(_ITEMS_ENCODER.encode(items), level=1)
+    places: dict[tuple[object, ...], int] = {}
+    commands: list[msgspec.Raw] = []
+    named: list[_Named] = []
+    for item in items:
+        command = item.command
+        place = places.setdefault(_but_its_name(command), len(commands))
+        if place == len(commands):
+            commands.append(msgspec.Raw(_PACKED_ENCODER.encode(command)))
+        named.append(_Named(item.index, place, command.name, command.requested_name))
+    return zlib.compress(_PACKED_ENCODER.encode(_Packed(tuple(commands), tuple(named))), level=1)
+
+
+def _but_its_name(command: CreateWorkload) -> tuple[object, ...]:
+    """What tells a command from others; specs that are not the very same object may be as different as they like."""
+    beside = (id(command.distributed), id(command.inference), id(command.made_from))
+    return command.kind, command.project_id, command.cluster_id, id(command.spec), *beside
 
 
 def unpacked(data: bytes) -> tuple[BatchItem, ...]:
-    """The items in it. Raises what a decoder raises (`UNDECODABLE`), also for more than MAX_UNPACKED_BYTES."""
+    """The items in it; those that came with one command have the very same spec. Raises what a decoder raises
+    (`UNDECODABLE`), also for more than MAX_UNPACKED_BYTES.
+    """
     unpacking = zlib.decompressobj()
     try:
         text = unpacking.decompress(data, MAX_UNPACKED_BYTES)
@@ -137,11 +172,25 @@ def unpacked(data: bytes) -> tuple[BatchItem, ...]:
         raise ValueError(f"these are no packed items: {error}") from error
     if not unpacking.eof:
         raise ValueError(f"items are unfinished, or larger than {MAX_UNPACKED_BYTES} bytes")
-    return _ITEMS_DECODER.decode(text)
+    found = _PACKED_DECODER.decode(text)
+    if not all(0 <= item.command < len(found.commands) for item in found.items):
+        raise ValueError("an item has no command")
+    sizes = [memoryview(raw).nbytes for raw in found.commands]
+    if sum(sizes[item.command] for item in found.items) > MAX_UNPACKED_BYTES:
+        raise ValueError(f"items are larger than {MAX_UNPACKED_BYTES} bytes")
+    commands = [_COMMAND_DECODER.decode(raw) for raw in found.commands]
+    return tuple(
+        BatchItem(
+            index=item.index,
+            command=replace(commands[item.command], name=item.name, requested_name=item.requested_name),
+        )
+        for item in found.items
+    )
 
 
-_ITEMS_ENCODER: Final = msgspec.json.Encoder()
-_ITEMS_DECODER: Final = msgspec.json.Decoder(tuple[BatchItem, ...])
+_PACKED_ENCODER: Final = msgspec.json.Encoder()
+_PACKED_DECODER: Final = msgspec.json.Decoder(_Packed)
+_COMMAND_DECODER: Final = msgspec.json.Decoder(CreateWorkload)
 
 
 class BatchAnswered(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -7,6 +7,7 @@ made this incarnation, so the same command again gives the same id, and an id al
 
 import hashlib
 import re
+from functools import lru_cache
 from uuid import UUID
 
 KEY_PATTERN = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
@@ -25,6 +26,9 @@ _DIGITS = "abcdefghijklmnopqrstuvwxyz234567"
 """Of base32 (RFC 4648), small."""
 _PAIRS = tuple(first + second for first in _DIGITS for second in _DIGITS)
 """Two digits are looked up at once: the standard library's base32 is the most of what a key costs."""
+_JUST_MADE = 4096
+"""So many keys and ids are remembered: one that was asked for is asked for again a moment later, at each step of a
+request. More than the items of some batches; about 1 MB of each."""
 _AS_PYTHON_READS = str.maketrans(_DIGITS, "0123456789abcdefghijklmnopqrstuv")
 
 
@@ -36,6 +40,7 @@ def name_key(*parts: str) -> str:
     return _key_of_bits(_digest_bits(parts, _KEY_BITS))
 
 
+@lru_cache(_JUST_MADE)
 def workload_key(project_id: str, name: str) -> str:
     return name_key("workload", project_id, name)
 
@@ -52,6 +57,7 @@ def project_key(name: str) -> str:
     return name_key("project", name)
 
 
+@lru_cache(_JUST_MADE)
 def incarnation_id(key: str, command_id: str) -> str:
     """The UUID (version 8) of what `command_id` made under `key`."""
     first = _bits_of_key(key)
@@ -86,6 +92,7 @@ def derived_command_id(*parts: str) -> str:
     return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"
 
 
+@lru_cache(_JUST_MADE)
 def item_command_id(batch_id: str, index: int) -> str:
     """The command id of one item of a batch: the same batch again gives each item the same command."""
     return derived_command_id(batch_id, str(index))

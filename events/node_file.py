@@ -6,15 +6,17 @@ read as text, so that a label `on` in YAML stays the word that stands there.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from events.agent_bounds import MAX_BYTES, MAX_CPU_MILLI, MAX_EXTENDED, MAX_GPUS, MAX_PIECES, shown
 from events.labels import LABEL_KEY, LABEL_VALUE
 from events.nearest import did_you_mean
 from events.node import Taint
 from events.quantities import QuantityError, parse_bytes, parse_quantity
+from events.simulated import MOST_NODES, SimulatedNodes
 from events.workload.needs import GPU, is_extended
 
 if TYPE_CHECKING:
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
 
 Form = Literal["csv", "yaml"]
 
-MOST_NODES: Final = 10_000
-"""Of one simulated cluster, and so of one file."""
 MOST_LABELS: Final = 100
 """Of a simulated node; likewise taints."""
 MOST_TAINTS: Final = 20
@@ -147,6 +147,31 @@ def read_nodes(text: str, form: Form, *, gpu_memory_bytes: int = 0) -> NodesRead
     return NodesRead(tuple(nodes.values()), tuple(sorted(problems, key=lambda one: one.line)))
 
 
+def alike(nodes: Iterable[FileNode]) -> list[tuple[SimulatedNodes, str]]:
+    """Nodes that are alike together, each with the pool that they are to be in (empty: what their labels say)."""
+    found: dict[bytes, tuple[FileNode, list[str]]] = {}
+    for node in nodes:
+        kind = msgspec.msgpack.encode(replace(node, name="", line=0), order="deterministic")
+        found.setdefault(kind, (node, []))[1].append(node.name)
+    return [
+        (
+            SimulatedNodes(
+                names=tuple(names),
+                cpu_milli=node.cpu_milli,
+                memory_bytes=node.memory_bytes,
+                gpu_count=node.gpu_count,
+                gpu_model=node.gpu_model,
+                gpu_memory_bytes=node.gpu_memory_bytes,
+                labels=node.labels,
+                taints=node.taints,
+                extended=node.extended,
+            ),
+            node.pool,
+        )
+        for node, names in found.values()
+    ]
+
+
 # -- one node --------------------------------------------------------------------------------------------------------
 
 
@@ -181,12 +206,15 @@ def _node(entry: _Entry, gpu_memory_bytes: int, problems: list[NodeProblem]) -> 
         if _FIELDS[name][0] not in values:
             line = entry.cells[called].line if called in entry.cells else entry.line
             problems.append(NodeProblem(line=line, field=called, rule=f"is required: {example}"))
+    if (gpu := entry.cells.get("gpu")) is not None and gpu.value == "":
+        problems.append(NodeProblem(line=gpu.line, field="gpu", rule="is required: a whole number, such as 8 or 0"))
     _check_devices(entry, values, problems)
     if len(problems) > before:
         return None
     if values.get("gpu_count"):
         values.setdefault("gpu_memory_bytes", gpu_memory_bytes)
-    return msgspec.convert({"line": entry.line} | values, FileNode)
+    fields = cast("dict[str, Any]", values)
+    return FileNode(line=entry.line, **fields)
 
 
 def _check_devices(entry: _Entry, values: dict[str, object], problems: list[NodeProblem]) -> None:
@@ -401,11 +429,11 @@ def _csv_entries(text: str, problems: list[NodeProblem]) -> Iterator[_Entry]:
             return
         while (row := next(reader, None)) is not None:
             line = reader.line_num
-            if len(row) > len(header):
-                rule = f"must have {len(header)} values, one for each column of the first line"
+            if row and len(row) != len(header):
+                rule = f"must have {len(header)} values, one for each column of the first line, perhaps empty ones"
                 problems.append(NodeProblem(line=line, field="", rule=rule, given=f"{len(row)} values"))
             elif row:
-                yield _Entry(line, {column: _Cell(line, cell) for column, cell in zip(header, row, strict=False)})
+                yield _Entry(line, {column: _Cell(line, cell) for column, cell in zip(header, row, strict=True)})
     except csv.Error as error:
         raise _Wrong(max(reader.line_num, 1), "", f"must be CSV: {error}") from error
 

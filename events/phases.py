@@ -212,6 +212,8 @@ class WaitingReason(StrEnum):
     """It needs more GPUs than the whole limit of its project or department."""
     LIMIT_USED = "limit_used"
     """Other workloads of the project or department leave too little of its limit on GPUs."""
+    SHARE_RESERVED = "share_reserved"
+    """A wide workload of its project has waited for longer, and needs what is left of the project's fair share."""
     WAITING_FOR_PODS_TO_END = "waiting_for_pods_to_end"
     """Its place is kept: other pods were told to end there, and it starts once they have."""
     INSUFFICIENT_GPU = "insufficient_gpu"
@@ -236,6 +238,10 @@ ENDS_AT_ONCE: Final = frozenset({NODE_PORT_TAKEN, NO_CLAIM})
 """Reasons of a run that more runs would not change."""
 PREEMPTED: Final = "preempted"
 """Reason of a workload that waits again, or has Failed: its place was taken for a higher priority."""
+BACKFILLED: Final = "backfilled"
+"""Reason of a workload that waits again: it was let in while another one of its project waited for room, which that one
+has now.
+"""
 RECLAIMED: Final = "reclaimed"
 """Reason of a workload that waits again: its place was taken for a project below its quota."""
 MOVED: Final = "moved"
@@ -270,6 +276,7 @@ PHASE_REASONS: Final = (
     *(reason.value for reason in WaitingReason),
     NODE_UNREACHABLE,
     PREEMPTED,
+    BACKFILLED,
     RECLAIMED,
     TAINTED,
     DRAINED,

@@ -5,10 +5,14 @@ second spelling of the same aggregate would not protect it (log.md section 2.1).
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from events.actors import share_of
 from events.ids import KEY_PATTERN, name_key
+
+_JUST_NAMED: Final = 4096
+"""Subjects of aggregates that are remembered: each is asked for several times while a commit is written and read."""
 
 EVENTS_STREAM: Final = "EVENTS"
 WANTED_STREAM: Final = "WANTED"
@@ -65,11 +69,13 @@ _KEY: Final = KEY_PATTERN.pattern.removeprefix("^").removesuffix(r"\Z")
 _AGGREGATE_SUBJECT: Final = re.compile(rf"ev\.({_KEY})\.({_KEY})\Z")
 
 
+@lru_cache(_JUST_NAMED)
 def aggregate_subject(aggregate: str, key: str) -> str:
     """Where the commits of one aggregate stand: its subject, and its only guard."""
     return f"ev.{_token(aggregate)}.{_token(key)}"
 
 
+@lru_cache
 def aggregate_filter(aggregate: str) -> str:
     """All aggregates of one kind, for followers only; never a guard."""
     return f"ev.{_token(aggregate)}.*"
@@ -288,6 +294,7 @@ def room_subject(server: str) -> str:
     return f"muster.room.{_token(server)}"
 
 
+@lru_cache(_JUST_NAMED)
 def _token(text: str) -> str:
     if not KEY_PATTERN.match(text):
         raise ValueError(f"not fit for a subject: {text!r} (letters, digits, - and _, at most 64)")

@@ -47,7 +47,7 @@ class WouldEnd(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     pods: int
     rule: str
-    """`preempted` or `reclaimed`."""
+    """`preempted`, `reclaimed` or `backfilled`."""
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -19,7 +19,7 @@ import msgspec
 
 from events.agent_bounds import BOUNDS, MAX_NODE_BYTES, MAX_NODES, Many
 from events.aggregate import AGGREGATES
-from events.codec import REGISTRY
+from events.codec import EVENTS_OF, VERSIONS
 from events.commit import CommitRecord
 from events.fields.declare import Body
 from events.fields.node import Node, tree
@@ -169,9 +169,8 @@ def events_page() -> str:
     shared: dict[str, type[msgspec.Struct]] = {part.__name__: part for part in structs_in(CommitRecord)}
     for name in AGGREGATES:
         lines += [f"## {name.capitalize()}", ""]
-        for (event, version), struct in REGISTRY.items():
-            if struct.__module__.split(".")[1] != name:
-                continue
+        for struct in EVENTS_OF[name]:
+            event, version = struct.__name__, VERSIONS.get(struct, 1)
             lines += [f"### {event}", "", f"Version {version}. {sentence(struct)}", "", *struct_table(struct)]
             shared |= {part.__name__: part for part in structs_in(struct)}
     lines += [

@@ -170,7 +170,7 @@ def _cluster(cluster: Cluster) -> Answer:
         "ownershipProtection": cluster.set_protection if own is None else own,
         "ownershipProtectionSource": by,
         "createdAt": cluster.created_at,
-        "nodes": cluster.simulated if cluster.kind == "simulated" else None,
+        "nodes": len(cluster.simulated) if cluster.kind == "simulated" else None,
         "agentVersion": cluster.agent_version or None,
     }
 

@@ -56,7 +56,7 @@ class Cluster:
     kind: str
     created_at: datetime
     version: int
-    simulated: int = 0
+    simulated: set[str] = field(default_factory=set[str])
     """How many nodes it was made with."""
     removed: bool = False
     connected: bool = False
@@ -228,7 +228,7 @@ class Places:
             if known is not None and not known.removed:
                 yield "cluster", f"{data['name']} is added a second time"
             known = Cluster(data["cluster_id"], data["name"], data["kind"], moment(data["at"]), record.seq)
-            known.simulated = sum(len(group["names"]) for group in data.get("simulated_nodes", []))
+            known.simulated = {name for group in data.get("simulated_nodes", []) for name in group["names"]}
             self._cluster_of[record.key] = self.clusters[known.id] = known
         elif known is None or known.removed:
             yield "cluster", f"{type_} on {record.subject}, which is removed or never was"
@@ -256,7 +256,25 @@ class Places:
             case "NodePoolRemoved":
                 if known.pools.pop(data["name"], None) is None:
                     yield "cluster", f"{known.name}: the pool {data['name']} is removed, and was not there"
+            case "SimulatedNodesAdded" | "SimulatedNodesRemoved" | "SimulatedNodeChanged":
+                yield from _simulated_nodes(known, type_, data)
             case "ClusterRemoved":
                 known.removed, known.connected = True, False
             case _:
                 yield "unknown", f"the checker does not know {type_}"
+
+
+def _simulated_nodes(known: Cluster, type_: str, data: Fields) -> Iterator[Wrong]:
+    if known.kind != "simulated":
+        yield "cluster", f"{known.name} is of kind {known.kind}, and {type_} is of a simulated one"
+    if type_ == "SimulatedNodesAdded":
+        names = [name for group in data["nodes"] for name in group["names"]]
+        if len(set(names)) < len(names) or known.simulated.intersection(names):
+            yield "cluster", f"{known.name}: nodes are added that are there already"
+        known.simulated |= set(names)
+        return
+    names = data["names"] if type_ == "SimulatedNodesRemoved" else data["node"]["names"]
+    if missing := set(names) - known.simulated:
+        yield "cluster", f"{known.name}: {type_} of {min(missing)}, which is not there"
+    if type_ == "SimulatedNodesRemoved":
+        known.simulated -= set(names)

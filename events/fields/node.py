@@ -4,10 +4,11 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, Final, Literal, TypeAliasType, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAliasType, Union, get_args, get_origin
 
 import msgspec
 
+from events.fields.at_once import Lines
 from events.fields.declare import About, Body, Limits, Section
 
 Kind = Literal["text", "integer", "number", "boolean", "choice", "list", "object", "map"]
@@ -18,6 +19,20 @@ _WITHIN: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)
 _MAX_DOUBLE: Final = 1.7976931348623157e308
 """Beyond are only infinities, which no JSON holds."""
 _NO_LIMITS: Final = Limits()
+
+
+EACH: Final = "*"
+
+
+class Patterned(NamedTuple):
+    """A pattern of a text that each item of a list has."""
+
+    way: tuple[str, ...]
+    """Names of the fields that lead to the list, EACH for every item of a list or value of a map on the way; none where
+    the node is that list."""
+    name: str
+    """Of the text in each item."""
+    pattern: Lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +67,9 @@ class Node:
     """Of a list or a map."""
     by_name: dict[str, "Node"] = field(default_factory=dict[str, "Node"])
     request: Any = None
-    """The type that a request's value must have; msgspec checks it."""
+    """The type that a request's value must have; msgspec checks it, but for the patterns of items' texts."""
+    patterns: tuple["Patterned", ...] = ()
+    """Those of texts of items below, which are looked for in all items at once."""
 
     def walk(self) -> Iterator["Node"]:
         """Every field below, in the order of the declarations."""
@@ -126,7 +143,19 @@ def _node(
         item=item,
         by_name={one.name: one for one in fields},
         request=_request(base, kind, limits, fields, item),
+        patterns=tuple(_patterns(kind, fields, item)),
     )
+
+
+def _patterns(kind: Kind, fields: tuple[Node, ...], item: Node | None) -> Iterator[Patterned]:
+    for one in fields:
+        yield from (found._replace(way=(one.name, *found.way)) for found in one.patterns)
+    if item is None:
+        return
+    yield from (found._replace(way=(EACH, *found.way)) for found in item.patterns)
+    for one in item.fields if kind == "list" else ():
+        if one.kind == "text" and (pattern := _pattern(one.limits)) is not None:
+            yield Patterned((), one.name, Lines(pattern.removeprefix("^").removesuffix(r"\Z")))
 
 
 def _bare(annotation: Any, marks: list[object]) -> tuple[Any, bool]:
@@ -179,33 +208,46 @@ def _request(base: Any, kind: Kind, limits: Limits, fields: tuple[Node, ...], it
     least, most = bounds(kind, limits)
     match kind:
         case "text":
-            pattern = limits.pattern.removesuffix("$") + r"\Z" if limits.words else None
-            return Annotated[str, msgspec.Meta(min_length=limits.shortest, max_length=limits.longest, pattern=pattern)]
+            return _text(limits, _pattern(limits))
         case "integer" | "number":
             return Annotated[base, msgspec.Meta(ge=least, le=most)] if (least, most) != (None, None) else base
         case "list":
             assert item is not None
-            inner = item.request | None if item.nullable else item.request
+            one = item.request if item.struct is None else _struct(item.struct, item.fields, patterns=False)
+            inner = one | None if item.nullable else one
             return Annotated[list[inner], msgspec.Meta(min_length=limits.shortest, max_length=limits.longest)]
         case "map":
             assert item is not None
             named = dict[str, item.request]
             return Annotated[named, msgspec.Meta(min_length=limits.shortest, max_length=limits.longest)]
         case "object":
-            return msgspec.defstruct(
-                base.__name__,
-                [
-                    (one.attribute, one.request)
-                    if one.mandatory
-                    else (one.attribute, one.request | None if one.nullable else one.request, None)
-                    for one in fields
-                ],
-                kw_only=True,
-                forbid_unknown_fields=True,
-                rename="camel",
-            )
+            return _struct(base, fields, patterns=True)
         case "choice" | "boolean":
             return base
+
+
+def _struct(of: type[Body], fields: tuple[Node, ...], *, patterns: bool) -> Any:
+    """The type of an object. Args: patterns, whether it holds texts to theirs, which takes longest of all."""
+    types_ = [one.request if patterns or one.kind != "text" else _text(one.limits, None) for one in fields]
+    return msgspec.defstruct(
+        of.__name__,
+        [
+            (one.attribute, type_) if one.mandatory else (one.attribute, type_ | None if one.nullable else type_, None)
+            for one, type_ in zip(fields, types_, strict=True)
+        ],
+        kw_only=True,
+        forbid_unknown_fields=True,
+        rename="camel",
+    )
+
+
+def _text(limits: Limits, pattern: str | None) -> Any:
+    return Annotated[str, msgspec.Meta(min_length=limits.shortest, max_length=limits.longest, pattern=pattern)]
+
+
+def _pattern(limits: Limits) -> str | None:
+    """What a text is held to; without words a rule does it."""
+    return limits.pattern.removesuffix("$") + r"\Z" if limits.words else None
 
 
 def bounds(kind: Kind, limits: Limits) -> tuple[float | None, float | None]:

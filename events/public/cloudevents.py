@@ -8,6 +8,7 @@ before it, in the log. Who gets an event whose `previous` is not the last that t
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -64,6 +65,7 @@ def source_of(project_id: str) -> str:
     return f"/projects/{project_id}"
 
 
+@lru_cache(maxsize=16)
 def time_text(time: datetime) -> str:
     return time.isoformat().replace("+00:00", "Z")
 

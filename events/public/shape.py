@@ -1,5 +1,6 @@
 """What all public events have in common, and how what the log says is made fit for them. Pure."""
 
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -104,6 +105,7 @@ def fit_or_none(number: int | None) -> int | None:
     return None if number is None else fit(number)
 
 
+@lru_cache(maxsize=4096)
 def token(text: str) -> bool:
     """Whether it may stand in a subject."""
     return bool(KEY_PATTERN.match(text))

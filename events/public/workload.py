@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, Literal, TypeGuard, assert_never
 
 import msgspec
 
@@ -31,6 +31,7 @@ from events.workload.pod import (
     pod_id,
 )
 from events.workload.pod_sets import PodSet
+from events.workload.pods import Pods, PodsEdit
 from events.workload.state import Edit, PodsEvicted, Workload, WorkloadCreated, WorkloadEvent, grows_by, take
 from events.workload.state import WorkloadChanged as Changed
 from events.workload.state import WorkloadDeleted as Deleted
@@ -318,17 +319,8 @@ EVENTS: Final[tuple[type[PublicEvent], ...]] = (
 
 
 def tell(happening: Happening[Workload]) -> Iterator[Told]:
-    """The public events of a commit of a workload: one event of the log after the other, on one copy of the state."""
-    edit = Edit(happening.before)
-    for index, event in enumerate(happening.commit.events):
-        if isinstance(event, WorkloadCreated):
-            edit = Edit(edit.value())  # another life of the name begins
-        was = edit.state
-        pod = edit.pods.live.get(pod_id(event.pod)) if is_of_pod(event) else None
-        before = _workers(edit) if isinstance(event, PodsBound | PodsEvicted) and was.elastic else 0
-        if not take(edit, event):
-            continue  # what does not fit changes nothing
-        state = edit.state
+    """The public events of a commit of a workload."""
+    for index, event, was, state, pod, message, workers in _steps(happening):
         of = {
             "actor": happening.actor,
             "workload_id": state.workload_id,
@@ -338,28 +330,64 @@ def tell(happening: Happening[Workload]) -> Iterator[Told]:
         if isinstance(event, PodsBound):
             for part, told in enumerate(_placed(event, of)):
                 yield Told(index, told, state.project_id, workload_id=state.workload_id, part=part)
-        if before and isinstance(event, PodsBound | PodsEvicted) and (workers := _workers(edit)) != before:
-            told = _resized(event, was, (before, workers), of)
-            yield from (Told(index, each, state.project_id, workload_id=state.workload_id) for each in told)
-        for told in (*_of_event(event, state, was, pod, of), *_of_phase(edit, was, of)):
+        for told in (
+            *_of_event(event, state, was, pod, of),
+            *_resized(event, was, workers, of),
+            *_of_phase(state, message, was, of),
+        ):
             yield Told(index, told, state.project_id, workload_id=state.workload_id)
 
 
-def _workers(edit: Edit) -> int:
-    """Of an elastic workload: those that are not on their way out."""
-    name = next(pod_set.name for pod_set in edit.state.pod_sets if pod_set.elastic)
-    return sum(id_[0] == name and pod.phase is not PodPhase.STOPPING for id_, pod in edit.pods.live.items())
+type _Step = tuple[int, WorkloadEvent, Workload, Workload, Pod | None, str, tuple[int, int]]
+"""(number of the event, the event, the state before and after it, the pod that it is about as it was before it, what
+the workload says after it, workers of an elastic one before and after it)."""
+
+
+def _steps(happening: Happening[Workload]) -> Iterator[_Step]:
+    """What each event of a commit did, on one copy of the state; what does not fit did nothing."""
+    events, before, after = happening.commit.events, happening.before, happening.after
+    if len(events) == 1 and not is_of_pod(events[0]):
+        if after is not before:
+            workers = (_workers(before, before.pods), _workers(after, after.pods)) if _resizes(events[0]) else (0, 0)
+            yield 0, events[0], before, after, None, after.message, workers
+        return
+    edit = Edit(before)
+    for index, event in enumerate(events):
+        if isinstance(event, WorkloadCreated):
+            edit = Edit(edit.value())  # another life of the name begins
+        was = edit.state
+        pod = edit.pods.live.get(pod_id(event.pod)) if is_of_pod(event) else None
+        workers_before = _workers(was, edit.pods) if _resizes(event) else 0
+        if take(edit, event):
+            # Which nodes do not answer, the state leaves to be said later.
+            message = nodes_unreachable(edit.pods.unseen) if edit.names_unseen else edit.state.message
+            workers = workers_before, _workers(edit.state, edit.pods) if _resizes(event) else 0
+            yield index, event, was, edit.state, pod, message, workers
+
+
+def _resizes(event: WorkloadEvent) -> TypeGuard[PodsBound | PodsEvicted]:
+    return isinstance(event, PodsBound | PodsEvicted)
+
+
+def _workers(of: Workload, pods: Pods | PodsEdit) -> int:
+    """Of an elastic workload: those that are not on their way out; 0 of any other."""
+    if not of.elastic:
+        return 0
+    name = next(pod_set.name for pod_set in of.pod_sets if pod_set.elastic)
+    return sum(id_[0] == name and pod.phase is not PodPhase.STOPPING for id_, pod in pods.live.items())
 
 
 def _resized(
-    event: PodsBound | PodsEvicted, was: Workload, workers: tuple[int, int], of: dict[str, Any]
+    event: WorkloadEvent, was: Workload, workers: tuple[int, int], of: dict[str, Any]
 ) -> Iterator[WorkloadScaled]:
     """That an elastic workload goes on with more or fewer workers; not that it does not, or that one runs again."""
     before, after = workers
+    if not before or not after or before == after:
+        return
     match event:
         case PodsBound() if grows_by(was, event):
             reason, message = "grown", "nobody who waits needs the place"
-        case PodsEvicted(reason="shrunk" | "tainted" | "drained" as reason) if after:
+        case PodsEvicted(reason="shrunk" | "tainted" | "drained" as reason):
             message = event.message
         case _:
             return
@@ -407,13 +435,10 @@ def _of_event(
             pass
 
 
-def _of_phase(edit: Edit, was: Workload, of: dict[str, Any]) -> Iterator[PublicEvent]:
-    state = edit.state
-    # Which nodes do not answer, the state leaves to be said later.
-    message = nodes_unreachable(edit.pods.unseen) if edit.names_unseen else state.message
-    said = {"reason": cut(state.reason), "message": cut(message)}
+def _of_phase(state: Workload, message: str, was: Workload, of: dict[str, Any]) -> Iterator[PublicEvent]:
     if not was.exists or was.workload_id != state.workload_id:
         return
+    said = {"reason": cut(state.reason), "message": cut(message)}
     if state.phase is not was.phase:
         kind = PHASE_EVENTS[state.phase]
         more = {"delete_at": state.delete_at} if kind in (WorkloadCompleted, WorkloadFailed) else {}

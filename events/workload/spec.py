@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from events.fields.declare import Section, joined
 from events.quantities import cores_to_milli, parse_bytes
+from events.very_same import for_the_very_same
 from events.workload.fields.compute import ComputeSpec, ExtendedResource, Resources
 from events.workload.fields.connections import Connections
 from events.workload.fields.distribution import Distribution, with_distribution_defaults
@@ -251,6 +252,7 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Label that the node must have, whatever its value; empty: none."""
 
 
+@for_the_very_same
 def with_defaults(spec: TrainingSpec) -> TrainingSpec:
     """The spec with the defaults that depend on other fields (R19, C4, S026); every other is the field's own. An item
     that says exclude is left out, with what it excludes (R37).
@@ -372,6 +374,7 @@ def _extended(resources: tuple[ExtendedResource, ...]) -> tuple[ExtendedAmount, 
     return tuple(ExtendedAmount(resource=name, amount=amount) for name, amount in sorted(amounts.items()) if amount)
 
 
+@for_the_very_same
 def check_quantities(spec: TrainingSpec) -> None:
     """Raises ValueError where a quantity of the spec or its volumes is none, or quotes of its command do not close."""
     compute = spec.compute

@@ -240,7 +240,7 @@ class WorkloadScaled(_Event, frozen=True, kw_only=True):
     """The load that it was decided by, in a sentence."""
 
 
-EvictionReason = Literal["preempted", "reclaimed", "shrunk", "moved", "tainted", "drained"]
+EvictionReason = Literal["preempted", "reclaimed", "backfilled", "shrunk", "moved", "tainted", "drained"]
 LEAVES_NODE: Final[frozenset[EvictionReason]] = frozenset({"tainted", "drained"})
 """Reasons that lie in the node: they hold for non-preemptible workloads, too, and nobody gets the place."""
 
@@ -255,10 +255,10 @@ class PodsEvicted(_Event, frozen=True, kw_only=True):
     attempt: int
     """The workload's from now on: another one where no pod of it goes on."""
     reason: EvictionReason
-    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `shrunk`: it goes
-    on with fewer, since somebody waits for what it had grown by; `moved`: to make room in one piece, while another place
-    is kept for them; `tainted`: their node has a taint that they do not tolerate, or no longer; `drained`: an
-    administrator drains their node.
+    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `backfilled`: for
+    one of its project that has waited for longer, and was passed; `shrunk`: it goes on with fewer, since somebody waits
+    for what it had grown by; `moved`: to make room in one piece, while another place is kept for them; `tainted`: their
+    node has a taint that they do not tolerate, or no longer; `drained`: an administrator drains their node.
     """
     message: str
     """For whom, and by which rule, in a sentence."""
@@ -495,7 +495,8 @@ def bindable(state: Workload, now: datetime) -> list[PodRef]:
             PodRef(pod_set=pod_set.name, index=index, attempt=state.attempt, try_=0)
             for index in new_indexes(state, pod_set)
         )
-    return refs if is_whole(state, Counter(ref.pod_set for ref in refs)) else []
+    together = any(pod_set.minimum for pod_set in state.pod_sets)
+    return [] if together and not is_whole(state, Counter(ref.pod_set for ref in refs)) else refs
 
 
 def is_whole(state: Workload, more: Mapping[str, int]) -> bool:

@@ -3,6 +3,7 @@
 Here ends what a person may leave out: every path is there, every size is a number.
 """
 
+import posixpath
 from typing import Final
 
 import msgspec
@@ -245,6 +246,11 @@ def _claim(number: int, pvc: PvcVolume) -> ClaimedFolder:
         new=None if pvc.existing_pvc else new,
         read_only=pvc.read_only,
     )
+
+
+def within(path: str, folder: str) -> bool:
+    """Whether a path of a pod is this folder, or lies in it."""
+    return f"/{posixpath.normpath(path).strip('/')}/".startswith(f"{folder}/")
 
 
 def file_mode(text: str | None) -> int:

@@ -1,7 +1,6 @@
 """`muster cluster`."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -9,7 +8,7 @@ import typer
 
 from muster.cli.cluster_kubernetes import add_agent, add_elsewhere, connect_cluster, disconnect_cluster
 from muster.cli.command import Session, command, group
-from muster.cli.exits import Problem, usage
+from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import find_cluster
 from muster.cli.options import (
     ClusterArgument,
@@ -21,13 +20,24 @@ from muster.cli.options import (
     switch_option,
 )
 from muster.cli.output import Column
+from muster.cli.simulated_nodes import (
+    DEFAULT_CORES,
+    DEFAULT_GPU_MEMORY,
+    DEFAULT_GPU_MODEL,
+    DEFAULT_MEMORY,
+    NodesDryRunOption,
+    NodesFileOption,
+    count_of,
+    read_node_file,
+    send_nodes,
+    size_of,
+    tell_dry_run,
+)
 from muster.cli.values import (
     Json,
     Row,
-    ValueProblem,
     format_number,
     number_of,
-    parse_integer,
     row_of,
     rows_of,
     text_of,
@@ -36,18 +46,7 @@ from muster.cli.values import (
 from muster.cli.watch import watch_rows
 
 if TYPE_CHECKING:
-    from csv import DictReader
-
-MEBIBYTE: Final = 1024**2
-DEFAULT_CORES: Final = 64.0
-"""Of a simulated node, where nothing is said; likewise the two below. About what a server with eight GPUs has."""
-DEFAULT_MEMORY: Final = "512Gi"
-DEFAULT_GPU_MEMORY: Final = "80Gi"
-DEFAULT_GPU_MODEL: Final = "simulated"
-_CSV_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
-"""Mandatory. Beside them there may be labels, taints and extended_resources, whose entries are separated by `;`."""
-_TAINT: Final = re.compile(r"([^=:]+)(?:=([^:]*))?:(.+)")
-
+    pass
 
 CLUSTER_COLUMNS: Final = (
     Column("NAME", "name"),
@@ -63,35 +62,6 @@ CLUSTER_COLUMNS: Final = (
     Column("SINCE", "statusChangedAt", time=True, wide=True),
     Column("ID", "id", wide=True),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NodeKind:
-    """What nodes of a simulated cluster that are alike have."""
-
-    cores: float
-    memory_bytes: int
-    gpus: int
-    model: str
-    gpu_memory_bytes: int
-    labels: tuple[tuple[str, str], ...] = ()
-    taints: tuple[tuple[str, str, str], ...] = ()
-    """Key, value and effect of each."""
-    extended: tuple[tuple[str, int], ...] = ()
-
-    def group(self, names: list[str]) -> Row:
-        listed: list[Json] = [*names]
-        return {
-            "names": listed,
-            "cpuCores": self.cores,
-            "memoryBytes": self.memory_bytes,
-            "gpus": self.gpus,
-            "gpuModel": self.model,
-            "gpuMemoryBytes": self.gpu_memory_bytes,
-            "labels": [{"name": name, "value": value} for name, value in self.labels],
-            "taints": [{"key": key, "value": value, "effect": effect} for key, value, effect in self.taints],
-            "extendedResources": [{"resource": name, "amount": amount} for name, amount in self.extended],
-        }
 
 
 def add_cluster(root: typer.Typer) -> None:
@@ -201,15 +171,6 @@ _SimulatedOption = Annotated[
         help="Add identical simulated nodes: number of nodes x GPUs of each, such as 32x8.",
     ),
 ]
-_NodesCsvOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--nodes-csv",
-        metavar="FILE",
-        help="Add simulated nodes from a CSV file with columns sn, cpu_milli, memory_mib, gpu, model, and perhaps "
-        "labels (KEY=VALUE;…), taints (KEY=VALUE:EFFECT;…), extended_resources (NAME=N;…).",
-    ),
-]
 _CoresOption = Annotated[
     float | None,
     typer.Option(
@@ -231,7 +192,8 @@ _GpuMemoryOption = Annotated[
     typer.Option(
         "--gpu-memory",
         metavar="SIZE",
-        help=f"With --simulated or --nodes-csv: memory of each GPU. Default: {DEFAULT_GPU_MEMORY}.",
+        help=f"With --simulated or --nodes: memory of each GPU that is not told otherwise. "
+        f"Default: {DEFAULT_GPU_MEMORY}.",
     ),
 ]
 _KubeconfigOption = Annotated[
@@ -259,7 +221,8 @@ def _add_add(app: typer.Typer) -> None:
         examples="""
         muster cluster add demo --simulated 32x8
         muster cluster add big --simulated 4x8 --gpu-model H100 --gpu-memory 80Gi --cpu-cores 96 --memory 1Ti
-        muster cluster add trace --nodes-csv nodes.csv
+        muster cluster add trace --nodes nodes.yaml --dry-run
+        muster cluster add trace --nodes nodes.csv
         muster cluster add lab --kubeconfig ~/.kube/config --context lab
         muster cluster add prod --kubernetes
         """,
@@ -269,7 +232,7 @@ def _add_add(app: typer.Typer) -> None:
         name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new cluster.")],
         *,
         simulated: _SimulatedOption = None,
-        nodes_csv: _NodesCsvOption = None,
+        nodes: NodesFileOption = None,
         cpu_cores: _CoresOption = None,
         memory: _MemoryOption = None,
         gpu_model: _GpuModelOption = None,
@@ -277,17 +240,20 @@ def _add_add(app: typer.Typer) -> None:
         kubeconfig: _KubeconfigOption = None,
         context: _KubeContextOption = None,
         kubernetes: _KubernetesOption = False,
+        dry_run: NodesDryRunOption = False,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Add a cluster: a simulated one, whose nodes and pods exist only in memory, or a Kubernetes cluster."""
-        if sum((simulated is not None, nodes_csv is not None, kubeconfig is not None, kubernetes)) != 1:
+        if sum((simulated is not None, nodes is not None, kubeconfig is not None, kubernetes)) != 1:
             todo = "for example --simulated 32x8"
-            raise usage("give exactly one of --simulated, --nodes-csv, --kubeconfig and --kubernetes", todo=todo)
+            raise usage("give exactly one of --simulated, --nodes, --kubeconfig and --kubernetes", todo=todo)
         if context is not None and kubeconfig is None:
             todo = "to choose a context of Muster, write it first: `muster --context NAME cluster add …`"
             raise usage("--context is a context of the kubeconfig here, so it needs --kubeconfig", todo=todo)
         asked = {"--cpu-cores": cpu_cores, "--memory": memory, "--gpu-model": gpu_model, "--gpu-memory": gpu_memory}
-        _refuse_idle([flag for flag, value in asked.items() if value is not None], simulated, nodes_csv)
+        _refuse_idle([flag for flag, value in asked.items() if value is not None], simulated, nodes)
+        if dry_run and (kubeconfig is not None or kubernetes):
+            raise usage("--dry-run goes with --simulated and --nodes", todo="leave --dry-run out")
         if kubeconfig is not None:
             connect_cluster(session, name, kubeconfig.expanduser(), context or "", idempotency_key)
             return
@@ -297,14 +263,28 @@ def _add_add(app: typer.Typer) -> None:
         if simulated is not None:
             groups = [_alike(name, simulated, cores=cpu_cores, memory=memory, model=gpu_model, gpu_memory=gpu_memory)]
         else:
-            assert nodes_csv is not None
-            groups = read_nodes(
-                nodes_csv, _size("--gpu-memory", DEFAULT_GPU_MEMORY if gpu_memory is None else gpu_memory)
-            )
-        nodes: list[Json] = [*groups]
+            assert nodes is not None
+            gpu_bytes = size_of("--gpu-memory", DEFAULT_GPU_MEMORY if gpu_memory is None else gpu_memory)
+            groups = read_node_file(nodes, gpu_bytes)
+        _add_simulated(session, name, groups, idempotency_key, dry_run=dry_run)
+
+
+def _add_simulated(session: Session, name: str, groups: list[Row], key: str | None, *, dry_run: bool) -> None:
+    """Raises Problem."""
+    if dry_run:
+        clusters = rows_of(session.api.get("/clusters"), "clusters")
+        if any(text_of(row, "name") == name for row in clusters):
+            raise Problem(f"a cluster named {name!r} already exists", todo="give another name", code=ExitCode.CONFLICT)
+        tell_dry_run(session, f"a new cluster {name}", groups)
+        return
+
+    def made(part: list[Row], key: str) -> str:
+        nodes: list[Json] = [*part]
         body: Row = {"name": name, "kind": "simulated", "simulatedNodes": nodes}
-        session.api.mutate("POST", "/clusters", body, idempotency_key=idempotency_key)
-        session.out.talk(f"cluster {name} added with {sum(len(_names(one)) for one in groups)} nodes")
+        return text_of(session.api.mutate("POST", "/clusters", body, idempotency_key=key).body, "id")
+
+    send_nodes(session, groups, key, made, "")
+    session.out.talk(f"cluster {name} added with {count_of(groups)} nodes")
 
 
 def _alike(
@@ -312,27 +292,26 @@ def _alike(
 ) -> Row:
     """Simulated nodes that are alike, as one group of the request."""
     count, gpus = parse_simulated(simulated)
-    device_bytes = _size("--gpu-memory", DEFAULT_GPU_MEMORY if gpu_memory is None else gpu_memory)
-    kind = _NodeKind(
-        cores=DEFAULT_CORES if cores is None else cores,
-        memory_bytes=_size("--memory", DEFAULT_MEMORY if memory is None else memory),
-        gpus=gpus,
-        model=(DEFAULT_GPU_MODEL if model is None else model) if gpus else "",
-        gpu_memory_bytes=device_bytes if gpus else 0,
-    )
+    device_bytes = size_of("--gpu-memory", DEFAULT_GPU_MEMORY if gpu_memory is None else gpu_memory)
     # A node's name is one that Kubernetes takes; a cluster's may hold spaces and more.
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("._-") or "node"
-    return kind.group([f"{stem}-{number}" for number in range(count)])
+    names: list[Json] = [f"{stem}-{number}" for number in range(count)]
+    return {
+        "names": names,
+        "cpuCores": DEFAULT_CORES if cores is None else cores,
+        "memoryBytes": size_of("--memory", DEFAULT_MEMORY if memory is None else memory),
+        "gpus": gpus,
+        "gpuModel": (DEFAULT_GPU_MODEL if model is None else model) if gpus else "",
+        "gpuMemoryBytes": device_bytes if gpus else 0,
+    }
 
 
-def _refuse_idle(given: list[str], simulated: str | None, nodes_csv: Path | None) -> None:
+def _refuse_idle(given: list[str], simulated: str | None, nodes: Path | None) -> None:
     """Raises Problem (usage) for a flag about nodes or GPUs that are not made here."""
     about_gpus = ("--gpu-model", "--gpu-memory")
     for flag in given:
-        if simulated is None and not (nodes_csv is not None and flag == "--gpu-memory"):
-            why = (
-                "the CSV file gives it for each node" if nodes_csv is not None else "other nodes report what they have"
-            )
+        if simulated is None and not (nodes is not None and flag == "--gpu-memory"):
+            why = "the file gives it for each node" if nodes is not None else "other nodes report what they have"
             raise usage(f"{flag} goes with --simulated: {why}", todo=f"leave {flag} out")
         if simulated is not None and flag in about_gpus and parse_simulated(simulated)[1] == 0:
             raise usage(f"{flag} needs nodes with GPUs, and --simulated {simulated} has none", todo=f"leave {flag} out")
@@ -401,109 +380,3 @@ def parse_simulated(text: str) -> tuple[int, int]:
     if not separator or not nodes.isdecimal() or not gpus.isdecimal() or int(nodes) == 0:
         raise usage(f"--simulated: {text!r} is not NODESxGPUS", todo="write 32x8 for 32 nodes with 8 GPUs each")
     return int(nodes), int(gpus)
-
-
-def read_nodes(file: Path, gpu_memory_bytes: int) -> list[Row]:
-    """Groups of nodes that are alike, of a CSV file. Raises Problem."""
-    import csv
-
-    try:
-        with file.open(encoding="utf-8", newline="") as text:
-            reader = csv.DictReader(text)
-            missing = [column for column in _CSV_COLUMNS if column not in (reader.fieldnames or ())]
-            if missing:
-                raise usage(
-                    f"--nodes-csv: {file} has no column {missing[0]!r}", todo="columns: " + ", ".join(_CSV_COLUMNS)
-                )
-            return _grouped(reader, file, gpu_memory_bytes)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise usage(f"--nodes-csv: {file} cannot be read: {error}") from error
-
-
-def _grouped(lines: "DictReader[str]", file: Path, gpu_memory_bytes: int) -> list[Row]:
-    names: dict[_NodeKind, list[str]] = {}
-    first: dict[str, int] = {}
-    for line in lines:
-        cells = _Cells(f"--nodes-csv: {file} line {lines.line_num}", line)
-        name, gpus = cells.text("sn"), cells.number("gpu")
-        if name in first:
-            raise cells.wrong("sn", f"{name!r} is in line {first[name]} already")
-        first[name] = lines.line_num
-        kind = _NodeKind(
-            cores=cells.number("cpu_milli") / 1000,
-            memory_bytes=cells.number("memory_mib") * MEBIBYTE,
-            gpus=gpus,
-            model=(line["model"] or "") if gpus else "",
-            gpu_memory_bytes=gpu_memory_bytes if gpus else 0,
-            labels=tuple(cells.pair("labels", entry) for entry in cells.entries("labels")),
-            taints=tuple(cells.taint(entry) for entry in cells.entries("taints")),
-            extended=tuple(cells.extended(entry) for entry in cells.entries("extended_resources")),
-        )
-        names.setdefault(kind, []).append(name)
-    if not names:
-        raise usage(f"--nodes-csv: {file} holds no nodes")
-    return [kind.group(alike) for kind, alike in names.items()]
-
-
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """One line of a CSV."""
-
-    where: str
-    line: dict[str, str | None]
-    """By column; None where the line ends before it."""
-
-    def text(self, column: str) -> str:
-        given = self.line[column]
-        if not given:
-            raise self.wrong(column, "is missing" if given is None else "is empty")
-        return given
-
-    def number(self, column: str) -> int:
-        given = self.line[column]
-        if given is None:
-            raise self.wrong(column, "is missing")
-        try:
-            return parse_integer(given)
-        except ValueProblem as error:
-            raise self.wrong(column, str(error)) from error
-
-    def entries(self, column: str) -> list[str]:
-        """Of a column that need not be there."""
-        return [entry for part in (self.line.get(column) or "").split(";") if (entry := part.strip())]
-
-    def pair(self, column: str, entry: str) -> tuple[str, str]:
-        name, separator, value = entry.partition("=")
-        if not (name and separator):
-            raise self.wrong(column, f"{entry!r} is not KEY=VALUE")
-        return name, value
-
-    def taint(self, entry: str) -> tuple[str, str, str]:
-        found = _TAINT.fullmatch(entry)
-        if found is None:
-            raise self.wrong("taints", f"{entry!r} is not KEY=VALUE:EFFECT or KEY:EFFECT, such as team=a:NoSchedule")
-        return found[1], found[2] or "", found[3]
-
-    def extended(self, entry: str) -> tuple[str, int]:
-        name, amount = self.pair("extended_resources", entry)
-        try:
-            return name, parse_integer(amount)
-        except ValueProblem as error:
-            raise self.wrong("extended_resources", str(error)) from error
-
-    def wrong(self, column: str, told: str) -> Problem:
-        return usage(f"{self.where}, column {column}: {told}")
-
-
-def _names(entry: Row) -> list[Json]:
-    names = entry.get("names")
-    return names if isinstance(names, list) else []
-
-
-def _size(flag: str, text: str) -> int:
-    from events.quantities import QuantityError, parse_bytes
-
-    try:
-        return parse_bytes(text)
-    except QuantityError as error:
-        raise usage(f"{flag}: {error}") from error

@@ -11,6 +11,7 @@ from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import default_cluster, find_cluster, find_node_pool, refuse_name
 from muster.cli.options import ClusterOption, IdempotencyOption, WatchOption, WatchTimeoutOption
 from muster.cli.output import Column, plain_text
+from muster.cli.simulated_nodes import add_node_changes
 from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
 from muster.cli.watch import POLL_SECONDS, REFRESH_SECONDS, watch_rows
 
@@ -72,6 +73,7 @@ def add_nodes(root: typer.Typer) -> None:
     _add_node_reads(node)
     _add_marks(node)
     _add_drain(node)
+    add_node_changes(node)
     root.add_typer(node, name="node")
 
 
@@ -111,7 +113,7 @@ def _add_node_reads(node: typer.Typer) -> None:
     @command(node, "describe", examples="muster node describe demo-3\nmuster node describe demo-3 -o yaml", past=True)
     def describe(session: Session, name: NodeArgument, *, cluster: ClusterOption = None) -> None:
         """Show a node: its capacity, what is reserved, and who cordoned it."""
-        row = _find_node(session, name, cluster)
+        row = find_node(session, name, cluster)
         session.out.one(row, lambda: _describe(session, row), columns=NODE_COLUMNS)
 
 
@@ -199,7 +201,7 @@ def _add_drain(node: typer.Typer) -> None:
         if dry_run and no_wait:
             raise usage("--dry-run and --no-wait cannot be used together", todo="a dry run waits for nothing")
         patience = session.patience(timeout, waits=not (dry_run or no_wait), flags="a drain that is waited for")
-        row = _find_node(session, name, cluster)
+        row = find_node(session, name, cluster)
         path = f"/nodes/{text_of(row, 'clusterId')}/{quote(text_of(row, 'name'), safe='')}"
         if dry_run:
             answer = session.api.get(f"{path}/pods", [("force", "true" if force else "false")])
@@ -256,13 +258,13 @@ def _left_on(answer: Row) -> str:
 
 
 def _mark(session: Session, name: str, cluster: str | None, verb: str, key: str | None) -> None:
-    row = _find_node(session, name, cluster)
+    row = find_node(session, name, cluster)
     path = f"/nodes/{text_of(row, 'clusterId')}/{quote(text_of(row, 'name'), safe='')}/{verb}"
     session.api.mutate("POST", path, idempotency_key=key)
     session.out.talk(f"node {text_of(row, 'name')} of cluster {text_of(row, 'clusterName')} {verb}ed")
 
 
-def _find_node(session: Session, name: str, cluster: str | None) -> Row:
+def find_node(session: Session, name: str, cluster: str | None) -> Row:
     """The node of this name. Raises Problem: where there is none, and where several clusters have one."""
     nodes = rows_of(session.api.get("/nodes", _scope(session, cluster)), "nodes")
     found = [row for row in nodes if text_of(row, "name") == name]

@@ -93,6 +93,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_plan",
         summary="Show what would happen if the workloads of files were submitted now. Nothing is stored.",
     ),
+    "simulate": Noun(
+        module="simulate",
+        add="add_simulate",
+        summary="Play a stretch of the log, or a trace, under other quotas, weights, nodes or policies, and compare.",
+    ),
     "explain": Noun(
         module="explain",
         add="add_explain",

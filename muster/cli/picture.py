@@ -81,7 +81,13 @@ def _cut(name: str) -> str:
 
 
 def _figure(high_inches: float) -> tuple[Any, Any]:
-    """The figure and its axes, whose types the library only half tells. Raises Problem where it is missing."""
+    """A figure and its axes."""
+    figure = new_figure(_WIDE_INCHES, high_inches)
+    return figure, figure.add_subplot()
+
+
+def new_figure(wide_inches: float, high_inches: float) -> Any:
+    """Of matplotlib, which only half tells its types. Raises Problem where it is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -91,8 +97,7 @@ def _figure(high_inches: float) -> tuple[Any, Any]:
             todo="pip install 'muster[charts]', or take -o csv",
             code=ExitCode.FAILURE,
         ) from error
-    figure: Any = Figure(figsize=(_WIDE_INCHES, high_inches), dpi=_DPI, layout="constrained")
-    return figure, figure.add_subplot()
+    return Figure(figsize=(wide_inches, high_inches), dpi=_DPI, layout="constrained")
 
 
 def _png(figure: Any, axes: Any, title: str) -> bytes:

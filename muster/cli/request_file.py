@@ -28,24 +28,24 @@ def read_request(file: str, kind: str = "Training") -> Row:
     return _request_in(document, file, kind)
 
 
-def read_documents(file: str) -> list[Json]:
+def read_documents(file: str, *, flag: str = "--file") -> list[Json]:
     """What a file holds: the documents of YAML that are not empty, or one JSON value. Raises Problem."""
     if file != "-" and Path(file).is_dir():
         raise usage(
-            f"--file: {file} is a folder, and this reads one file",
+            f"{flag}: {file} is a folder, and this reads one file",
             todo=f"`muster apply -f {quote(file)}` takes the workloads of a folder",
         )
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         documents: list[Json] = list(yaml.load_all(text, _OnceLoader))
     except OSError as error:
-        raise usage(f"--file: {file} cannot be read: {error.strerror}", todo="give the path of a file, or -") from error
+        raise usage(f"{flag}: {file} cannot be read: {error.strerror}", todo="give the path of a file, or -") from error
     except UnicodeDecodeError as error:
-        raise usage(f"--file: {file} is no text: {error}", todo="write YAML or JSON, in UTF-8") from error
+        raise usage(f"{flag}: {file} is no text: {error}", todo="write YAML or JSON, in UTF-8") from error
     except _TwiceError as error:
-        raise usage(f"--file: {file} {error}", todo="leave one of them out") from error
+        raise usage(f"{flag}: {file} {error}", todo="leave one of them out") from error
     except yaml.YAMLError as error:
-        raise usage(f"--file: {file} is neither YAML nor JSON: {_fault(error)}") from error
+        raise usage(f"{flag}: {file} is neither YAML nor JSON: {_fault(error)}") from error
     return [document for document in documents if document is not None]
 
 
@@ -74,15 +74,15 @@ def _request_in(document: Json, file: str, kind: str) -> Row:
     return document
 
 
-def read_document(file: str, known: Sequence[str], *, what: str) -> Row:
+def read_document(file: str, known: Sequence[str], *, what: str, flag: str = "--file") -> Row:
     """An object with no other fields than these that a file holds. Raises Problem."""
-    documents = read_documents(file)
+    documents = read_documents(file, flag=flag)
     document = documents[0] if len(documents) == 1 else None
     if not isinstance(document, dict):
-        raise usage(f"--file: {file} does not hold {what}", todo=f"it has the fields {' and '.join(known)}")
+        raise usage(f"{flag}: {file} does not hold {what}", todo=f"it has the fields {' and '.join(known)}")
     for key in document:
         if key not in known:
-            raise usage(f"--file: {file}: unknown field {key!r}", todo=did_you_mean(str(key), known))
+            raise usage(f"{flag}: {file}: unknown field {key!r}", todo=did_you_mean(str(key), known))
     return document
 
 

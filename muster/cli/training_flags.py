@@ -48,9 +48,11 @@ ENVIRONMENT_FLAG: Final = "--environment"
 """Takes variables, and the name of an environment: Run:ai's tool calls both so, in older and in newer versions.
 What has no = is a name (`muster.cli.submit`).
 """
-CREDENTIAL_FLAG: Final = "--environment-credential"
+_CREDENTIAL_FLAGS: Final = {"spec": "--environment-credential", "masterSpec": "--master-environment-credential"}
+"""By the spec whose variables they add to."""
 _OF_CREDENTIAL: Final = "NAME=CREDENTIAL/KEY"
-_VARIABLES: Final = "spec.environmentVariables"
+_VARIABLES: Final = "environmentVariables"
+MASTER_SECTION: Final = "Master"
 _SPELLED_OUT: Final = 3
 """So many options stand in the flag's line; more only in its help."""
 
@@ -94,7 +96,11 @@ class Flag:
     @property
     def parameter(self) -> str:
         """By which its values are kept."""
-        return self.names[0].removeprefix("--").replace("-", "_")
+        return _parameter(self.names[0])
+
+
+def _parameter(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
 
 
 def flag_of(node: Node) -> Flag:
@@ -176,7 +182,8 @@ def field_options(creation: type[Creation]) -> list[TyperOption]:
     options = [_option(flag) for flag in flags_of(creation)]
     if creation is DistributedCreation:
         options.append(_switch(["no_master", "--no-master"], "Run workers only, and no master.", Distribution.TITLE))
-    options.append(_of_credentials())
+        options.append(_of_credentials("masterSpec"))
+    options.append(_of_credentials("spec"))
     if creation is TrainingCreation:
         options.append(_sweep_csv())
     for option in options:
@@ -194,15 +201,16 @@ def _sweep_csv() -> TyperOption:
     )
 
 
-def _of_credentials() -> TyperOption:
-    section = next(one.section for one in tree(TrainingCreation).walk() if one.path == _VARIABLES)
+def _of_credentials(spec: Literal["spec", "masterSpec"]) -> TyperOption:
+    flag, of_master = _CREDENTIAL_FLAGS[spec], "Of the master. " if spec == "masterSpec" else ""
+    section = next(one.section for one in tree(TrainingCreation).walk() if one.path == f"spec.{_VARIABLES}")
     return TyperOption(
-        param_decls=["environment_credential", CREDENTIAL_FLAG],
+        param_decls=[_parameter(flag), flag],
         type_descriptor=TypeDescriptor(annotation=list[str], parameter_info=OptionInfo(), file_annotation=None),
         multiple=True,
-        help="Environment variable whose value is that of a credential of yours. Repeatable.",
+        help=f"{of_master}Environment variable whose value is that of a credential of yours. Repeatable.",
         metavar=_OF_CREDENTIAL,
-        rich_help_panel=section,
+        rich_help_panel=MASTER_SECTION if of_master else section,
     )
 
 
@@ -219,7 +227,7 @@ def _switch(names: list[str], told: str, section: str) -> TyperOption:
 
 def _option(flag: Flag) -> TyperOption:
     of_master = "Of the master. " if flag.field.startswith("masterSpec.") else ""
-    section = "Master" if of_master else flag.node.section
+    section = MASTER_SECTION if of_master else flag.node.section
     if flag.kind == "switch":
         return _switch([flag.parameter, *flag.names], help_of(flag.node), section)
     many = flag.kind in {"list", "names", "pairs", "values", "items"}
@@ -267,15 +275,26 @@ def set_fields(
             set_field(request, flag.field, value_of(flag, texts))
         except ValueProblem as error:
             raise usage(f"{flag.names[0]}: {error}") from error
-    credentials = given.get("environment_credential")
-    if credentials and not isinstance(credentials, (str, bool)):
-        try:
-            variables = [_variable(one) for one in credentials]
-        except ValueProblem as error:
-            raise usage(f"{CREDENTIAL_FLAG}: {error}") from error
-        # Beside those of --environment, which took the place of what a file said.
-        there = row_of(request, "spec").get("environmentVariables") if given.get("environment") else None
-        set_field(request, _VARIABLES, [*(there if isinstance(there, list) else ()), *variables])
+    for spec in _CREDENTIAL_FLAGS:
+        _set_variables_of_credentials(request, given, spec)
+
+
+def _set_variables_of_credentials(
+    request: Row, given: Mapping[str, str | bool | Sequence[str] | None], spec: str
+) -> None:
+    """Raises Problem (usage)."""
+    flag = _CREDENTIAL_FLAGS[spec]
+    credentials = given.get(_parameter(flag))
+    if not credentials or isinstance(credentials, (str, bool)):
+        return
+    try:
+        variables = [_variable(one) for one in credentials]
+    except ValueProblem as error:
+        raise usage(f"{flag}: {error}") from error
+    # Beside those of --environment, which took the place of what a file said.
+    plain = given.get(_parameter(flag.removesuffix("-credential")))
+    there = row_of(request, spec).get(_VARIABLES) if plain else None
+    set_field(request, f"{spec}.{_VARIABLES}", [*(there if isinstance(there, list) else ()), *variables])
 
 
 def _variable(text: str) -> Row:

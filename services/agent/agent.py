@@ -96,7 +96,14 @@ class Agent:
         self._reports = Reports(nc, cluster.cluster_id, silent=lambda: bool(backend.standby()))
         self._claims = Claims(nc, cluster.cluster_id, backend, in_use=self._in_use)
         self._looks = Looks(nc, cluster.cluster_id, backend)
-        self._recipes = Recipes(nc, cluster.cluster_id, on_fates=self._claims.hear, on_sources=self._looks.hear)
+        self._recipes = Recipes(
+            nc,
+            cluster.cluster_id,
+            # Elsewhere pods are of one machine, or of none.
+            ssh_keys=cluster.kind == "kubernetes",
+            on_fates=self._claims.hear,
+            on_sources=self._looks.hear,
+        )
         self._sessions = SessionServer(nc, cluster.cluster_id, backend)
         self._values = Values(cluster.cluster_id, backend, self._recipes, is_wanted=self._is_wanted)
         self._news = wanted

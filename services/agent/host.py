@@ -37,6 +37,15 @@ class _Served:
         self.wanted = Wanted()
         self.stop = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.backend: Backend | None = None
+        """While it is open."""
+
+    def follows(self, cluster: WantedCluster) -> bool:
+        """Whether its agent goes on with another configuration."""
+        if cluster.removed or self.backend is None or not self.backend.follow(cluster):
+            return False
+        self.cluster = cluster
+        return True
 
 
 class AgentHost:
@@ -119,7 +128,7 @@ class AgentHost:
             log.warning("wanted_cluster_unreadable", error=str(error))
             return
         served, before = self._served.get(cluster.cluster_id), None
-        if served is not None and served.cluster != cluster:
+        if served is not None and served.cluster != cluster and not served.follows(cluster):
             before, served = self._leave(served), None
         if served is None and not cluster.removed and cluster.kind in self._backends:
             served = self._served[cluster.cluster_id] = _Served(cluster)
@@ -149,6 +158,7 @@ class AgentHost:
                 wait = min(wait * 2, LAST_RETRY_SECONDS)
                 continue
             log.info("cluster_served", cluster=cluster.name, kind=cluster.kind)
+            served.backend = backend
             try:
                 agent = Agent(
                     cluster,
@@ -164,6 +174,7 @@ class AgentHost:
                 wait = min(wait * 2, LAST_RETRY_SECONDS)
                 self._reader.again()  # the next one knows nothing of what this one took
             finally:
+                served.backend = None
                 await backend.close()
 
 

@@ -47,13 +47,15 @@ class Recipes:
         nc: Client,
         cluster_id: str,
         *,
+        ssh_keys: bool = False,
         on_fates: Callable[[dict[str, Fate]], None] | None = None,
         on_sources: Callable[[Sources], None] | None = None,
     ) -> None:
-        """`on_fates` gets what cluster_sync says of workloads, `on_sources` what it says of data sources: they come on
-        the same subject.
+        """`ssh_keys`: whether pods reach each other by ssh. `on_fates` gets what cluster_sync says of workloads,
+        `on_sources` what it says of data sources: they come on the same subject.
         """
         self._nc = nc
+        self._ssh_keys = ssh_keys
         self._on_fates = on_fates
         self._on_sources = on_sources
         self._cluster_id = cluster_id
@@ -85,8 +87,8 @@ class Recipes:
         asked = loop.time()
         answer = self._waiting.setdefault((pod_key, token), loop.create_future())
         try:
-            request = msgspec.json.encode(RecipeRequest(pod_key=pod_key, token=token, public_key=self._public))
-            await self._nc.publish(recipes_subject(self._cluster_id), request)
+            request = RecipeRequest(pod_key=pod_key, token=token, public_key=self._public, ssh_keys=self._ssh_keys)
+            await self._nc.publish(recipes_subject(self._cluster_id), msgspec.json.encode(request))
             async with asyncio.timeout(ANSWER_SECONDS):
                 recipe = await answer
         except (TimeoutError, NatsError) as error:

@@ -8,11 +8,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import psutil
 from nats.aio.client import Client
 
 from events.cluster import ClusterKind
 from events.cluster_protocol import WantedCluster
+from events.simulated import unpacked
 from services.agent.backends.interface import Backend, BackendError
 from services.agent.backends.local.backend import PACKAGES, LocalBackend
 from services.agent.backends.local.environment import LocalMachine
@@ -67,7 +69,10 @@ def _backends(settings: Settings, nc: Client) -> dict[ClusterKind, OpenBackend]:
     code = KeptSource(KeptCode(Requests(nc)))
 
     async def simulated(cluster: WantedCluster) -> Backend:
-        return SimulatedBackend(cluster.simulated_nodes, RealClock())
+        try:
+            return SimulatedBackend(unpacked(cluster.packed_nodes), RealClock())
+        except (ValueError, msgspec.DecodeError) as error:
+            raise BackendError(str(error)) from error
 
     async def local(cluster: WantedCluster) -> Backend:
         return await LocalBackend(_this_machine(settings, cluster), code).open()

@@ -34,12 +34,13 @@ from events.workload.decide import others_refused
 from events.workload.fields.creation import MOST_CREATIONS, BatchCreation
 from events.workload.kinds import KINDS
 from events.workload.kinds.kind import Kind
+from events.workload.spec import TrainingSpec
 from services.api.answers import BatchItemOutcome, BatchOutcome, ComplianceIssue
 from services.api.body import MAX_BODY_BYTES, BadBodyError, colons, read_object, unfit_texts
 from services.api.check import check
 from services.api.code import keep_for
 from services.api.context import Call
-from services.api.creation import Named, code_of, credentials_of, misfits
+from services.api.creation import code_of, misfits
 from services.api.errors import ApiError, bad_request, compliance_issues, outcome_unknown, refused
 from services.api.issues import MAX_ISSUES, Issue, none_of
 from services.api.kinds import Examined, examined
@@ -69,6 +70,8 @@ MAX_TRIES: Final = 4
 PAUSE_SECONDS: Final = 0.2
 MOST_ALIKE: Final = 50
 """Different items of one batch that are remembered: more are no sweep."""
+LONGEST_CHARACTER: Final = 6
+"""Bytes of one in JSON."""
 CHECKED_AT_ONCE: Final = 20
 """Before others have their turn: some milliseconds."""
 
@@ -103,7 +106,7 @@ class _Prepared(msgspec.Struct, frozen=True):
     item: BatchItem
     asked: Examined
     size: int
-    """In bytes, as it is sent on before it is packed."""
+    """In bytes, about as it is sent on before it is packed."""
 
 
 @changes(
@@ -216,7 +219,7 @@ async def _prepared(call: Call, raws: Sequence[msgspec.Raw], batch_id: str) -> l
         else:
             projects.add(asked.checked.project_id)
             item = BatchItem(index=index, command=asked.command(command_id))
-            prepared.append(_Prepared(item, asked, len(msgspec.json.encode(item))))
+            prepared.append(_Prepared(item, asked, alike.size(item)))
         if len(found) >= MAX_ISSUES:
             raise bad_request(found[:MAX_ISSUES])
     if not (found or call.faults):
@@ -238,6 +241,16 @@ class _Alike:
         self._call = call
         self._known: dict[tuple[int, *tuple[tuple[str, bytes], ...]], Examined] = {}
         """By the colons of an item, of which one with a field twice has more, and its fields."""
+        self._last: tuple[TrainingSpec | None, int] = None, 0
+        """Of the item before: its spec, and how many bytes it had without its name."""
+
+    def size(self, item: BatchItem) -> int:
+        """In bytes, as it would be sent on by itself; those behind the first of the same spec are but estimated."""
+        command = item.command
+        names = LONGEST_CHARACTER * (len(command.name) + len(command.requested_name))
+        if self._last[0] is not command.spec:
+            self._last = command.spec, len(msgspec.json.encode(item))
+        return self._last[1] + names
 
     async def examined(self, raw: bytes, command_id: str) -> Examined | list[Issue]:
         """One item as it will be decided, with what is wrong with it; a list where it is no creation at all."""
@@ -297,8 +310,8 @@ async def _misfitting(call: Call, prepared: Sequence[_Prepared], batch_id: str) 
     """
     found: dict[int, BatchItemOutcome] = {}
     keys: set[str] = set()
-    fitting: set[tuple[int, str, str, frozenset[Named]]] = set()
-    """What was looked at already: without its name, nothing tells one item from another of the same spec object."""
+    fitting: set[tuple[str, str, int, int, int]] = set()
+    """What was looked at already: without its name, nothing tells one item from another of the same objects."""
     for number, one in enumerate(prepared):
         if number % CHECKED_AT_ONCE == 0:
             await asyncio.sleep(0)
@@ -309,7 +322,8 @@ async def _misfitting(call: Call, prepared: Sequence[_Prepared], batch_id: str) 
             found[one.item.index] = _of_refusal(one, twice)
             continue
         keys.add(key)
-        same = (id(command.spec), command.project_id, command.cluster_id, credentials_of(one.asked.checked))
+        objects = id(command.spec), id(command.distributed), id(command.inference)
+        same = command.project_id, command.cluster_id, *objects
         more = [] if same in fitting else await misfits(call, one.asked.checked, command_id, faulty=one.asked.faulty)
         if issues := one.asked.told(more):
             found[one.item.index] = _of_error(one, bad_request(issues))

@@ -6,7 +6,7 @@ out, so that the rules can look at the rest.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -14,12 +14,12 @@ import msgspec
 from msgspec.structs import replace
 
 from events.fields.declare import Body
-from events.fields.node import Kind, Node, bounds, tree
+from events.fields.node import EACH, Kind, Node, Patterned, bounds, tree
 from events.nearest import did_you_mean
 from events.workload.fields.creation import Creation, TrainingCreation
 from services.api.issues import MAX_ISSUES, PATH_STEPS, Issue, none_of, shown
 from services.api.rules import check_given, check_name, check_order
-from services.api.unbuilt import Default, asked_for, unbuilt_fields
+from services.api.unbuilt import Default, asked_for, instead_of, unbuilt_fields
 
 type Json = dict[str, Any]
 type Rules[B] = Callable[[B], Iterable[Issue]]
@@ -147,7 +147,27 @@ def fits(node: Node, value: Any) -> bool:
         msgspec.convert(value, node.request)
     except msgspec.ValidationError:
         return False
-    return True
+    return all(one.pattern.match([*_texts(value, one)]) for one in node.patterns)
+
+
+def _texts(value: Any, of: Patterned) -> Iterator[str]:
+    """Of the items of a list within a value that fits but for their patterns."""
+    for items in _lists(value, of.way):
+        for item in items:
+            text = item.get(of.name) if item is not None else None
+            if text is not None:
+                yield text
+
+
+def _lists(value: Any, way: Sequence[str]) -> Iterator[list[Json | None]]:
+    """Those to which a way leads."""
+    if value is None or not way:
+        yield value or []
+    elif way[0] == EACH:
+        for one in cast("Json", value).values() if isinstance(value, dict) else cast("list[Any]", value):
+            yield from _lists(one, way[1:])
+    else:
+        yield from _lists(cast("Json", value).get(way[0]), way[1:])
 
 
 def _sound(node: Node, value: Any, path: str, found: list[Issue]) -> Any:
@@ -263,7 +283,10 @@ def _unknown(parent: Node, name: str, given: Any, path: str) -> Iterator[Issue]:
     for field, default in asked_for(path, given, unbuilt[name]):
         value: Default = {} if isinstance(default, dict) else default
         instead = "" if value is None else f", or give its default, {json.dumps(value)}"
-        yield Issue(field=field, details=f"is a field of the contract that is not built yet; leave it out{instead}")
+        rather = f"{words}; or " if (words := instead_of(field)) else ""
+        yield Issue(
+            field=field, details=f"is a field of the contract that is not built yet; {rather}leave it out{instead}"
+        )
 
 
 # -- rules beside faults ---------------------------------------------------------------------------------------------

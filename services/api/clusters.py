@@ -6,7 +6,6 @@ from typing import Annotated, Final, Literal
 
 from msgspec.structs import asdict
 
-from events.agent_bounds import MAX_BYTES, MAX_CPU_MILLI, MAX_EXTENDED, MAX_GPUS, MAX_PIECES
 from events.aggregate import Chain
 from events.authorize import Permission
 from events.cluster import (
@@ -18,7 +17,6 @@ from events.cluster import (
     RemoveNodePool,
     SetNodePool,
     SetOwnershipProtection,
-    SimulatedNodes,
     local_taken,
     name_of_local,
     name_taken,
@@ -26,11 +24,11 @@ from events.cluster import (
 )
 from events.fields.declare import Body, Limits
 from events.fields.values import NonEmpty, PoolWord
-from events.node import CordonNode, DrainNode, Taint, UncordonNode
-from events.quantities import cores_to_milli
+from events.node import CordonNode, DrainNode, UncordonNode
+from events.node_file import LONGEST_POOL, NAME_PATTERN, NAME_WORDS
+from events.simulated import node_count
 from projections.queries import Moment
 from services.api import answers
-from services.api.compute_rules import check_extended
 from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, version_header
 from services.api.errors import not_found
 from services.api.issues import Issue, shown
@@ -48,15 +46,10 @@ from services.api.places import (
 )
 from services.api.rules import check_name, free_name
 from services.api.shown_rows import drain_answer, node_answer, node_pod_answer
+from services.api.simulated_nodes import PoolName, SimulatedNodesFields, pools_of, read_simulated
 
-MAX_SIMULATED_NODES: Final = 5000
-"""Of one cluster: their names stand in one record of the log."""
-MAX_NODE_LABELS: Final = 100
-"""Of a simulated node; likewise taints."""
-MAX_NODE_TAINTS: Final = 20
 MAX_NODE_PODS: Final = 1000
 """In one answer; the kubelet's own default limit is 110."""
-MAX_NODE_CPU_CORES: Final = MAX_CPU_MILLI // 1000
 REMOVED: Final = Query(
     name="removed",
     type="boolean",
@@ -70,81 +63,6 @@ FORCE: Final = Query(
     help="Also where workloads live there: they are deleted with the reason `cluster_removed`.",
 )
 CLUSTER_FILTER: Final = Query(name="clusterId", help="Only of this cluster.")
-
-NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
-NAME_WORDS: Final = "must be letters, digits, `.`, `_` and `-`, with a letter or digit at both ends"
-NodeName = Annotated[str, Limits(shortest=1, longest=253, pattern=NAME_PATTERN, words=NAME_WORDS)]
-MAX_POOL_NAME: Final = 63
-PoolName = Annotated[str, Limits(shortest=1, longest=MAX_POOL_NAME, pattern=NAME_PATTERN, words=NAME_WORDS)]
-NodePrefix = Annotated[
-    str,
-    Limits(
-        shortest=1,
-        longest=200,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        words="must be letters, digits, `.`, `_` and `-`, with a letter or digit at its beginning",
-    ),
-]
-Bytes = Annotated[int, Limits(least=0, most=MAX_BYTES)]
-LabelKey = Annotated[str, Limits(shortest=1, longest=253)]
-
-
-class NodeLabelFields(Body, frozen=True, kw_only=True):
-    """One label of nodes."""
-
-    name: LabelKey
-    """Key of the label."""
-    value: PoolWord = ""
-    """Value of the label."""
-
-
-class NodeTaintFields(Body, frozen=True, kw_only=True):
-    """One taint of nodes."""
-
-    key: LabelKey
-    """Key of the taint."""
-    value: PoolWord = ""
-    """Value of the taint."""
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
-    """What it does to pods that do not tolerate it."""
-
-
-class NodeResourceFields(Body, frozen=True, kw_only=True):
-    """An extended resource of nodes."""
-
-    resource: LabelKey
-    """Name of the resource, such as rdma/hca."""
-    amount: Annotated[int, Limits(least=1, most=MAX_PIECES)]
-    """How many each node has."""
-
-
-class SimulatedNodesFields(Body, frozen=True, kw_only=True):
-    """Nodes that are alike: named one by one, or counted with a prefix."""
-
-    names: Annotated[tuple[NodeName, ...], Limits(shortest=1, longest=MAX_SIMULATED_NODES)] | None = None
-    """Name of each node. Instead you can give count and prefix."""
-    count: Annotated[int, Limits(least=1, most=MAX_SIMULATED_NODES)] | None = None
-    """Number of nodes."""
-    prefix: NodePrefix | None = None
-    """Prefix of their names, which are `PREFIX-NUMBER`."""
-    cpu_cores: Annotated[float, Limits(least=0.001, most=MAX_NODE_CPU_CORES)]
-    """CPU cores of each node."""
-    memory_bytes: Bytes
-    """Memory of each node."""
-    gpus: Annotated[int, Limits(least=0, most=MAX_GPUS)] = 0
-    """GPUs of each node."""
-    gpu_model: PoolWord = ""
-    """Model of the GPUs: any word. It is also the value of the nodes' label `nvidia.com/gpu.product`, without
-    characters that labels cannot hold.
-    """
-    gpu_memory_bytes: Bytes = 0
-    """Memory of one GPU; 0 if it is not known."""
-    labels: Annotated[tuple[NodeLabelFields, ...], Limits(longest=MAX_NODE_LABELS)] = ()
-    """Labels of each node, beside its host name and GPU model."""
-    taints: Annotated[tuple[NodeTaintFields, ...], Limits(longest=MAX_NODE_TAINTS)] = ()
-    """Taints of each node."""
-    extended_resources: Annotated[tuple[NodeResourceFields, ...], Limits(longest=MAX_EXTENDED)] = ()
-    """Extended resources of each node."""
 
 
 class NodeDraining(Body, frozen=True, kw_only=True):
@@ -252,8 +170,9 @@ async def add_cluster(call: Call) -> Answer[answers.Created]:
         return call.api.directory.cluster_named(name) is not None
 
     given = call.fields(ClusterCreation, _issues_of_cluster, taken)
-    nodes, _ = _simulated(given.simulated_nodes)
-    command = AddCluster(name=given.name, kind=given.kind, simulated_nodes=nodes)
+    nodes, _ = read_simulated(given.simulated_nodes, "simulatedNodes")
+    pools = pools_of(given.simulated_nodes)
+    command = AddCluster(name=given.name, kind=given.kind, simulated_nodes=nodes, node_pools=pools)
     reply = await sent_with_name(call, command, given.name, is_taken, name_taken)
     await directory_caught_up(call, reply)
     return call.created(reply, given.name)
@@ -384,8 +303,8 @@ async def set_node_pool(call: Call) -> Answer[answers.HttpResponse]:
     await _cluster(call, cluster_id)
 
     def wrong(label: NodePoolLabel) -> Iterator[Issue]:
-        if not re.fullmatch(NAME_PATTERN.removesuffix("$"), name) or len(name) > MAX_POOL_NAME:
-            yield Issue(field="name", details=f"{NAME_WORDS}, and has at most {MAX_POOL_NAME} characters")
+        if not re.fullmatch(NAME_PATTERN.removesuffix("$"), name) or len(name) > LONGEST_POOL:
+            yield Issue(field="name", details=f"{NAME_WORDS}, and has at most {LONGEST_POOL} characters")
         yield from _issues_of_pool(NodePoolCreation(cluster_id=cluster_id, name=name, **asdict(label)))
 
     given = call.fields(NodePoolLabel, wrong)
@@ -525,7 +444,7 @@ def _issues_of_cluster(cluster: ClusterCreation) -> Iterator[Issue]:
     if cluster.kind == "simulated" and not cluster.simulated_nodes:
         details = "is required of a cluster of kind simulated: the nodes that it shall have"
         yield Issue(field="simulatedNodes", details=details, rule="required", involves=about)
-    yield from _simulated(cluster.simulated_nodes)[1]
+    yield from read_simulated(cluster.simulated_nodes, "simulatedNodes")[1]
 
 
 def _issues_of_pool(pool: NodePoolCreation) -> Iterator[Issue]:
@@ -534,63 +453,6 @@ def _issues_of_pool(pool: NodePoolCreation) -> Iterator[Issue]:
         yield Issue(field="name", details=details)
     yield from check_label_key("labelKey", pool.label_key)
     yield from check_label_value("labelValue", pool.label_value)
-
-
-def _simulated(groups: tuple[SimulatedNodesFields, ...]) -> tuple[tuple[SimulatedNodes, ...], list[Issue]]:
-    issues: list[Issue] = []
-    nodes: list[SimulatedNodes] = []
-    seen: set[str] = set()
-    for index, group in enumerate(groups):
-        field = f"simulatedNodes[{index}]"
-        if (group.names is None) == (group.count is None):
-            involves = frozenset({f"{field}.names", f"{field}.count"})
-            issues.append(
-                Issue(field=field, details="give either names or a count", rule="required", involves=involves)
-            )
-            continue
-        prefix = group.prefix or "node"
-        names = tuple(group.names or (f"{prefix}-{number}" for number in range(group.count or 0)))
-        if twice := next((name for name in names if name in seen), None):
-            at, todo = (field, "choose another prefix") if group.names is None else (f"{field}.names", "leave one out")
-            issues.append(Issue(field=at, details=f"there already is a node {twice}; {todo}"))
-        if len(set(names)) < len(names):
-            issues.append(Issue(field=f"{field}.names", details="a name stands there twice; leave one out"))
-        seen.update(names)
-        nodes.append(
-            SimulatedNodes(
-                names=names,
-                cpu_milli=cores_to_milli(group.cpu_cores),
-                memory_bytes=group.memory_bytes,
-                gpu_count=group.gpus,
-                gpu_model=group.gpu_model,
-                gpu_memory_bytes=group.gpu_memory_bytes,
-                labels={label.name: label.value for label in group.labels},
-                taints=tuple(Taint(key=each.key, value=each.value, effect=each.effect) for each in group.taints),
-                extended={each.resource: each.amount for each in group.extended_resources},
-            )
-        )
-        issues += _issues_of_simulated(field, group)
-    if len(seen) > MAX_SIMULATED_NODES:
-        details = f"{len(seen)} nodes are too many; at most {MAX_SIMULATED_NODES} are simulated in one cluster"
-        issues.append(Issue(field="simulatedNodes", details=details, rule="max"))
-    return tuple(nodes), issues
-
-
-def _issues_of_simulated(field: str, group: SimulatedNodesFields) -> Iterator[Issue]:
-    """Labels, taints and resources as Kubernetes has them."""
-    for index, label in enumerate(group.labels):
-        yield from check_label_key(f"{field}.labels[{index}].name", label.name)
-        yield from check_label_value(f"{field}.labels[{index}].value", label.value)
-    for index, taint in enumerate(group.taints):
-        yield from check_label_key(f"{field}.taints[{index}].key", taint.key)
-        yield from check_label_value(f"{field}.taints[{index}].value", taint.value)
-    for index, each in enumerate(group.extended_resources):
-        yield from check_extended(f"{field}.extendedResources[{index}].resource", each.resource)
-    names = {"labels": [label.name for label in group.labels]}
-    names["extendedResources"] = [each.resource for each in group.extended_resources]
-    for name, given in names.items():
-        if twice := next((one for at, one in enumerate(given) if one in given[:at]), None):
-            yield Issue(field=f"{field}.{name}", details=f"{shown(twice)} stands there twice; leave one out")
 
 
 def require_some_role(call: Look) -> None:
@@ -652,7 +514,7 @@ def _cluster_answer(cluster: Cluster) -> answers.Cluster:
         ],
         created_at=cluster.created_at,
         # Others' nodes are facts of their agents: /nodes lists them. No number is better than a wrong one.
-        nodes=sum(len(n.names) for n in cluster.simulated_nodes) if cluster.kind == "simulated" else None,
+        nodes=node_count(cluster.simulated_nodes) if cluster.kind == "simulated" else None,
         agent_version=cluster.agent_version or None,
     )
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from events.agent_bounds import MAX_PIECES
+from events.fields.at_once import Lines, each_once
 from events.labels import KEY_PATTERN, LABEL_KEY
 from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes, parse_quantity
 from events.workload.fields.compute import ComputeSpec, ExtendedResource
 from events.workload.needs import GPU, is_extended
 from events.workload.spec import TrainingSpec
-from services.api.at_once import Lines, each_once
 from services.api.issues import Issue, fault, shown
 
 MAX_CPU_CORES: Final = 1_000_000

@@ -8,11 +8,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from events.cluster import ClusterKind
+from events.fields.at_once import Lines, each_once
 from events.project import Project
 from events.workload.fields.security import SecuritySpec
 from events.workload.pod_sets import BASELINE_CAPABILITIES
 from events.workload.spec import MOST_GROUP_ID, TrainingSpec, group_ids
-from services.api.at_once import Lines, each_once
 from services.api.issues import Issue, PolicyRule, fault, shown
 from services.api.storage_rules import SECRET_NAMES, check_secret_name
 

@@ -25,7 +25,7 @@ from events.ids import key_of_id
 from projections.filters import MAX_OFFSET
 from projections.queries import ProjectUse
 from services.api import answers
-from services.api.clusters import PoolName, pools_there_are
+from services.api.clusters import pools_there_are
 from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, version_header
 from services.api.errors import not_found
 from services.api.issues import Issue, fault, shown
@@ -53,6 +53,7 @@ from services.api.quotas import (
     told,
 )
 from services.api.rules import check_name, free_name, listed_pools
+from services.api.simulated_nodes import PoolName
 
 MAX_PAGE: Final = 500
 SEARCH: Final = Query(name="search", help="Part of a name, in any case.")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache, lru_cache
 from typing import Any, Final, cast
 
 import msgspec
@@ -85,10 +86,10 @@ class _Fields:
     """What is told of each field of one request."""
 
     def __init__(self, kind: Kind, found: Examined, issues: Iterable[tuple[str, Issue]], values: Any) -> None:
-        self._node, self._values = spec_node(kind.name), values
+        self._node_of, self._values = kind.name, values
         self._in_force = found.made.in_force
         self._whole = found.made.merged or Merged(spec={}, origin={})
-        self._below = merged(self._node, self._in_force.layers)
+        self._below = merged(spec_node(kind.name), self._in_force.layers)
         self._issues: dict[str, list[Issue]] = {}
         for place, issue in issues:
             self._issues.setdefault(self._shown(place), []).append(issue)
@@ -108,7 +109,7 @@ class _Fields:
     def field(self, path: str, set_by: str) -> EvaluatedField:
         inner = path.removeprefix("spec.")
         holder, _, index = inner.partition("[")
-        node = _node_at(self._node, holder)
+        node, own_default = _declared(self._node_of, holder)
         rules = self._in_force.rules.get(holder)
         value = _value_at(self._values, inner)
         issues = [issue for place, told in self._issues.items() if _within(place, path) for issue in told]
@@ -122,7 +123,7 @@ class _Fields:
             told |= {"instructions": item["description"]} if item.get("description") else {}
         elif not index:
             default = value_at(self._below, holder)
-            told["default"] = msgspec.to_builtins(node.default) if default is None else default
+            told["default"] = own_default if default is None else default
             told |= {"locked": rules is not None and rules.is_fixed} | _bounds(node, rules)
         return EvaluatedField(
             field=path,
@@ -148,15 +149,22 @@ def _within(place: str, path: str) -> bool:
     return place == path or place.startswith((f"{path}.", f"{path}["))
 
 
-def _node_at(node: Node, path: str) -> Node:
+@cache
+def _declared(kind: str, path: str) -> tuple[Node, Any]:
+    """(the field of a kind's spec at a path, its own default as answers give it)."""
+    node = spec_node(kind)
     for name in path.split("."):
         node = node.by_name[name]
-    return node
+    return node, msgspec.to_builtins(node.default)
+
+
+_steps: Final = lru_cache(4096)(PATH_STEPS.findall)
+"""Of a path: nearly all are those of every other evaluation."""
 
 
 def _value_at(values: Any, path: str) -> Any:
     here = values
-    for index, name in PATH_STEPS.findall(path):
+    for index, name in _steps(path):
         if here is None:
             return None
         here = here[int(index)] if index else here.get(name)

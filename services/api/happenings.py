@@ -40,6 +40,14 @@ from events.node import (
     NodeUncordoned,
 )
 from events.project import ProjectChanged, ProjectCreated, ProjectDeleted, ProjectMoved
+from events.simulated import (
+    SimulatedNodeChanged,
+    SimulatedNodesAdded,
+    SimulatedNodesRemoved,
+    node_count,
+    node_names,
+    shown_names,
+)
 from events.time_limits import TimeLimitsSet
 from services.api import answers
 from services.api.answers.diff import About
@@ -135,6 +143,12 @@ def _of_cluster(event: object) -> str | None:
             return f"node pool {event.pool.name} set: {event.pool.label_key}={event.pool.label_value}"
         case NodePoolRemoved():
             return f"node pool {event.name} removed"
+        case SimulatedNodesAdded():
+            return f"{node_count(event.nodes)} simulated nodes added: {shown_names(node_names(event.nodes))}"
+        case SimulatedNodeChanged():
+            return f"simulated node {shown_names(event.node.names)} changed"
+        case SimulatedNodesRemoved():
+            return f"{len(event.names)} simulated nodes removed: {shown_names(event.names)}"
         case ClusterRemoved():
             return "removed"
         case _:

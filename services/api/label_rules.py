@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
+from events.fields.at_once import Lines
 from events.labels import KEY_PATTERN, LABEL_KEY, LABEL_VALUE, VALUE_PATTERN
-from services.api.at_once import Lines
 from services.api.issues import Issue, fault, shown
 
 KEYS: Final = Lines(KEY_PATTERN)

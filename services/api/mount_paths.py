@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from events.fields.declare import Body
 from events.fields.values import FilePath, Items
 from events.workload.fields.storage import FileMode, PvcVolume, SecretVolume, StorageSpec
-from events.workload.spec import NO_SPEC
+from events.workload.spec import NO_SPEC, Distributed
 from services.api.issues import Issue, fault, none_of
+from services.api.mpi_rules import check_places
 from services.api.storage_rules import check_storage
 
 
@@ -60,8 +61,10 @@ def fixed_volumes(given: Any) -> Iterator[Issue]:
             yield Issue(field=f"storage.{name}", details=details, rule="canEdit")
 
 
-def moved(storage: StorageSpec, asked: MountPaths) -> tuple[StorageSpec, list[Issue]]:
-    """The volumes once they are changed, and what is wrong with that."""
+def moved(
+    storage: StorageSpec, asked: MountPaths, distributed: Distributed | None = None
+) -> tuple[StorageSpec, list[Issue]]:
+    """The volumes once they are changed, and what is wrong with that. `distributed`: of a distributed training."""
     issues: list[Issue] = []
     claims = _moved(
         storage.pvc,
@@ -79,7 +82,8 @@ def moved(storage: StorageSpec, asked: MountPaths) -> tuple[StorageSpec, list[Is
     )
     after = replace(storage, pvc=claims, secret_volume=secrets)
     if not issues and after != storage:
-        for issue in check_storage(replace(NO_SPEC, storage=after)):
+        taken = check_places(after, distributed.distribution) if distributed is not None else ()
+        for issue in (*check_storage(replace(NO_SPEC, storage=after)), *taken):
             field = issue.field.removeprefix("spec.").partition("[")[0]
             issues.append(Issue(field=field, details=issue.details, rule=issue.rule))
     return after, issues

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Final
 
+from events.fields.at_once import each_once
 from events.workload.fields.scheduling import MatchExpression, Toleration
 from events.workload.needs import whole_number
 from events.workload.spec import MAX_AUTO_DELETION_SECONDS, TrainingSpec
-from services.api.at_once import each_once
 from services.api.issues import Issue, fault, shown
 from services.api.label_rules import KEYS, check_label_key, check_label_value
 

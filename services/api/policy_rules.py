@@ -246,6 +246,8 @@ def _broken(of: FieldRules, subject: Subject) -> Iterator[Issue]:
 def value_at(whole: Merged, path: str) -> Any:
     """Of the merged spec; None where it or an object around it is null or absent."""
     here: Any = whole.spec
+    if not here:
+        return None
     for name in path.split("."):
         here = cast("Json", here).get(name) if isinstance(here, dict) else None
     return here

@@ -7,9 +7,9 @@ from events.fields.declare import Body, Limits
 from events.quantities import cores_to_milli
 from events.quotas import PoolQuota
 from services.api import answers
-from services.api.clusters import PoolName
 from services.api.issues import Issue, fault, shown
 from services.api.rules import listed_pools
+from services.api.simulated_nodes import PoolName
 
 MAX_GPU_QUOTA: Final = 10_000_000
 """Devices: more than there are, and in thousandths still far inside 64 bits."""

@@ -13,6 +13,7 @@ import msgspec
 
 from events.cluster import Cluster, ClusterKind, pool_names
 from events.department import NEVER_CHANGED, Department
+from events.fields.at_once import Lines, each_once
 from events.project import Project
 from events.workload import rendezvous
 from events.workload.exposure import PORT_VARIABLE
@@ -31,7 +32,6 @@ from events.workload.spec import (
     WorkspaceSpec,
 )
 from events.workload.sweeps import runs_of
-from services.api.at_once import Lines, each_once
 from services.api.compute_rules import check_compute, check_extended_resources
 from services.api.connection_rules import check_connections, check_connections_kind
 from services.api.container_rules import (
@@ -47,7 +47,7 @@ from services.api.container_rules import (
 from services.api.inference_rules import STATED, check_inference, check_stated_load
 from services.api.issues import Issue, fault, shown
 from services.api.label_rules import KEYS, VALUES, check_label_key, check_label_value
-from services.api.mpi_rules import check_launcher, check_mpi, taken_variables
+from services.api.mpi_rules import check_launcher, check_mpi, check_ssh, taken_variables
 from services.api.placing_rules import (
     check_node_affinity,
     check_node_type,
@@ -319,6 +319,7 @@ def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
     if isinstance(creation, DistributedCreation) and creation.master_spec is not None and distributed.master:
         yield from _of_master(check_cluster(distributed.master, cluster))
         yield from _of_master(_set_by_framework(distributed.master, framework, cluster.kind))
+    yield from check_ssh(distributed.distribution, cluster.kind)
     if isinstance(creation, DistributedCreation) and distributed.master and framework == "MPI":
         yield from check_launcher(creation, distributed.master, cluster.kind)
 

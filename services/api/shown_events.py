@@ -4,15 +4,16 @@ Muster can read; where an event has such a key only, the id or name that it stan
 Every form follows from the event's own struct, so that a new event or field is here by itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Union, cast, get_args, get_origin
 
 import msgspec
 
-from events.codec import EVENTS_OF, REGISTRY
+from events.codec import EVENTS_OF, REGISTRY, newest_of
 from events.commit import Commit
+from events.ids import key_of_id, node_key
 from events.node import PodsReserved, ReservationsReleased
 from events.workload.pod import PodRef
 
@@ -126,3 +127,50 @@ def workload_ids(commit: Commit) -> list[str]:
             case _:
                 pass
     return list(found)
+
+
+def stored_event(name: str, data: Any, *, cluster_id: str) -> msgspec.Struct:
+    """The event of the log that `data`, as decoded JSON, shows. Keys follow from what stands beside them, with the
+    cluster that the commit is about. What nobody can know again, such as the hash of a token, is empty.
+
+    Raises msgspec.ValidationError, and KeyError where no event is called so.
+    """
+    event = newest_of(name)
+    return _stored(msgspec.convert(data, shown(event), strict=False), cluster_id)
+
+
+def _stored(value: Any, cluster_id: str) -> Any:
+    match value:
+        case msgspec.Struct():
+            owner: type[msgspec.Struct] | None = getattr(type(value), "SHOWS", None)
+            if owner is None:
+                return value  # a default, as the log has it
+            return owner(**{field.name: _field(owner, field.name, value, cluster_id) for field in _fields(owner)})
+        case tuple():
+            return tuple(_stored(item, cluster_id) for item in cast("Iterable[Any]", value))
+        case list():
+            return [_stored(item, cluster_id) for item in cast("Iterable[Any]", value)]
+        case dict():
+            entries = cast("dict[Any, Any]", value)
+            return {key: _stored(item, cluster_id) for key, item in entries.items()}
+        case _:
+            return value
+
+
+@cache
+def _fields(owner: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(owner)
+
+
+def _field(owner: type[msgspec.Struct], name: str, value: Any, cluster_id: str) -> Any:
+    if owner is PodRef and name == "try_":
+        return value.run - 1
+    if name not in HIDDEN:
+        return _stored(getattr(value, name), cluster_id)
+    match name:
+        case "node_key":
+            return node_key(cluster_id, value.node_name)
+        case "workload_key":
+            return key_of_id(value.workload_id) or ""
+        case _:
+            return ""

@@ -8,11 +8,12 @@ from urllib.parse import urlsplit
 
 from events.cluster import Cluster, ClusterKind, StorageClass
 from events.cluster_protocol import CREDENTIAL_SECRETS
+from events.fields.at_once import Lines
 from events.fields.values import MAX_LIST_ITEMS
 from events.quantities import QuantityError, parse_bytes
 from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, S3Volume, StorageSpec
 from events.workload.spec import TrainingSpec
-from services.api.at_once import Lines
+from events.workload.volumes import within
 from services.api.issues import Issue, fault, shown
 
 OWN_FOLDERS: Final = ("/muster", "/proc", "/sys")
@@ -88,10 +89,13 @@ def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
     yield from _files(storage)
 
 
-def check_untaken(storage: StorageSpec, folder: str, what: str) -> Iterator[Issue]:
-    """That no volume is at the place of something of Muster's. `what`: that is there, in words."""
+def check_untaken(storage: StorageSpec, folder: str, what: str, *, below: bool = False) -> Iterator[Issue]:
+    """That no volume is at the place of something of Muster's. `what`: that is there, in words; `below`: nor in it."""
     for one in _asked(storage):
-        if one.mount_path and f"/{posixpath.normpath(one.mount_path).lstrip('/')}" == folder:
+        if not one.mount_path:
+            continue
+        at = f"/{posixpath.normpath(one.mount_path).lstrip('/')}"
+        if at == folder or (below and within(at, folder)):
             yield fault(f"{one.path}.{one.mount}", f"{folder} is taken by {what}; give another path", "locked")
 
 

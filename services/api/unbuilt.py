@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from events.fields.node import Node
-from events.workload.spec import DistributedSpec
 
 type Default = bool | str | list[Any] | dict[str, Default] | None
 """None: no value says the same as nothing. A list is empty. An object has a default for each of its fields."""
@@ -17,6 +16,18 @@ type Default = bool | str | list[Any] | dict[str, Default] | None
 _STORAGE: Final[dict[str, Default]] = {
     "dataVolume": [],
 }
+
+INSTEAD: Final = {
+    "spec.storage.dataVolume": (
+        "for a volume that another project has, name the claim by which an administrator of the cluster shares it with "
+        "this project's namespace: spec.storage.pvc with existingPvc and readOnly"
+    ),
+    "spec.storage.pvc[].dataSharing": "an administrator of the cluster can share it by a claim in each namespace",
+    "spec.storage.git[].passwordSecret": "give secretRef",
+    "spec.storage.git[].secretKeyOfUser": "give secretRef.secretKeyOfUser",
+    "spec.storage.git[].secretKeyOfPassword": "give secretRef.secretKeyOfPassword",
+}
+"""What does the same, or nearly, where something does."""
 
 UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
     "spec.storage": _STORAGE,
@@ -32,16 +43,17 @@ UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
 
 
 _MASTER: Final = re.compile(r"^masterSpec\b")
-OF_DISTRIBUTED: Final[dict[str, Default]] = {
-    # Muster makes no keys for ssh (docs/adr/0101).
-    "sshAuthMountPath": None,
-}
 
 
 def unbuilt_fields(node: Node) -> dict[str, Default]:
     """The fields of this object that are not built, of any kind. A master's are those of a spec."""
-    fields = UNBUILT_FIELDS.get(_MASTER.sub("spec", node.path), {})
-    return fields | OF_DISTRIBUTED if node.struct is DistributedSpec else fields
+    return UNBUILT_FIELDS.get(_MASTER.sub("spec", node.path), {})
+
+
+def instead_of(path: str) -> str:
+    """Of a field that is not built, with or without numbers of items; empty where nothing does."""
+    plain = re.sub(r"\[\d+\]", "[]", _MASTER.sub("spec", path))
+    return next((words for field, words in INSTEAD.items() if plain == field or plain.startswith(f"{field}[")), "")
 
 
 def asked_for(path: str, given: Any, default: Default) -> Iterator[tuple[str, Default]]:

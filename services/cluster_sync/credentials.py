@@ -1,4 +1,4 @@
-"""Finds the values of credentials that a run needs, and seals them to the agent that starts it.
+"""Finds the values of credentials that a run needs, makes its keys for ssh, and seals both to the agent that starts it.
 
 Of what the log says, the run alone decides: which credentials, and whose. A credential is its owner's (R10), so only a
 workload of the same person gets it, whoever asked for that: one that they own and submitted themselves. What somebody
@@ -16,13 +16,15 @@ import structlog
 from events.aggregate import ASSET
 from events.asset import Asset, credential_keys
 from events.asset_specs import CredentialKind
-from events.cluster_protocol import Login, Registry, RunPod, SealedValues, sealed_about
+from events.cluster_protocol import Login, RecipeRequest, Registry, RunPod, SealedValues, sealed_about
 from events.workload.fields.process import UserCredentialKey
+from events.workload.mpi import Mpi, ssh_files
 from events.workload.volumes import FetchedFolder, FolderLogin
-from services.cluster_sync.reconcile import Desired, template_of
+from services.cluster_sync.reconcile import Desired, mpi_of, template_of
 from services.runtime.credentials.kept import KeptCredentials
-from services.runtime.credentials.keys import KeyFileError, Ring, read_ring
+from services.runtime.credentials.keys import MOST_SEEDS, KeyFileError, Ring, read_ring
 from services.runtime.credentials.sealed import SealError, seal
+from services.runtime.credentials.ssh import ssh_pair
 from services.runtime.log.jetstream import JetStreamEventStore
 
 FIND_SECONDS: Final = 4.0
@@ -50,13 +52,21 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """Names of credentials that its image is pulled with."""
     logins: dict[str, FolderLogin] = {}
     """By the path at which the pod finds the volume that is fetched with it."""
+    mpi: Mpi | None = None
+    """What it is in an MPI training whose pods have keys for ssh."""
+
+    @property
+    def of_owner(self) -> bool:
+        """Whether it needs something of a credential."""
+        return bool(self.variables or self.registries or self.logins)
 
     @property
     def nothing(self) -> bool:
-        return not (self.variables or self.registries or self.logins)
+        return not self.of_owner and self.mpi is None
 
 
-def needed(desired: Desired) -> Needs:
+def needed(desired: Desired, *, ssh_keys: bool) -> Needs:
+    """`ssh_keys`: as its agent asked."""
     template = template_of(desired)
     variables = {one.name: one.user_credential for one in template.environment if one.user_credential is not None}
     logins = {
@@ -64,7 +74,13 @@ def needed(desired: Desired) -> Needs:
         for volume in template.volumes
         if isinstance(volume, FetchedFolder) and volume.login is not None and volume.login.credential
     }
-    return Needs(variables=variables, registries=template.container.pull_credentials, logins=logins)
+    mpi = mpi_of(desired, ssh_keys=ssh_keys)
+    return Needs(
+        variables=variables,
+        registries=template.container.pull_credentials,
+        logins=logins,
+        mpi=mpi if mpi is not None and mpi.ssh else None,
+    )
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -89,20 +105,20 @@ class Credentials:
         self._kept = kept
         self._key_file = key_file
 
-    async def sealed(self, recipe: RunPod, desired: Desired, cluster_id: str, public_key: bytes) -> RunPod | None:
+    async def sealed(self, recipe: RunPod, desired: Desired, cluster_id: str, asked: RecipeRequest) -> RunPod | None:
         """The recipe with what it needs, or with why that cannot be; None where nobody knows now."""
-        if not public_key:
+        if not asked.public_key:
             problem = "the cluster's agent is of a version that knows no credentials; update it"
             return msgspec.structs.replace(recipe, no_credentials=problem)
         about = sealed_about(cluster_id, recipe.pod_key, recipe.token)
         try:
             async with asyncio.timeout(FIND_SECONDS):
-                values = await self._values(desired)
+                values = await self._values(desired, needed(desired, ssh_keys=asked.ssh_keys), cluster_id)
             plain = msgspec.json.encode(values)
             if len(plain) > MOST_SEALED_BYTES:
                 problem = f"its credentials have {len(plain):,} bytes; at most {MOST_SEALED_BYTES:,} are possible"
                 return msgspec.structs.replace(recipe, no_credentials=problem)
-            return msgspec.structs.replace(recipe, sealed=seal(public_key, plain, about))
+            return msgspec.structs.replace(recipe, sealed=seal(asked.public_key, plain, about))
         except NotFoundError as error:
             return msgspec.structs.replace(recipe, no_credentials=str(error))
         except (KeyFileError, SealError) as error:
@@ -111,22 +127,23 @@ class Credentials:
             log.warning("credentials_not_found", cluster_id=cluster_id, pod=recipe.pod_key, error=type(error).__name__)
         return None
 
-    async def _values(self, desired: Desired) -> SealedValues:
+    async def _values(self, desired: Desired, needs: Needs, cluster_id: str) -> SealedValues:
         """Raises NotFoundError, KeyFileError, SealError."""
-        if desired.state.owner != desired.state.created_by:
+        if needs.of_owner and desired.state.owner != desired.state.created_by:
             raise NotFoundError(
                 "it was given to another owner, and credentials are for workloads that their owner submitted: its "
                 "owner has to submit it again"
             )
         if self._key_file is None:
             raise KeyFileError("MUSTER_CREDENTIAL_KEY_FILE is not set")
-        ring, needs = read_ring(self._key_file), needed(desired)
+        ring = read_ring(self._key_file)
         names = [one.name for one in (*needs.variables.values(), *needs.logins.values())]
         found = {name: await self._of(name, desired, ring) for name in dict.fromkeys((*names, *needs.registries))}
         return SealedValues(
             environment={name: found[wanted.name].of(wanted.key) for name, wanted in needs.variables.items()},
             registries=_registries([found[name] for name in needs.registries]),
             logins={path: _login(found[wanted.name], wanted) for path, wanted in needs.logins.items()},
+            ssh={} if needs.mpi is None else _ssh(needs.mpi, desired, cluster_id, ring),
         )
 
     async def _of(self, name: str, desired: Desired, ring: Ring) -> _Found:
@@ -143,6 +160,20 @@ class Credentials:
                     raise NotFoundError(f"the value of credential {name!r} is gone; its owner has to set it again")
                 return _Found(name, str(kept.get("kind") or ""), value)
         raise NotFoundError(f"credential {name!r} is not there any more; its owner has to create it again")
+
+
+def _ssh(mpi: Mpi, desired: Desired, cluster_id: str, ring: Ring) -> dict[str, str]:
+    """Made of what stands in the log and in the key file, so that every run of the attempt, whoever answers for it, has
+    the same. Raises NotFoundError.
+    """
+    state = desired.state
+    seed = ring.seed_of(state.created_at)
+    if seed is None:
+        raise NotFoundError(
+            f"its keys for ssh are gone: the key file was rotated {MOST_SEEDS} times since it was submitted; "
+            "submit it again"
+        )
+    return ssh_files(mpi, *ssh_pair(seed, f"{cluster_id} {state.workload_id} {desired.pod.attempt}"))
 
 
 def _registries(found: Sequence[_Found]) -> tuple[Registry, ...]:

@@ -17,8 +17,10 @@ from events.cluster_protocol import pod_key
 from events.commit import Commit
 from events.ids import key_of_id
 from events.installation import LOG_KEY
+from events.node import Node
 from events.phases import FINISHED, PodPhase
 from events.project import Project
+from events.simulated import SimulatedNodes, node_names
 from events.subjects import wanted_subject
 from events.workload.pod import Pod, PodId, split_token
 from events.workload.pods import Pods, changed
@@ -63,6 +65,8 @@ class DesiredState(LogFold):
         self.changed = Changed()
         self.with_sessions: set[str] = set()
         """Keys of workloads into whose pods ways are open."""
+        self._declared: dict[str, tuple[tuple[SimulatedNodes, ...], frozenset[str]]] = {}
+        """By id of a simulated cluster: its nodes, and the names of all of them."""
         self._notes = True
         """Whether `desired` and `changed` are kept up to date about pods."""
 
@@ -172,6 +176,23 @@ class DesiredState(LogFold):
         key = key_of_id(project_id)
         chain = None if key is None else self.projects.get(key)
         return PROJECT.initial if chain is None else chain.state
+
+    def declares(self, cluster: Cluster, node_name: str) -> bool:
+        """Whether a cluster has a node of this name, as far as its own log says: of others than simulated ones it does
+        not say it.
+        """
+        if cluster.kind != "simulated":
+            return True
+        nodes, names = self._declared.get(cluster.cluster_id, ((), frozenset[str]()))
+        if nodes is not cluster.simulated_nodes:
+            names = frozenset(node_names(cluster.simulated_nodes))
+            self._declared[cluster.cluster_id] = cluster.simulated_nodes, names
+        return node_name in names
+
+    def node_gone(self, node: Node) -> bool:
+        """Whether a node that is there in the log is gone, as its cluster's own log says."""
+        cluster = self.cluster(node.cluster_id)
+        return cluster is None or cluster.removed or not self.declares(cluster, node.name)
 
     def cluster_gone(self, cluster_id: str) -> bool:
         cluster = self.cluster(cluster_id)

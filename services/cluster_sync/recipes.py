@@ -102,13 +102,14 @@ class Recipes:
                 pass
             case _:
                 assert_never(asked)
-        asked_for = self._asked_for(cluster_id, message.data)
-        recipe = b"" if asked_for is None else msgspec.json.encode(run_pod(asked_for[1]))
-        self._budget.take(cluster_id, max(LEAST_RECIPE_BYTES, len(recipe)), now)
-        if asked_for is None:
+        if (found := self._asked_for(cluster_id, message.data)) is None:
+            self._budget.take(cluster_id, LEAST_RECIPE_BYTES, now)
             return
-        if not needed(asked_for[1]).nothing:
-            self._open(cluster_id, *asked_for)
+        about, desired = found
+        recipe = msgspec.json.encode(run_pod(desired, ssh_keys=about.ssh_keys))
+        self._budget.take(cluster_id, max(LEAST_RECIPE_BYTES, len(recipe)), now)
+        if not needed(desired, ssh_keys=about.ssh_keys).nothing:
+            self._open(cluster_id, about, desired)
             return
         await self._tell(cluster_id, recipe)
 
@@ -125,9 +126,10 @@ class Recipes:
         self, credentials: Credentials, cluster_id: str, asked: RecipeRequest, desired: Desired
     ) -> None:
         async with self._openings:
-            recipe = await credentials.sealed(run_pod(desired), desired, cluster_id, asked.public_key)
-        if recipe is not None:
-            await self._tell(cluster_id, msgspec.json.encode(recipe))
+            recipe = run_pod(desired, ssh_keys=asked.ssh_keys)
+            answer = await credentials.sealed(recipe, desired, cluster_id, asked)
+        if answer is not None:
+            await self._tell(cluster_id, msgspec.json.encode(answer))
 
     def _on_sources(self, cluster_id: str, asked: SourcesRequest) -> Sources:
         """Takes what the agent found, and says what comes next. What is out of bounds is passed over."""

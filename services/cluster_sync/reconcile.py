@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from events.cluster_protocol import EnvironmentSource, RunPod, SettledPod, StartPod, StopPod, WantedPod, pod_key
 from events.phases import FINISHED, DesiredPhase, PodPhase
 from events.project import Project
 from events.workload import rendezvous
 from events.workload.fields.process import EnvironmentVariable
-from events.workload.mpi import SUGGESTED, Mpi
+from events.workload.mpi import Mpi, suggested
 from events.workload.pod import LIVE_POD_PHASES, Pod, PodId, PodRef
 from events.workload.pod_sets import PodSet, PodTemplate
 from events.workload.spec import MAX_GRACE_SECONDS
@@ -117,12 +118,12 @@ def start_pod(desired: Desired) -> StartPod:
     )
 
 
-def run_pod(desired: Desired) -> RunPod:
-    """The run's recipe: everything an agent must know to start it."""
+def run_pod(desired: Desired, *, ssh_keys: bool = False) -> RunPod:
+    """The run's recipe: everything an agent must know to start it. `ssh_keys`: as its agent asked."""
     state, pod, (set_name, index) = desired.state, desired.pod, desired.pod_id
     pod_set = _pod_set(desired)
     template, request, limits = pod_set.template, pod_set.template.request, pod_set.template.limits
-    mpi = None if pod_set.peers is None else pod_set.peers.mpi
+    mpi = mpi_of(desired, ssh_keys=ssh_keys)
     sources = {variable.name: found for variable in template.environment if (found := _source(variable)) is not None}
     return RunPod(
         pod_key=pod_key(desired.workload_key, set_name, index),
@@ -179,7 +180,14 @@ def _suggested(mpi: Mpi | None, *, elastic: bool) -> dict[str, str]:
     """Variables that the workload may set otherwise."""
     if elastic:
         return dict(rendezvous.RESTARTS)
-    return dict(SUGGESTED) if mpi is not None and mpi.role == "launcher" else {}
+    return {} if mpi is None else suggested(mpi)
+
+
+def mpi_of(desired: Desired, *, ssh_keys: bool) -> Mpi | None:
+    """What the pod is in an MPI training; None where it is in none."""
+    peers = _pod_set(desired).peers
+    mpi = None if peers is None else peers.mpi
+    return mpi if mpi is None or ssh_keys else replace(mpi, ssh="", serves=False)
 
 
 def _pods(pod_set: PodSet) -> int:

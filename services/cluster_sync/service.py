@@ -205,10 +205,14 @@ class ClusterSync:
             self._lost_places()
 
     def _lost_places(self) -> None:
-        """Report the runs whose node or cluster is gone, and the nodes that went with their cluster."""
+        """Report the runs whose node or cluster is gone, the nodes that went with their cluster, and those that an
+        administrator took out of a simulated one: its agent may be away.
+        """
         now = datetime.now(UTC)
         for key, node in self._fold.nodes.items():
-            if node.state.present and self._fold.cluster_gone(node.state.cluster_id):
+            if node.state.present and self._fold.node_gone(node.state):
+                for heard in (self._nodes_seen, self._nodes_heard):
+                    heard.get(node.state.cluster_id, {}).pop(key, None)
                 self._reporter.node(key, ReportNodeGone())
         for key, pod_id in self._fold.runs_without_place():
             state = self._fold.workloads[key].state
@@ -250,6 +254,8 @@ class ClusterSync:
             self._nodes_seen.pop(cluster.cluster_id, None)
             self._lost_places()
             return
+        if cluster.kind == "simulated":
+            self._lost_places()
         for node_key, observed in self._nodes_seen.get(cluster.cluster_id, {}).items():
             self._report_node(node_key, observed, cluster.cluster_id)
 
@@ -374,8 +380,8 @@ class ClusterSync:
 
     def _hear_node(self, cluster_id: str, key: str, observed: ObservedNode, said_at: float) -> None:
         cluster = self._fold.cluster(cluster_id)
-        if cluster is None or cluster.removed:
-            return
+        if cluster is None or cluster.removed or not self._fold.declares(cluster, observed.name):
+            return  # an agent that has not heard yet that a node was removed says it again
         seen, heard = self._nodes_seen.setdefault(cluster_id, {}), self._nodes_heard.setdefault(cluster_id, {})
         if observed.gone:
             seen.pop(key, None)
@@ -426,7 +432,7 @@ class ClusterSync:
 
     def _report_node(self, node_key: str, observed: ObservedNode, cluster_id: str) -> None:
         cluster = self._fold.cluster(cluster_id)
-        if cluster is None or cluster.removed:
+        if cluster is None or cluster.removed or not self._fold.declares(cluster, observed.name):
             return
         self._reporter.node(node_key, node_command(observed, cluster))
 

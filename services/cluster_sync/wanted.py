@@ -11,6 +11,7 @@ from nats.aio.client import Client
 from events.cluster import Cluster
 from events.cluster_protocol import ObservedPod, SettledPod, WantedCluster, WantedPod
 from events.codec import UNDECODABLE
+from events.simulated import packed
 from events.subjects import ALL_WANTED, WANTED_STREAM, wanted_cluster_subject
 from services.cluster_sync.fold import DesiredState
 from services.cluster_sync.observe import answer_to_stale
@@ -138,5 +139,5 @@ def _cluster_word(cluster: Cluster) -> WantedCluster:
         name=cluster.name,
         kind=cluster.kind,
         removed=cluster.removed,
-        simulated_nodes=cluster.simulated_nodes,
+        packed_nodes=packed(cluster.simulated_nodes),
     )

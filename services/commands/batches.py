@@ -184,6 +184,7 @@ class Batches:
         full = self._commands.log_full
         misplaced: dict[tuple[str, str], Refusal | None] = {}
         asked: list[tuple[str, Creation]] = []
+        creations: dict[tuple[str, int], Creation] = {}
         for item in items:
             command = item.command
             place = (command.project_id, command.cluster_id)
@@ -191,9 +192,9 @@ class Batches:
                 misplaced[place] = log_full_refusal(full) if full else await self._commands.misplaced(command)
             item.obstacle = misplaced[place]
             if item.obstacle is None:
-                size = len(msgspec.json.encode(command.spec))
-                labels = asked_labels(command.spec.exposed_urls)
-                creation = Creation(command.project_id, item.admitted.actor.id, size, labels=labels)
+                whose = command.project_id, id(command.spec)
+                creation = creations.get(whose) or _creation(command, item.admitted.actor.id)
+                creations[whose] = creation
                 asked.append((item.command_id, creation))
         refusals = await self._counts.admit_all(asked, self._clock())
         for item in items:
@@ -284,13 +285,19 @@ def _items_of(batch: AdmittedBatch, items_given: Sequence[BatchItem]) -> list[_I
     return items
 
 
+def _creation(command: CreateWorkload, actor: str) -> Creation:
+    """As limits count it."""
+    labels = asked_labels(command.spec.exposed_urls)
+    return Creation(command.project_id, actor, len(msgspec.json.encode(command.spec)), labels=labels)
+
+
 def _leave_out(drafts: Sequence[tuple[_Item, Draft]]) -> None:
     for item, _ in drafts:
         item.refuse(others_refused())
 
 
 def _size(draft: Draft) -> int:
-    return sum(memoryview(event.data).nbytes for event in draft.record.events)
+    return sum([memoryview(event.data).nbytes for event in draft.record.events])
 
 
 def _settle(drafts: Sequence[tuple[_Item, Draft]], outcome: Outcome, batch: AdmittedBatch) -> None:

@@ -18,7 +18,15 @@ from events.codec import UNDECODABLE
 from events.commit import Commit
 from events.refusal import Refusal
 from events.subjects import fold_snapshot
-from services.commands.limits import FOLD_VERSION, Creation, CreationCounts, CreationLimits, Tally, over_limit
+from services.commands.limits import (
+    FOLD_VERSION,
+    Creation,
+    CreationCounts,
+    CreationLimits,
+    Tally,
+    all_within,
+    over_limit,
+)
 from services.runtime.log.folding import follow_into
 from services.runtime.log.snapshots import Snapshots
 from services.runtime.log.store import EventStore, OnStanding, UnreadableMessageError
@@ -99,7 +107,11 @@ class Counts:
     async def admit_all(self, asked: Sequence[tuple[str, Creation]], now: datetime) -> dict[str, Refusal]:
         """As `admit`, of several in their order: why which may not be created, by command id."""
         await self._caught_up.wait()
-        tally = Tally(self._waiting())
+        waiting = self._waiting()
+        if all_within(self._counts, self._limits, [creation for _, creation in asked], now, under_way=waiting):
+            self._under_way.update(asked)
+            return {}
+        tally = Tally(waiting)
         refusals: dict[str, Refusal] = {}
         for command_id, creation in asked:
             refusal = over_limit(self._counts, self._limits, creation, now, under_way=tally.under_way)

@@ -229,6 +229,34 @@ class Tally:
     def under_way(self) -> Sequence[Creation]:
         return [*self._sums.values()]
 
+    def without(self, one: Creation) -> Sequence[Creation]:
+        """All but one that was added."""
+        whose = (one.project_id, share_of(one.actor))
+        sums, held = self._sums, self._sums[whose]
+        rest = msgspec.structs.replace(held, bytes=held.bytes - one.bytes, count=held.count - one.count)
+        return [*({**sums, whose: rest}.values())]
+
+
+def all_within(
+    counts: CreationCounts,
+    limits: CreationLimits,
+    asked: Sequence[Creation],
+    now: datetime,
+    *,
+    under_way: Sequence[Creation],
+) -> bool:
+    """Whether all of these may be created now, one behind the other, found at once: where one of each project and user
+    may be with all others under way, each may be. Addresses are looked at one by one: there, no is the answer.
+    """
+    if any(creation.labels for creation in asked):
+        return False
+    tally = Tally([*under_way, *asked])
+    last = {(creation.project_id, share_of(creation.actor)): creation for creation in asked}
+    return all(
+        over_limit(counts, limits, creation, now, under_way=tally.without(creation)) is None
+        for creation in last.values()
+    )
+
 
 def _number(creations: Sequence[Creation]) -> int:
     return sum(creation.count for creation in creations)

@@ -229,7 +229,7 @@ SERVICES: Final[dict[str, Service]] = {
             fold_snapshots_filter("scheduler"),
             subscribe=(WHAT_IF, WHY),
         ),
-        settings=("consolidate",),
+        settings=("consolidate", "priority_head_start_hours"),
         group="workers",
         uid=10014,
     ),

@@ -4,8 +4,8 @@ The nodes of a pool that may take a request are kept with the key of each, which
 changed since are looked at again: a pod that is placed costs one node, not all.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -14,14 +14,11 @@ from events.workload.pod import DeviceShare
 from events.workload.spec import PodRequest
 from services.scheduler.mix import Weighed
 from services.scheduler.policy.rules import Check, Filter, Score
-from services.scheduler.room import Room, View, is_whole
+from services.scheduler.ranking import NO_ROOM, UNKNOWN, Entry, Key, Ranking
+from services.scheduler.room import Free, Room, View, is_whole
 from services.scheduler.snapshot import Booleans, Integers
 from services.scheduler.worth import Worth
 
-NO_ROOM: Final = np.iinfo(np.int64).max
-"""Key of a node that a filter refuses."""
-_UNKNOWN: Final = -1
-"""Key that was not found out yet."""
 _KEY_BITS: Final = 62
 """Of a signed 64-bit integer that is neither negative nor NO_ROOM."""
 
@@ -30,31 +27,54 @@ FEW: Final = 8
 MOST_KEPT: Final = 10_000
 """States of nodes, for one request: some 4 MB."""
 
-type _Key = tuple[int, ...]
-"""Of a node: first what is packed first."""
 type _Kept = dict[tuple[int, ...], int]
+type Filled = tuple[int, list[tuple[DeviceShare, ...]]]
+"""Index of a node, and the devices that each of the pods gets there."""
 type Packed = list[tuple[Score, int, int]]
 """Scores that share one integer: each with its largest value, and how far it is shifted to the left."""
+
+
+class Stand:
+    """How a node stands for one request: what the next pod of it takes there, and how the node stands then. Alike for
+    all nodes with the same free room, so it is found out once. Mutable: it is filled in when a pod is placed so.
+    """
+
+    __slots__ = ("devices", "free", "key", "next")
+
+    def __init__(self, key: Key, free: Free) -> None:
+        self.key, self.free = key, free
+        self.devices: tuple[DeviceShare, ...] = ()
+        """Of the next pod."""
+        self.next: Stand | None = None
+        """None where no pod was placed yet on a node that stands so."""
 
 
 class Candidates:
     """The nodes of one pool (by its number) that no filter closes to one request. The least key is the best."""
 
     __slots__ = (
+        "_at",
+        "_first_row",
+        "_fits",
         "_full",
         "_kept",
-        "_kept_ties",
         "_keys",
         "_largest_milli",
         "_lead",
         "_lead_key",
+        "_lead_row",
         "_packed",
+        "_ranking",
         "_request",
         "_room",
         "_second",
         "_seen",
         "_share_milli",
+        "_shares_alike",
+        "_stand",
+        "_stands",
         "_ties",
+        "_unfit",
         "gpu_milli",
         "rows",
     )
@@ -70,26 +90,43 @@ class Candidates:
         lasting = [check for each in asked for check in (each.barred, each.closed) if check is not None]
         refused = refused_by(lasting, view)
         self.rows: Integers = rows[~refused]
+        self._at: list[int] = self.rows.tolist()
+        self._first_row = self._at[0] if self._at and self._at[-1] - self._at[0] == len(self._at) - 1 else None
+        """Where the rows are one after the other: the first."""
         self._share_milli: Integers = view.share_milli[~refused]
         self.gpu_milli: Integers = request.gpu_devices * self._share_milli
         """What a pod takes of each node's devices, in all."""
         self._keys = self._keyed(View(room, request, self.rows, self._share_milli))
         """By the scores that are packed first."""
-        self._ties: list[Integers] = [np.full(len(self.rows), _UNKNOWN) for _ in scores[1:]]
+        self._ties: list[Integers] = [np.full(len(self.rows), UNKNOWN) for _ in scores[1:]]
         """By the others; found out where the first leave nodes alike."""
         by_room = all(each.by_room for each in asked if each.full is not None)
-        self._kept: _Kept | None = {} if by_room and _by_room(scores[0]) else None
-        """Keys by the state of a node; None where they do not follow from that."""
-        self._kept_ties: list[_Kept | None] = [{} if _by_room(each) else None for each in scores[1:]]
+        self._kept: list[_Kept | None] = [
+            {} if _by_room(each) and (n or by_room) else None for n, each in enumerate(scores)
+        ]
+        """Keys by the state of a node, as they are packed; None where they do not follow from that."""
+        self._shares_alike = len(set(self.gpu_milli.tolist())) <= 1
         self._seen = len(room.changed)
         self._largest_milli = int(self.gpu_milli.max(initial=0))
-        self._lead = -1
-        """Index of the node that was the best of all; -1 where that is not known. Most often it still is with one pod
-        more, because a node that fills up gets better: most pods cost no look at the others.
+        self._ranking: Ranking | None = None
+        """Of all but the lead; made when a best node is asked for first."""
+        self._lead = self._lead_row = -1
+        """Index of the best node of all, while it was; -1 where none has room. Most often it still is with one pod
+        more, because a node that fills up gets better.
         """
-        self._lead_key: _Key = (NO_ROOM,)
-        self._second: _Key = (NO_ROOM,)
+        self._lead_key: Key = (NO_ROOM,)
+        """It does not come after this; the index of the node is no part of it."""
+        self._second: Entry = (NO_ROOM,)
         """No other node comes before it."""
+        self._stands: dict[tuple[int, ...], Stand] | None = {}
+        if None in self._kept:
+            self._stands = None
+        """By the state of a node and the order of its devices; None where keys do not follow from that."""
+        self._stand: Stand | None = None
+        """Of the lead, where that is known."""
+        self._fits: Integers | None = None
+        """How many pods each node has room for, once that was asked for, but for those of the next."""
+        self._unfit: set[int] = set()
 
     def best(self, *, most_gpu_milli: int | None = None, within: Booleans | None = None) -> int | None:
         """Index among `rows` of the best node that takes at most so much of GPUs; None where none has room.
@@ -98,48 +135,114 @@ class Candidates:
             within: which of the rows are looked at; all where it is not given.
         """
         self._update()
-        if not len(self.rows):
-            return None
-        if self._lead_key < self._second and self._may_take(self._lead, most_gpu_milli, within):
+        if within is None and (most_gpu_milli is None or most_gpu_milli >= self._largest_milli):
+            return self._first_of_all()
+        if (*self._lead_key, self._lead) < self._second and self._may_take(self._lead, most_gpu_milli, within):
             return self._lead
         keys = self._keys
         if most_gpu_milli is not None:
             keys = np.where(self.gpu_milli > most_gpu_milli, NO_ROOM, keys)
         if within is not None:
             keys = np.where(within, keys, NO_ROOM)
-        best, key, second = self._first(keys)
-        if key[0] == NO_ROOM:
-            return None
-        if within is None and (most_gpu_milli is None or most_gpu_milli >= self._largest_milli):
-            self._lead, self._lead_key, self._second = best, key, second
-        return best
+        return self._first(keys)
 
-    def _first(self, keys: Integers) -> tuple[int, _Key, _Key]:
-        """Of the nodes with these keys the one that comes first, as much of its key as says so, and what no other one
-        comes before.
+    def fill(self, most: int, *, most_gpu_milli: int | None = None) -> Filled | None:
+        """Put up to so many pods, one after the other, on the node that is the best for each of them: its index among
+        `rows`, and the devices that each gets. None where none has room.
+
+        Args:
+            most_gpu_milli: what all of them may take of GPUs.
         """
-        best = int(keys.argmin())
-        least = int(keys[best])
-        key: _Key = (least,)
+        index = self.best(most_gpu_milli=most_gpu_milli)
+        if index is None:
+            return None
+        if self._stands is None or index != self._lead:
+            devices = self.devices(index)
+            self._room.take(int(self.rows[index]), self._request, devices)
+            return index, [devices]
+        if most_gpu_milli is not None and (milli := int(self.gpu_milli[index])):
+            most = min(most, most_gpu_milli // milli)
+        before = stand = self._stand or self._stand_of_lead()
+        second, given = self._second, list[tuple[DeviceShare, ...]]()
+        while (then := stand.next) is not None:
+            given.append(stand.devices)
+            stand = then
+            if len(given) == most or (*stand.key, index) >= second:
+                break
+        if not given:
+            return index, [self._first_so(stand)]
+        self._room.put(self._lead_row, before.free, stand.free)
+        self._seen = len(self._room.changed)
+        self._stand = stand
+        self._lead_is(stand.key)
+        return index, given
+
+    def _stand_of_lead(self) -> Stand:
+        assert self._stands is not None
+        state = (int(self._share_milli[self._lead]), *self._room.exact_state(self._lead_row, self._request))
+        stand = self._stands.get(state)
+        if stand is None:
+            if len(self._stands) >= MOST_KEPT:
+                self._stands.clear()
+            stand = self._stands[state] = Stand(self._lead_key, self._room.free(self._lead_row, self._request))
+        self._stand = stand
+        return stand
+
+    def _first_so(self, stand: Stand) -> tuple[DeviceShare, ...]:
+        """Put a pod on the lead as none was put before on a node that stands so, and note what comes of it."""
+        stand.devices = self.devices(self._lead)
+        self._room.take(self._lead_row, self._request, stand.devices)
+        self._update()
+        then = self._stand_of_lead()
+        then.key = self._lead_key
+        stand.next = then
+        return stand.devices
+
+    def _first_of_all(self) -> int | None:
+        if (*self._lead_key, self._lead) >= self._second:
+            ranking = self._ranking
+            if ranking is None:
+                ranking = self._ranking = Ranking(self._keys, self._ties_of, len(self._ties))
+            elif self._lead >= 0:
+                known = self._lead_key[1:] != (NO_ROOM,)
+                ranking.put(self._lead, self._lead_key if known else self._lead_key[:1])
+            entry = ranking.pop()
+            self._stand = None
+            if entry is None:
+                self._lead, self._lead_key, self._second = -1, (NO_ROOM,), (NO_ROOM,)
+                return None
+            self._lead, self._lead_row = entry[-1], self._at[entry[-1]]
+            self._lead_key = (entry[0], NO_ROOM) if UNKNOWN in entry else entry[:-1]
+            self._second = ranking.least()
+        return self._lead
+
+    def _first(self, keys: Integers) -> int | None:
+        """Of the nodes with these keys the one that comes first."""
+        if not len(keys):
+            return None
+        least = int(keys.min())
         if least == NO_ROOM:
-            return best, key, key
+            return None
         alike = np.flatnonzero(keys == least)
-        if len(alike) == 1:
-            keys[best] = NO_ROOM
-            second = int(keys.min())
-            keys[best] = least
-            return best, key, (second,)
-        for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
-            unknown = alike[column[alike] == _UNKNOWN]
+        if len(alike) > 1 and self._ties:
+            alike = alike[np.lexsort(tuple(reversed(self._ties_of(alike))))]
+        return int(alike[0])
+
+    def _ties_of(self, at: Integers) -> list[Integers]:
+        """By the other scores, of these of the rows."""
+        if len(at) == 1:
+            return [np.array([self._tie(n, int(at[0]))]) for n in range(len(self._ties))]
+        for n, column in enumerate(self._ties):
+            unknown = at[column[at] == UNKNOWN]
             if len(unknown):
-                column[unknown] = self._found(known, partial(_together, scores), unknown)
-            ties = column[alike]
-            least = int(ties.min())
-            first = alike[ties == least]
-            if len(first) == 1:
-                return int(first[0]), (*key, least), (*key, int(np.partition(ties, 1)[1]))
-            alike, key = first, (*key, least)
-        return int(alike[0]), key, key
+                column[unknown] = self._found(n + 1, unknown)
+        return [column[at] for column in self._ties]
+
+    def _tie(self, n: int, index: int) -> int:
+        tie = int(self._ties[n][index])
+        if tie == UNKNOWN:
+            tie = self._ties[n][index] = self._found_at(n + 1, index)
+        return tie
 
     def _may_take(self, index: int, most_gpu_milli: int | None, within: Booleans | None) -> bool:
         return (most_gpu_milli is None or self.gpu_milli[index] <= most_gpu_milli) and (
@@ -149,13 +252,24 @@ class Candidates:
     def least_gpu_milli(self) -> int | None:
         """The least of GPUs that a node which has room would give in all; None where none has room."""
         self._update()
-        return min(map(int, self.gpu_milli[self._keys != NO_ROOM]), default=None)
+        if self._shares_alike:
+            return None if self._first_of_all() is None else self._largest_milli
+        return min(self.gpu_milli[self._keys != NO_ROOM].tolist(), default=None)
 
     def fitting(self) -> Integers:
         """About how many such pods each node has room for now; at least 1 where it has room for one."""
         self._update()
-        room, request, rows = self._room, self._request, self.rows
-        counts = room.pods[rows].copy()
+        if self._fits is None:
+            self._fits = self._fitting(slice(None))
+        elif self._unfit:
+            at = np.array(sorted(self._unfit))
+            self._fits[at] = self._fitting(at)
+        self._unfit.clear()
+        return self._fits
+
+    def _fitting(self, at: Integers | slice) -> Integers:
+        room, request, rows = self._room, self._request, self.rows[at]
+        counts = room.pods[rows]
         amounts = [(room.cpu, request.cpu_milli), (room.memory, request.memory_bytes)]
         # Where no node has a resource, a filter has refused them all.
         amounts += [(free, e.amount) for e in request.extended if (free := room.extended.get(e.resource)) is not None]
@@ -163,12 +277,19 @@ class Candidates:
             if amount:
                 counts = np.minimum(counts, free[rows] // amount)
         if request.gpu_devices:
-            shares = np.maximum(room.devices[rows], 0) // self._share_milli[:, None]
+            shares = np.maximum(room.devices[rows], 0) // self._share_milli[at][:, None]
             counts = np.minimum(counts, shares.sum(axis=1) // request.gpu_devices)
-        return np.where(self._keys == NO_ROOM, 0, np.maximum(counts, 1))
+        return np.where(self._keys[at] == NO_ROOM, 0, np.maximum(counts, 1))
 
-    def fitting_in_all(self, most: int) -> int:
-        """About how many such pods find room now, no fewer than do, and no more than `most` on each node."""
+    def fitting_in_all(self, most: int, *, enough: int) -> int:
+        """About how many such pods find room now, no fewer than do, and no more than `most` on each node. Where so many
+        do as are enough, it may be fewer than all.
+        """
+        self._update()
+        if self._fits is not None and self._unfit:
+            certain = int(np.minimum(self._fits, most).sum()) - most * len(self._unfit)
+            if certain >= enough:
+                return certain
         return int(np.minimum(self.fitting(), most).sum())
 
     def devices(self, index: int) -> tuple[DeviceShare, ...]:
@@ -192,53 +313,71 @@ class Candidates:
             return
         touched = set(changed[self._seen :])
         self._seen = len(changed)
-        if not len(self.rows):
-            return
-        if self._lead >= 0 and (row := int(self.rows[self._lead])) in touched:
-            touched.remove(row)
-            self._move_lead(row)
+        if self._lead >= 0 and self._lead_row in touched:
+            touched.remove(self._lead_row)
+            self._move_lead()
         if touched:
             self._move(sorted(touched))
 
     def _move(self, touched: list[int]) -> None:
         """Look again at these nodes, of which none is the one that was the best."""
-        at = np.minimum(self.rows.searchsorted(touched), len(self.rows) - 1)
-        at = at[self.rows[at] == touched]
-        if len(at):
-            keys = self._keys[at] = self._found(self._kept, self._keyed, at)
+        rows = self._at
+        found = [(bisect_left(rows, row) if self._first_row is None else row - self._first_row) for row in touched]
+        count = len(rows)
+        indexes = [i for i, row in zip(found, touched, strict=True) if 0 <= i < count and rows[i] == row]
+        if not indexes:
+            return
+        self._unfit.update(indexes)
+        if len(indexes) <= FEW:
+            keys = [self._found_at(0, index) for index in indexes]
+            for index, key in zip(indexes, keys, strict=True):
+                self._keys[index] = key
+                for column in self._ties:
+                    column[index] = UNKNOWN
+        else:
+            at = np.array(indexes)
+            self._keys[at] = self._found(0, at)
+            keys = self._keys[at].tolist()
             for column in self._ties:
-                column[at] = _UNKNOWN
-            if self._lead >= 0:
-                self._second = min(self._second, (int(keys.min()),))
+                column[at] = UNKNOWN
+        if self._ranking is not None:
+            self._second = min(self._second, (min(keys),))
+            for index, key in zip(indexes, keys, strict=True):
+                self._ranking.put(index, (key,))
 
-    def _move_lead(self, row: int) -> None:
+    def _move_lead(self) -> None:
         """Look again at the node that was the best."""
-        lead = self._lead
-        state = (int(self._share_milli[lead]), *self._room.state(row, self._request))
-        if self._kept is None or (key := self._kept.get(state)) is None:
-            key = int(self._found(self._kept, self._keyed, np.array([lead]))[0])
-        self._keys[lead] = key
-        found = [key]
-        for column, scores, known in zip(self._ties, self._packed[1:], self._kept_ties, strict=True):
-            if known is None or (tie := known.get(state)) is None:
-                tie = int(self._found(known, partial(_together, scores), np.array([lead]))[0])
-            column[lead] = tie
-            found.append(tie)
-        self._lead_key = tuple(found)
+        self._stand = None
+        self._lead_is(tuple(self._found_at(n, self._lead) for n in range(len(self._packed))))
 
-    def _found(self, kept: _Kept | None, keyed: Callable[[View], Integers], at: Integers) -> Integers:
-        """Keys of these of the rows: of a few nodes by what was found out about nodes alike, else anew."""
-        room, request, rows, shares = self._room, self._request, self.rows[at], self._share_milli[at]
-        if kept is None or len(at) > FEW:
-            return keyed(View(room, request, rows, shares))
-        states = [(share, *room.state(row, request)) for row, share in zip(rows.tolist(), shares.tolist(), strict=True)]
-        if missing := [i for i, state in enumerate(states) if state not in kept]:
+    def _lead_is(self, key: Key) -> None:
+        """The lead has this key now."""
+        self._lead_key, self._keys[self._lead] = key, key[0]
+        self._unfit.add(self._lead)
+        for column, tie in zip(self._ties, key[1:], strict=True):
+            column[self._lead] = tie
+
+    def _found_at(self, n: int, index: int) -> int:
+        """Key of one node by the scores that are packed together as the one of this number: by what was found out about
+        nodes alike, else anew.
+        """
+        kept, row = self._kept[n], self._at[index]
+        if kept is None:
+            return int(self._found(n, np.array([index]))[0])
+        state = self._room.state(row, self._request)
+        if not self._shares_alike:
+            state = (int(self._share_milli[index]), *state)
+        key = kept.get(state)
+        if key is None:
             if len(kept) >= MOST_KEPT:
                 kept.clear()
-                missing = list(range(len(states)))
-            keys = keyed(View(room, request, rows[missing], shares[missing])).tolist()
-            kept.update(zip((states[i] for i in missing), keys, strict=True))
-        return np.array([kept[state] for state in states], dtype=np.int64)
+            key = kept[state] = int(self._found(n, np.array([index]))[0])
+        return key
+
+    def _found(self, n: int, at: Integers) -> Integers:
+        """Keys of these of the rows, anew."""
+        view = View(self._room, self._request, self.rows[at], self._share_milli[at])
+        return _together(self._packed[n], view) if n else self._keyed(view)
 
     def _keyed(self, view: View) -> Integers:
         refused = refused_by(self._full, view)

@@ -614,6 +614,7 @@ REMEDIES: Final[dict[WaitingReason, tuple[Remedy, ...]]] = {
     WaitingReason.QUOTA_USED: (raised_bounds, ended, preemptible),
     WaitingReason.LIMIT_TOO_SMALL: (raised_bounds, smaller_request),
     WaitingReason.LIMIT_USED: (raised_bounds, ended),
+    WaitingReason.SHARE_RESERVED: (preemptible, ended, added_nodes),
     WaitingReason.WAITING_FOR_PODS_TO_END: (leaving,),
     WaitingReason.INSUFFICIENT_GPU: _FULL,
     WaitingReason.INSUFFICIENT_CPU: _FULL,

@@ -59,7 +59,7 @@ from services.scheduler.mix import Mix, shape_of
 from services.scheduler.must_leave import is_emptied, leavers
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
-from services.scheduler.policy.rules import Order
+from services.scheduler.policy.rules import Age, Order
 from services.scheduler.queue import WaitingQueue
 from services.scheduler.snapshot import (
     INFINITE,
@@ -83,11 +83,14 @@ from services.scheduler.snapshot import (
     Waiting,
     Weights,
 )
+from services.scheduler.waits import Waits, gives_way
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
 _TELLING: Final = frozenset({WorkloadWaiting, PodsBound, PodSucceeded, PodFailed, PodStopped})
 """Events from which it is learnt how long things take."""
+DEFAULT_HEAD_START: Final = timedelta(hours=24)
+"""That a rank of priority is worth."""
 LEAVING_LATE: Final = timedelta(minutes=5)
 """How long after its grace a pod that was told to end is still counted on to end."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
@@ -99,7 +102,10 @@ and go on from their last checkpoint.
 
 
 type _Moved = dict[str, set[PodId]]
-type _Beside = tuple[bytes, dict[str, str], dict[str, datetime], bytes, dict[str, datetime], _Moved]
+type _Resized = dict[str, datetime]
+type _Beside = tuple[
+    bytes, dict[str, str], dict[str, datetime], bytes, dict[str, tuple[float, float]], _Resized, _Moved
+]
 
 
 @dataclass(slots=True)
@@ -112,9 +118,10 @@ class _Indexed:
 class SchedulingState(LogFold):
     """The log's fold, with the indexes over it."""
 
-    def __init__(self, *, orders: Sequence[Order] = POLICY.orders) -> None:
+    def __init__(self, *, orders: Sequence[Order] = POLICY.orders, head_start: timedelta = DEFAULT_HEAD_START) -> None:
         super().__init__(FOLDED, forgets=True)
-        self._orders = orders
+        self._orders, self._head_start_seconds = orders, head_start.total_seconds()
+        self._waits = Waits()
         self.workloads, self.nodes = self.of(WORKLOAD), self.of(NODE)
         self.clusters, self.projects, self.departments = self.of(CLUSTER), self.of(PROJECT), self.of(DEPARTMENT)
         self.consolidates = True
@@ -181,6 +188,7 @@ class SchedulingState(LogFold):
         match commit.aggregate:
             case "workload":
                 self._dirty_workloads.add(commit.key)
+                self._waits.took(commit, before.state, after.state)
                 if after.state.elastic:
                     self._resize(commit, before.state, after.state)
                 for event in commit.events:
@@ -256,21 +264,24 @@ class SchedulingState(LogFold):
         """
         super().restore(seq, chains)
         try:
-            mix, self._promised, self._placed_again, learnt, self._resized, self._moved = msgspec.msgpack.decode(
+            mix, self._promised, self._placed_again, learnt, waits, self._resized, self._moved = msgspec.msgpack.decode(
                 beside, type=_Beside
             )
         except msgspec.MsgspecError:
-            mix, self._promised, self._placed_again, learnt, self._resized, self._moved = b"", {}, {}, b"", {}, {}
+            mix, self._promised, self._placed_again, learnt, waits = b"", {}, {}, b"", dict[str, tuple[float, float]]()
+            self._resized, self._moved = {}, {}
+        self._waits = Waits(waits)
         self.mix, self.forecast = Mix.restored(mix), Forecast.restored(learnt)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes.update(self.nodes)
 
     def beside(self) -> bytes:
         """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
-        others were told to end, when those got another place, what was learnt of how long all that takes, and when
-        elastic workloads grew or shrank, and which pods make room for others.
+        others were told to end, when those got another place, what was learnt of how long all that takes, how long
+        workloads have waited, when elastic ones grew or shrank, and which pods make room for others.
         """
-        kept = self.mix.stored(), self._promised, self._placed_again, self.forecast.stored(), self._resized, self._moved
+        learnt, waits = self.forecast.stored(), self._waits.stored()
+        kept = self.mix.stored(), self._promised, self._placed_again, learnt, waits, self._resized, self._moved
         return msgspec.msgpack.encode(kept)
 
     @property
@@ -406,6 +417,7 @@ class SchedulingState(LogFold):
         over = not state.pods.live and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
             self._take_out(key)
+            self._waits.forget(state.workload_id)
             self.forget(WORKLOAD, key)
             return
         self._settled_workloads[key] = state
@@ -495,14 +507,13 @@ class SchedulingState(LogFold):
         retry_at = next_retry_at(state, now)
         if retry_at is not None:
             heapq.heappush(self._due, (retry_at, key))
-        order = tuple(each.value(state) for each in self._orders)
-
+        stint = self._waits.of(state)
         # One that made room for others has a place, and goes before all who wait.
-        first = key in self._moved
+        order = (-INFINITE,) if key in self._moved else self._order(state, stint.since)
 
         def entry_of(pod_class: PodClass, pods: tuple[PodRef, ...], number: int) -> Pending:
             return Pending(
-                order=((-INFINITE,) if first else order, key, number),
+                order=(order, key, number),
                 rank=state.priority_rank,
                 key=key,
                 workload_id=state.workload_id,
@@ -511,8 +522,10 @@ class SchedulingState(LogFold):
                 queued=state.queued,
                 idle=idle,
                 reported="" if state.reason == WaitingReason.BACKOFF else state.reason,
-                since=state.created_at.timestamp() if state.created_at else now.timestamp(),
+                since=stint.since,
+                waits_from=stint.at,
                 gave_way_to=state.gave_way_to,
+                gives_way=gives_way(state),
                 # All of them stand where the first stands.
                 beside=_a_node(state) if pod_class.together is not None else "",
             )
@@ -531,6 +544,10 @@ class SchedulingState(LogFold):
                 self._extended_asked.update(pod_class.extended)
             queue.add(entry)
             indexed.entries.append((queue, entry))
+
+    def _order(self, state: Workload, since: float) -> tuple[float, ...]:
+        age = Age(since, self._head_start_seconds)
+        return tuple(each.value(state, age) for each in self._orders)
 
     def _nothing_to_bind(self, key: str, state: Workload, retry_at: datetime | None) -> None:
         """Nothing of it can be bound now; only what the log does not say yet is kept."""
@@ -576,7 +593,14 @@ class SchedulingState(LogFold):
             ),
             placed_again={self.workloads[key].state.workload_id: at for key, at in self._placed_again.items()},
             promised=self._promises(),
+            stints=self._waits.frozen(),
+            head_start_seconds=self._head_start_seconds,
         )
+
+    def is_idle(self, now: datetime) -> bool:
+        """Whether nothing waits or may grow, nothing is to be released or reported, and no node is to be emptied."""
+        self.settle(now)
+        return not (self._queues or self._growing or self._stale or self._not_schedulable or self._emptied)
 
     def _grows(self, key: str, growth: Growth, now: datetime) -> Growth:
         resized = self._resized.get(key)
@@ -660,7 +684,7 @@ class SchedulingState(LogFold):
         ready: dict[str, list[PodRef]] = {}
         for pod in bindable(state, now):
             ready.setdefault(pod.pod_set, []).append(pod)
-        order = tuple(each.value(state) for each in self._orders)
+        order = self._order(state, now.timestamp())
         return tuple(
             (
                 pod_class,
@@ -674,6 +698,9 @@ class SchedulingState(LogFold):
                     queued=True,
                     idle=False,
                     reported="",
+                    since=now.timestamp(),
+                    waits_from=now.timestamp(),
+                    gives_way=gives_way(state),
                 ),
             )
             for number, (pod_class, pods) in enumerate(_classes(key, state, ready))

@@ -1,7 +1,7 @@
 """A plan in the making: what the phases of the policy share. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from events.node import Reservation, reservation_id
 from events.workload.pod import DeviceShare, Placement, PodRef
 from events.workload.spec import PodRequest
-from services.scheduler.candidates import Candidates, packed, worth_of
+from services.scheduler.candidates import Candidates, Filled, packed, worth_of
 from services.scheduler.policy.rules import Filter, Order, Score
 from services.scheduler.policy.shares import Shares
 from services.scheduler.room import Room
@@ -19,6 +19,7 @@ from services.scheduler.snapshot import (
     Bound,
     BoundKey,
     Eviction,
+    GangPart,
     Pending,
     Plan,
     PodClass,
@@ -91,6 +92,28 @@ class Placed:
         self.whole: set[str] = set()
         """Keys of workloads whose pods are bound together."""
 
+    def add(
+        self,
+        pod_class: PodClass,
+        entries: Sequence[Pending],
+        pods: Sequence[PodRef],
+        at: tuple[str, int],
+        devices: Sequence[tuple[DeviceShare, ...]],
+    ) -> None:
+        """Pods of one class on one node.
+
+        Args:
+            entries: of each pod.
+            at: node pool, and row of the node.
+        """
+        count = len(pods)
+        self.classes += [pod_class] * count
+        self.entries += entries
+        self.pods += pods
+        self.pools += [at[0]] * count
+        self.rows += [at[1]] * count
+        self.devices += devices
+
     def forget(self, start: int) -> None:
         """Take back all that were placed from this one on."""
         for column in (self.classes, self.entries, self.pods, self.pools, self.rows, self.devices):
@@ -121,31 +144,29 @@ class Planning:
     """Mutable; one plan."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, max_pods: int) -> None:
-        self.snapshot = snapshot
-        self.policy = policy
-        self.max_pods = max_pods
+        self.snapshot, self.policy, self.max_pods = snapshot, policy, max_pods
         self._worth = partial(worth_of, mix=snapshot.mix, filters=policy.filters)
         self.room = Room(snapshot.nodes, self._worth)
         self.quota_used: dict[BoundKey, int] = {}
         """GPU thousandths that pods hold under each bound, with those placed so far."""
         self.quota_leaving: dict[BoundKey, int] = {}
         """What of that those hold that were told to end before."""
+        self.bounds: dict[tuple[str, str, bool], tuple[Bound, ...]] = {}
+        """By project id, node pool and whether a pod is preemptible: those that hold for it there."""
+        self.counted: dict[tuple[str, str, bool], tuple[BoundKey, ...]] = {}
+        """Likewise, under which keys it is counted what it holds; all of them are among those of `quota_used`."""
         self.later: Room | None = None
         """The room that there will be once all pods have ended that were told to; None where there are none."""
         self.placed = Placed()
         self.releases: tuple[Release, ...] = ()
         self.short: dict[int, Shortfall] = {}
         """By index of the queue: those that found no room."""
-        self.cut_short = False
-        """Whether placing stopped at `max_pods`."""
-        self.probed: Counter[str] = Counter()
-        """By project id: what was tried in vain, in pods."""
+        self.probed, self.weighed = Counter[str](), Counter[str]()
+        """By project id: what was tried in vain, in pods, and what was looked at of others' pods to take their place."""
         self.put_off: set[int] = set()
         """By index of the queue: those that were not tried for that, or not to the end."""
-        self.weighed: Counter[str] = Counter()
-        """By project id: what was looked at of others' pods, to take their place."""
-        self.in_gang = False
-        """Whether a gang is just being placed, which nothing cuts short."""
+        self.cut_short = self.in_gang = False
+        """Whether placing stopped at `max_pods`, and whether a gang is just being placed, which nothing cuts short."""
         self.tried_in_vain = 0
         """Pods of gangs that were placed and taken back."""
         self.blocked: dict[int, Waiting] = {}
@@ -161,10 +182,16 @@ class Planning:
         """By index of the queue and number of a pool: what a gang that has waited for long is to have of its project's
         share.
         """
-        self.spoken_for_by: set[str] = set()
-        """Ids of their projects: of each the first one."""
-        self.reserved_pools: set[int] = set()
-        """Numbers of the pools where that is: in each for one gang."""
+        self.spoken_for_by: dict[str, list[Pending]] = {}
+        """The same gangs by id of their project, in their order."""
+        self.passed_by: dict[int, frozenset[str]] = {}
+        """By index of the queue, of those gangs that have a right to what they need now: ids of workloads of the
+        project that were let in behind them.
+        """
+        self.reserved_in: Counter[int] = Counter()
+        """By number of a pool: for how many gangs something is kept there."""
+        # Row, request and share of a device of each place that is counted on for such a gang.
+        self.counted_on: list[tuple[int, PodRequest, int]] = []
         self.held_queues: dict[int, str] = {}
         """By index of the queue: the first of its workloads for which a place is kept."""
         self.evictions: list[Eviction] = []
@@ -176,12 +203,19 @@ class Planning:
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""
         self._packed = packed(policy.scores)
+        self.pools: dict[tuple[PodClass, bool], list[tuple[str, Candidates]]] = {}
+        """As of pools.pools_of, what was asked for before."""
+        self._parts: dict[PodClass, list[tuple[GangPart, PodClass]]] = {}
         self._candidates: dict[tuple[PodRequest, int, bool], Candidates] = {}
 
     @cached_property
     def shares(self) -> Shares:
         """What each may have of the pools by right, as it was when this was first asked for: nothing was placed yet."""
         return Shares(self.snapshot, self.room, dict(self.quota_used))
+
+    def look_again_at(self, at: datetime) -> None:
+        """There is something to decide then, although nothing happens."""
+        self.look_again = at if self.look_again is None else min(self.look_again, at)
 
     def soon(self) -> Room:
         """The room that there will be once all have ended that were told to. There is never less of it than now."""
@@ -198,11 +232,37 @@ class Planning:
             self._candidates[request, pool, later] = found
         return found
 
+    def parts(self, pod_class: PodClass) -> list[tuple[GangPart, PodClass]]:
+        """Those of a gang, each with the class of its pods as if they stood for themselves."""
+        found = self._parts.get(pod_class)
+        if found is None:
+            found = self._parts[pod_class] = [(each, pod_class.part(each)) for each in pod_class.gang]
+        return found
+
     def take(self, row: int, request: PodRequest, devices: tuple[DeviceShare, ...]) -> None:
         """Put a pod on a node."""
         self.room.take(row, request, devices)
         if self.later is not None:
             self.later.take(row, request, devices)
+
+    def put(self, candidates: Candidates, request: PodRequest, index: int | None) -> Filled | None:
+        """Put one pod on the node of this index; what `fill` says of it."""
+        if index is None:
+            return None
+        devices = candidates.devices(index)
+        self.take(int(candidates.rows[index]), request, devices)
+        return index, [devices]
+
+    def fill(
+        self, candidates: Candidates, request: PodRequest, most: int, most_gpu_milli: int | None = None
+    ) -> Filled | None:
+        """As of Candidates, also by the room that there will be."""
+        filled = candidates.fill(most, most_gpu_milli=most_gpu_milli)
+        if filled is not None and self.later is not None:
+            row = int(candidates.rows[filled[0]])
+            for devices in filled[1]:
+                self.later.take(row, request, devices)
+        return filled
 
     def hold(self, row: int, request: PodRequest, devices: tuple[DeviceShare, ...]) -> None:
         """Keep a place that others hold until they end: what is free of it already, nobody else gets."""
@@ -247,38 +307,36 @@ class Planning:
             more=self.cut_short or len(self.updates) > max_updates,
         )
 
-    def _bindings(self) -> Iterator[Binding]:
+    def _bindings(self) -> list[Binding]:
         placed, nodes = self.placed, self.snapshot.nodes
-        for n, (pod_class, entry, pod, devices) in enumerate(
-            zip(placed.classes, placed.entries, placed.pods, placed.devices, strict=True)
+        keys, names, models = nodes.keys, nodes.names, nodes.gpu_models
+        memory: list[int] = nodes.gpu_memory_bytes.tolist()
+        found: list[Binding] = []
+        row: int
+        for pod_class, entry, pod, pool, row, devices in zip(
+            placed.classes, placed.entries, placed.pods, placed.pools, placed.rows, placed.devices, strict=True
         ):
-            row, pool = placed.rows[n], placed.pools[n]
+            request, workload_id, key = pod_class.request, entry.workload_id, entry.key
             placement = Placement(
                 pod=pod,
-                node_key=nodes.keys[row],
-                node_name=nodes.names[row],
+                node_key=keys[row],
+                node_name=names[row],
                 pool=pool,
                 devices=devices,
-                gpu_model=nodes.gpu_models[row] if devices else "",
-                gpu_memory_bytes=int(nodes.gpu_memory_bytes[row]) if devices else 0,
+                gpu_model=models[row] if devices else "",
+                gpu_memory_bytes=memory[row] if devices else 0,
             )
             reservation = Reservation(
-                id=reservation_id(entry.workload_id, pod.pod_set, pod.index, pod.attempt, pod.try_),
-                workload_id=entry.workload_id,
-                workload_key=entry.key,
-                cpu_milli=pod_class.request.cpu_milli,
-                memory_bytes=pod_class.request.memory_bytes,
+                id=reservation_id(workload_id, pod.pod_set, pod.index, pod.attempt, pod.try_),
+                workload_id=workload_id,
+                workload_key=key,
+                cpu_milli=request.cpu_milli,
+                memory_bytes=request.memory_bytes,
                 devices=devices,
-                extended=pod_class.request.extended,
+                extended=request.extended,
             )
-            yield Binding(
-                key=entry.key,
-                workload_id=entry.workload_id,
-                name=entry.name,
-                placement=placement,
-                reservation=reservation,
-                whole=entry.key in placed.whole,
-            )
+            found.append(Binding(key, workload_id, entry.name, placement, reservation, key in placed.whole))
+        return found
 
 
 def pools_to_try(snapshot: Snapshot, pod_class: PodClass) -> tuple[str, ...]:

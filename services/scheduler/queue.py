@@ -1,9 +1,14 @@
 """The queue of waiting pods of one class, in order. It costs nothing while it does not change. No decisions."""
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from datetime import datetime
+from operator import attrgetter
+from typing import Final
 
 from services.scheduler.snapshot import OrderKey, Pending, PodClass, Queue, Waiting
+
+_order: Final[Callable[[Pending], OrderKey]] = attrgetter("order")
 
 
 class WaitingQueue:
@@ -71,7 +76,3 @@ class WaitingQueue:
             pods=self.pods,
             put_off=self.put_off,
         )
-
-
-def _order(entry: Pending) -> OrderKey:
-    return entry.order

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,20 @@ amount) each.
 """
 
 
+class Free(NamedTuple):
+    """What is free on a node of all that pods of one request change."""
+
+    cpu: int
+    memory: int
+    pods: int
+    free_devices: int
+    devices: list[tuple[int, int]]
+    """(device, milli) of all; none where the request is for no GPU."""
+    extended: list[tuple[str, int]]
+    milli: Integers
+    """Of all devices."""
+
+
 class Room:
     """A node table whose free room changes. Element i of each column is node i.
 
@@ -58,6 +72,8 @@ class Room:
         self.changed: list[int] = []
         """Each row that changed, in order. It only grows: a rollback changes rows, too."""
         self._undo: list[_Before] = []
+        self._states: dict[int, tuple[int, ...]] = {}
+        """By row, of requests for no extended resource, as long as the room did not change."""
         self._worth_of = worth
         self._values: NDArray[np.float64] | None = None
         """Of nodes, by what is worth how much; not a number where the room changed since."""
@@ -73,8 +89,21 @@ class Room:
 
     def state(self, row: int, request: PodRequest) -> tuple[int, ...]:
         """All that is free on a node, and what others make of it: alike for nodes that a request cannot tell apart."""
+        if request.extended:
+            return self._state(row, request, in_order=True)
+        state = self._states.get(row)
+        if state is None:
+            state = self._states[row] = self._state(row, request, in_order=True)
+        return state
+
+    def exact_state(self, row: int, request: PodRequest) -> tuple[int, ...]:
+        """The same, with the devices as they stand."""
+        return self._state(row, request, in_order=False)
+
+    def _state(self, row: int, request: PodRequest, *, in_order: bool) -> tuple[int, ...]:
         devices = self.devices[row].tolist()
-        devices.sort()
+        if in_order:
+            devices.sort()
         return (
             0 if self.worth is None else self.worth.group(row),
             int(self.cpu[row]),
@@ -88,6 +117,22 @@ class Room:
                 if (column := self.extended.get(each.resource)) is not None
             ),
             *devices,
+        )
+
+    def free(self, row: int, request: PodRequest) -> Free:
+        milli: list[int] = self.devices[row].tolist()
+        return Free(
+            cpu=int(self.cpu[row]),
+            memory=int(self.memory[row]),
+            pods=int(self.pods[row]),
+            free_devices=int(self.free_devices[row]),
+            devices=list(enumerate(milli)) if request.gpu_devices else [],
+            extended=[
+                (each.resource, int(column[row]))
+                for each in request.extended
+                if (column := self.extended.get(each.resource)) is not None
+            ],
+            milli=self.devices[row].copy(),
         )
 
     def rooms(self, rows: Integers) -> Rooms:
@@ -113,6 +158,17 @@ class Room:
     def take(self, row: int, request: PodRequest, devices: tuple[DeviceShare, ...]) -> None:
         """Put a pod on a node."""
         self._move(row, request.cpu_milli, request.memory_bytes, devices, request.extended, sign=-1)
+
+    def put(self, row: int, before: Free, after: Free) -> None:
+        """Put pods of one request on a node, of which it is known what is free there, and what is then."""
+        self._undo.append((row, *before[:6]))
+        self.cpu[row], self.memory[row], self.pods[row] = after.cpu, after.memory, after.pods
+        if after.devices:
+            self.free_devices[row] = after.free_devices
+            self.devices[row] = after.milli
+        for name, amount in after.extended:
+            self.extended[name][row] = amount
+        self._touch(row)
 
     def give_back(
         self,
@@ -166,6 +222,7 @@ class Room:
 
     def _touch(self, row: int) -> None:
         self.changed.append(row)
+        self._states.pop(row, None)
         if self._values is not None:
             self._values[row] = np.nan
 

@@ -359,7 +359,8 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
         await assert_streams(nc)
         store = JetStreamEventStore(nc)
         snapshots = FoldSnapshots(store.snapshots, "scheduler", shape_version=SNAPSHOT_SHAPE, aggregates=FOLDED)
-        fold = SchedulingState()
+        head_start = timedelta(hours=settings.priority_head_start_hours)
+        fold = SchedulingState(head_start=head_start)
         if found := await snapshots.load():
             fold.restore(*found, beside=snapshots.beside)
 
@@ -383,6 +384,6 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             # The snapshot's fault, perhaps: without it, only the log's own is left.
             log.warning("fold_begins_again", error=str(error))
             await snapshots.forget()
-            await schedule(SchedulingState())
+            await schedule(SchedulingState(head_start=head_start))
     finally:
         await nc.close()

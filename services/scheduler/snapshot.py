@@ -4,6 +4,7 @@ Waiting pods come as queues, one per class of pods, so that what holds for one p
 costs what the classes cost, not what the pods cost.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, override
@@ -19,6 +20,7 @@ from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import EvictionReason, Workload
 from services.scheduler.mix import Weighed
 from services.scheduler.node_labels import NodeLabels
+from services.scheduler.waits import Stint
 
 INFINITE: Final = float("inf")
 DEFAULT_WEIGHT: Final = 1.0
@@ -126,9 +128,13 @@ class Pending:
     reported: str
     """The reason that the log gives, empty where it gives none."""
     since: float = INFINITE
-    """When it was created, in seconds since 1970."""
+    """When it began to wait, in seconds since 1970, as if what it had waited for before had been just before that."""
+    waits_from: float = INFINITE
+    """When it really began to."""
     gave_way_to: tuple[str, ...] = ()
     """Ids of workloads that got its place: it takes no place from them."""
+    gives_way: bool = False
+    """Whether it may be let in behind a gang that has waited for longer: it gives up its place for it at any time."""
     beside: str = ""
     """Key of a node that holds a pod of the workload, where those stay together; empty: none does, or they need not."""
 
@@ -359,12 +365,15 @@ class Snapshot:
     """By id of a workload for which others were told to end, until their places are given: what they hold of GPUs, in
     thousandths.
     """
+    stints: Mapping[str, Stint] = field(default_factory=dict[str, Stint])
+    """By id of a workload that has had a place: since when it has it, or waits."""
+    head_start_seconds: float = INFINITE
+    """For so long a workload of one rank less must have waited before it goes first."""
     mix: tuple[Weighed, ...] = ()
     """Which requests for GPUs have come."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
+class Binding(NamedTuple):
     """One pod on one node, as its workload records it and as the node does."""
 
     key: str

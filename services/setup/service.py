@@ -16,12 +16,13 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from events.aggregate import CLUSTER, PROJECT, TENANT, Aggregate, draft
-from events.cluster import AddCluster, SimulatedNodes
+from events.cluster import AddCluster
 from events.commit import service_actor
 from events.decision import Context
 from events.ids import TENANT_KEY, cluster_key, derived_command_id, project_key
 from events.project import CreateProject
 from events.refusal import Refusal
+from events.simulated import SimulatedNodes
 from events.tenant import GrantTenantRole
 from projections.migrate import newest_row_seq, prepare
 from services.runtime.identity.actors import Actors, ActorsAwayError

@@ -27,6 +27,7 @@ from events.cluster_protocol import (
     WantedCluster,
     WantedPod,
 )
+from events.simulated import packed
 from events.subjects import agent_logs_subject, recipes_subject, usage_subject, wanted_cluster_subject, wanted_subject
 from services.agent import service
 from services.runtime.nats.connection import connect
@@ -74,7 +75,7 @@ class ControlPlane:
     async def want_cluster(self, kind: ClusterKind = "simulated", **more: Any) -> None:
         nodes = NODES if kind == "simulated" else ()
         fields: dict[str, Any] = {"cluster_id": self.cluster, "name": self.cluster, "kind": kind}
-        fields |= {"simulated_nodes": nodes, **more}
+        fields |= {"packed_nodes": packed(more.pop("simulated_nodes", nodes)), **more}
         wanted = WantedCluster(**fields)
         await self.nc.jetstream().publish(wanted_cluster_subject(self.cluster), msgspec.json.encode(wanted))
 

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from events.cluster import SimulatedNodes
 from events.cluster_protocol import LogsRequest, ObservedPod, RunPod, SettledPod, StartPod, StopPod
+from events.simulated import SimulatedNodes
 from events.workload.commands import PodFactKind
 from events.workload.pod import PodRef
 from services.agent.backends.interface import Backend

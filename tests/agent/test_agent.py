@@ -11,6 +11,7 @@ from nats.aio.client import Client
 
 from development.servers import NatsServer
 from events.cluster_protocol import ObservedPod, RunPod, SealedValues, WantedCluster
+from events.simulated import packed
 from events.workload.commands import PodFactKind
 from services.agent.agent import Agent
 from services.agent.backends.interface import NO_VALUES, BackendError
@@ -50,7 +51,7 @@ async def nc(fresh_log: NatsServer) -> AsyncIterator[Client]:
 
 
 async def test_an_end_is_for_ever_whatever_a_watch_that_lags_says_later(nc: Client) -> None:
-    cluster = WantedCluster(cluster_id=CLUSTER, name="c", kind="simulated", simulated_nodes=NODES)
+    cluster = WantedCluster(cluster_id=CLUSTER, name="c", kind="simulated", packed_nodes=packed(NODES))
     agent = Agent(cluster, NotNow(), nc, Wanted(), version="1")
     pod = ObservedPod(
         pod_key=KEY, token=1, workload_id=WORKLOAD, pod=ref(), kind="running", at=datetime(2026, 1, 2, tzinfo=UTC)
@@ -65,7 +66,7 @@ async def test_runs_that_may_not_be_started_now_are_started_as_soon_as_they_may(
     nc: Client, fresh_log: NatsServer
 ) -> None:
     backend, wanted, stop = NotNow(), Wanted(), asyncio.Event()
-    cluster = WantedCluster(cluster_id=CLUSTER, name="c", kind="simulated", simulated_nodes=NODES)
+    cluster = WantedCluster(cluster_id=CLUSTER, name="c", kind="simulated", packed_nodes=packed(NODES))
     running = asyncio.create_task(Agent(cluster, backend, nc, wanted, version="1").run(stop))
     pods = [run_pod(pod_key=f"k{number}-main-0") for number in range(PODS)]
     async with answering(fresh_log, pods):
@@ -100,7 +101,7 @@ async def test_a_run_that_cannot_be_started_says_why_once(
     monkeypatch.setattr("services.agent.agent.FIRST_RETRY_SECONDS", 0.05)
     monkeypatch.setattr("services.agent.agent.TOLD_AFTER_SECONDS", 0.2)
     backend, wanted, stop = Full(), Wanted(), asyncio.Event()
-    cluster = WantedCluster(cluster_id=CLUSTER, name="c", kind="simulated", simulated_nodes=NODES)
+    cluster = WantedCluster(cluster_id=CLUSTER, name="c", kind="simulated", packed_nodes=packed(NODES))
     agent = Agent(cluster, backend, nc, wanted, version="1")
     told: list[ObservedPod] = []
     say = agent._reports.pod

@@ -11,6 +11,7 @@ from nats.aio.client import Client
 
 from development.servers import EVERYTHING, NatsServer
 from events.cluster_protocol import ObservedCluster, ObservedPod, RunPod, SealedValues, WantedCluster
+from events.simulated import packed
 from events.subjects import (
     OBSERVED_STREAM,
     agent_recipes_subject,
@@ -33,7 +34,7 @@ from tests.support.recipes import answering
 
 pytestmark = pytest.mark.anyio
 
-HERE = WantedCluster(cluster_id=CLUSTER, name="c", kind="simulated", simulated_nodes=NODES)
+HERE = WantedCluster(cluster_id=CLUSTER, name="c", kind="simulated", packed_nodes=packed(NODES))
 
 
 class Counting(SimulatedBackend):

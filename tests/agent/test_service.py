@@ -15,8 +15,8 @@ from nats.aio.msg import Msg
 
 from development.servers import EVERYTHING, NatsServer
 from development.streams import recreate_streams
-from events.cluster import SimulatedNodes
 from events.cluster_protocol import LogsChunk, LogsRequest
+from events.simulated import SimulatedNodes
 from events.subjects import OBSERVED_STREAM, WANTED_STREAM
 from services.agent.logs import ANSWERS_EACH, CHUNK_LINES, WINDOW
 from services.api.log_lines import FIRST_CHUNK_SECONDS
@@ -264,6 +264,25 @@ async def test_a_cluster_that_is_changed_while_it_serves_goes_on_with_what_is_wa
     await plane.want_cluster(simulated_nodes=(SimulatedNodes(names=("n1", "n9"), cpu_milli=4000, memory_bytes=GIB),))
     await plane.want(simulated(2, seconds=0.2, key="another-main-0"))
     await plane.until_pod("succeeded", 2, key="another-main-0")
+
+
+@pytest.mark.usefixtures("agent")
+async def test_nodes_are_added_and_removed_while_pods_run(plane: ControlPlane) -> None:
+    """Given a pod on a node that stays, when nodes come and go, then it goes on; a pod of one that goes ends."""
+    await plane.want_cluster()
+    await plane.want(simulated(1, seconds=1000), simulated(1, seconds=1000, key="other-main-0", node_name="n2"))
+    await plane.until_pod("running")
+    await plane.until_pod("running", key="other-main-0")
+    left = SimulatedNodes(names=("n1", "n9"), cpu_milli=8000, memory_bytes=32 * GIB, gpu_count=2)
+    await plane.want_cluster(simulated_nodes=(left,))
+    ended = await plane.until_pod("interrupted", key="other-main-0")
+    assert ended.reason == "node_lost"
+    await plane.until(lambda: "n9" in plane.nodes and plane.nodes["n2"].gone)
+    await plane.want(simulated(2, seconds=0.2, key="another-main-0", node_name="n9"))
+    await plane.until_pod("succeeded", 2, key="another-main-0")
+    newest = plane.newest()
+    assert newest is not None
+    assert newest.kind == "running"
 
 
 @pytest.mark.usefixtures("agent")

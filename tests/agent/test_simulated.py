@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
-from events.cluster import NodePool, SimulatedNodes, pool_of
-from events.cluster_protocol import RunPod
-from events.workload.pod import PodRef
+from events.cluster import NodePool, pool_of
+from events.cluster_protocol import ObservedNode, RunPod, WantedCluster
+from events.simulated import SimulatedNodes, packed
+from events.workload.needs import ExtendedAmount
+from events.workload.pod import DeviceShare, PodRef
 from services.agent.backends.simulated import RUNTIME_ANNOTATION, SimulatedBackend
 from services.agent.clock import RealClock
 
@@ -62,3 +64,66 @@ async def test_an_endless_pod_runs_until_it_is_told_to_end() -> None:
     await backend.delete("a", 1, 30)
     seen = {one.pod_key: one.kind for one in (await backend.list_all()).pods}
     assert seen["a"] == "stopped"
+
+
+def a_run(key: str, node: str, *, cpu: int = 0, devices: int = 0, hcas: int = 0) -> RunPod:
+    return RunPod(
+        pod_key=key,
+        token=1,
+        workload_id="w",
+        workload_name="w",
+        project_id="p",
+        pod=PodRef(pod_set="main", index=0, attempt=1, try_=0),
+        node_name=node,
+        cpu_milli=cpu,
+        devices=tuple(DeviceShare(device=device, milli=1000) for device in range(devices)),
+        extended=(ExtendedAmount(resource="rdma/hca", amount=hcas),) if hcas else (),
+        endless=True,
+    )
+
+
+def told(*nodes: SimulatedNodes) -> WantedCluster:
+    return WantedCluster(cluster_id="c", name="c", kind="simulated", packed_nodes=packed(nodes))
+
+
+async def test_nodes_come_change_and_go_while_pods_run() -> None:
+    """S073: the agent says each that is new or changed, and that one is gone; its pods end with the reason."""
+    small = SimulatedNodes(names=("n-0", "n-1"), cpu_milli=1000, memory_bytes=1, gpu_count=1)
+    backend = SimulatedBackend([small], RealClock())
+    for key, node in (("a", "n-0"), ("b", "n-1")):
+        await backend.apply(a_run(key, node, cpu=1000))
+    await backend.list_all()
+    big = SimulatedNodes(names=("n-1",), cpu_milli=4000, memory_bytes=1, gpu_count=2, extended={"rdma/hca": 2})
+    new = SimulatedNodes(names=("n-2",), cpu_milli=1000, memory_bytes=1)
+    assert backend.follow(told(big, new))
+    news = await anext(aiter(backend.watch()))
+    nodes = {one.name: (one.gone, one.facts.cpu_milli) for one in news if isinstance(one, ObservedNode)}
+    assert nodes == {"n-0": (True, 1000), "n-1": (False, 4000), "n-2": (False, 1000)}
+    seen = {one.pod_key: one for one in (await backend.list_all()).pods}
+    assert (seen["a"].kind, seen["a"].reason) == ("interrupted", "node_lost")
+    assert seen["b"].kind in {"starting", "running"}, "what runs on a node that stays goes on"
+    for key, run in (
+        ("c", a_run("c", "n-1", cpu=3000, devices=2, hcas=2)),
+        ("d", a_run("d", "n-1", hcas=1)),
+        ("e", a_run("e", "n-0")),
+    ):
+        await backend.apply(run)
+        seen[key] = next(one for one in (await backend.list_all()).pods if one.pod_key == key)
+    assert seen["c"].kind == "starting", "it has what is new"
+    assert (seen["d"].kind, seen["d"].message) == ("refused", "node 'n-1' has 0 of rdma/hca left")
+    assert (seen["e"].kind, seen["e"].message) == ("refused", "the simulated cluster has no node 'n-0'")
+
+
+async def test_a_node_that_shrinks_keeps_what_runs_and_takes_no_more() -> None:
+    backend = SimulatedBackend([SimulatedNodes(names=("n",), cpu_milli=2, memory_bytes=1, gpu_count=2)], RealClock())
+    await backend.apply(a_run("a", "n", devices=2))
+    assert backend.follow(told(SimulatedNodes(names=("n",), cpu_milli=2, memory_bytes=1, gpu_count=1)))
+    await backend.apply(a_run("b", "n", devices=2))
+    seen = {one.pod_key: one.kind for one in (await backend.list_all()).pods}
+    assert (seen["a"], seen["b"]) == ("starting", "refused")
+
+
+async def test_words_of_nodes_that_cannot_be_read_change_nothing() -> None:
+    backend = SimulatedBackend([SimulatedNodes(names=("n",), cpu_milli=1, memory_bytes=1)], RealClock())
+    assert not backend.follow(WantedCluster(cluster_id="c", name="c", kind="simulated", packed_nodes=b"no"))
+    assert [node.name for node in (await backend.list_all()).nodes] == ["n"]

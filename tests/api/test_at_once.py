@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from events.fields.at_once import Lines, each_once
 from events.labels import KEY_PATTERN, LABEL_KEY, LABEL_VALUE, VALUE_PATTERN
-from services.api.at_once import Lines, each_once
 from services.api.check import FaultyCreation, check_training
 
 TEXTS = st.text("aA0-._/\n é", max_size=6) | st.text("a", min_size=60, max_size=66)
@@ -67,6 +67,9 @@ WRONG: tuple[tuple[str, Any, str], ...] = (
     ("relatedUrls", {"url": "https://x.example/-----BEGIN PRIVATE KEY-----", "type": "wandb"}, "url"),
     ("relatedUrls", {"url": "https://x.example", "type": " "}, "type"),
     ("imagePullSecrets", {"name": "s0"}, "name"),
+    ("imagePullSecrets", {"name": "S"}, "name"),
+    ("imagePullSecrets", {"name": ""}, "name"),
+    ("imagePullSecrets", {"name": "a\na"}, "name"),
     ("imagePullSecrets", {"name": "muster-credentials-a"}, "name"),
     ("tolerations", {"name": "t0", "key": "k", "operator": "Exists", "effect": "Any"}, "name"),
     ("tolerations", {"key": "-", "operator": "Exists", "effect": "Any"}, "key"),

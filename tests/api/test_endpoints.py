@@ -384,6 +384,60 @@ def test_variables_from_the_cluster_are_taken_for_kubernetes_only(
     assert admin.delete(f"{V1}/clusters/{cluster}", params={"force": True}).status_code == 202
 
 
+def test_nodes_of_a_simulated_cluster_are_added_changed_and_removed(served: Served, admin: httpx.Client) -> None:
+    """Nodes of others are refused by name. S043."""
+    nodes = [{"names": ["a", "b"], "cpuCores": 1, "memoryBytes": 1, "nodePool": "fast"}]
+    body = {"name": "changing", "kind": "simulated", "simulatedNodes": nodes}
+    cluster = admin.post(f"{V1}/clusters", json=body).json()["id"]
+
+    def count() -> int:
+        return admin.get(f"{V1}/clusters/{cluster}").json()["nodes"]
+
+    pools = admin.get(f"{V1}/node-pools", params={"clusterId": cluster}).json()["nodePools"]
+    assert [(p["name"], p["labelKey"], p["labelValue"]) for p in pools][1:] == [
+        ("fast", "muster.dev/node-pool", "fast")
+    ]
+    more = {"clusterId": cluster, "nodes": [{"names": ["c"], "cpuCores": 0.5, "memoryBytes": 1, "gpus": 1}]}
+    assert admin.post(f"{V1}/nodes", json=more).status_code == 202
+    assert count() == 3
+    again = admin.post(f"{V1}/nodes", json=more)
+    assert (again.status_code, again.json()["details"]) == (400, "name_taken")
+    assert "already has nodes of these names: c" in again.json()["message"]
+    change = {
+        "gpus": 2,
+        "labels": [{"name": "zone", "value": "b"}],
+        "extendedResources": [{"resource": "a/b", "amount": 1}],
+    }
+    assert admin.patch(f"{V1}/nodes/{cluster}/c", json=change).status_code == 202
+    assert "was so already" in admin.patch(f"{V1}/nodes/{cluster}/c", json=change).json()["message"]
+    assert admin.delete(f"{V1}/nodes/{cluster}/a").status_code == 202
+    assert count() == 2
+    assert admin.delete(f"{V1}/nodes/{cluster}/a").status_code == 404
+    assert admin.patch(f"{V1}/nodes/{cluster}/a", json=change).status_code == 404
+    real = admin.post(f"{V1}/nodes", json=more | {"clusterId": served.cluster})
+    assert (real.status_code, real.json()["details"]) == (409, "not_simulated")
+    assert "`muster node cordon` and `muster node drain` work on them" in real.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({}, {"body"}),
+        ({"labels": [{"name": "a b"}]}, {"labels[0].name"}),
+        ({"labels": [{"name": "a"}] * 2}, {"labels"}),
+        ({"taints": [{"key": "-", "effect": "NoSchedule"}]}, {"taints[0].key"}),
+        ({"extendedResources": [{"resource": "a/b"}]}, {"extendedResources[0].amount"}),
+        ({"gpus": -1, "cpuCores": 0, "node": 1, "memoryBytes": 1}, {"gpus", "cpuCores", "node"}),
+    ],
+)
+def test_a_change_of_a_node_says_all_that_is_wrong(
+    served: Served, admin: httpx.Client, body: dict[str, Any], fields: set[str]
+) -> None:
+    answer = admin.patch(f"{V1}/nodes/{served.cluster}/n", json=body)
+    assert answer.status_code == 400
+    assert {issue["field"] for issue in answer.json()["complianceIssues"]} == fields
+
+
 # -- administration --------------------------------------------------------------------------------------------------
 
 
@@ -438,7 +492,7 @@ def test_clusters_pools_projects_and_roles_are_made_seen_and_taken_away(served: 
 
 
 NODES = {"count": 1, "cpuCores": 1, "memoryBytes": 1}
-MANY_NODES = {"names": [f"n-{number}" for number in range(5001)], "cpuCores": 1, "memoryBytes": 1}
+MANY_NODES = {"names": [f"n-{number}" for number in range(10_001)], "cpuCores": 1, "memoryBytes": 1}
 ODD_NODES = NODES | {
     "labels": [{"name": "a b"}, {"name": "z", "value": "no value!"}],
     "taints": [{"key": "-", "effect": "NoSchedule"}, {"key": "t", "effect": "Any"}],

@@ -7,10 +7,13 @@ import pytest
 
 from events.cluster import Cluster, ClusterKind
 from events.workload.fields.creation import Creation, DistributedCreation, WorkspaceCreation
+from events.workload.fields.distribution import Distribution
+from events.workload.fields.storage import PvcVolume, StorageSpec
 from events.workload.kinds import KINDS
 from events.workload.kinds.distributed import shown_master
-from events.workload.spec import beside_with_defaults
+from events.workload.spec import Distributed, TrainingSpec, beside_with_defaults
 from services.api.check import FaultyCreation, check_creation
+from services.api.mount_paths import MountPaths, PvcPath, moved
 from services.api.rules import check_placed
 
 
@@ -48,7 +51,20 @@ def faults(creation: type[Creation], data: dict[str, Any]) -> list[tuple[str, st
         (mpi(slotsPerWorker=1025), [("spec.slotsPerWorker", "max")]),
         (mpi(mpiLauncherCreationPolicy="Never"), [("spec.mpiLauncherCreationPolicy", "options")]),
         (mpi(minReplicas=1), [("spec.minReplicas", "canAdd")]),
-        (mpi(sshAuthMountPath="/root/.ssh"), [("spec.sshAuthMountPath", None)]),
+        (distributed(spec={"sshAuthMountPath": "/keys"}), [("spec.sshAuthMountPath", "canAdd")]),
+        (mpi(sshAuthMountPath=""), [("spec.sshAuthMountPath", "min")]),
+        (mpi(sshAuthMountPath="keys"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/a/../b"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/a b"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/a,b"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/a/"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/etc/mpi"), [("spec.sshAuthMountPath", None)]),
+        (mpi(sshAuthMountPath="/muster/home/.ssh"), [("spec.sshAuthMountPath", None)]),
+        (
+            mpi(sshAuthMountPath="/keys", storage={"emptyDirVolume": [{"path": "/keys"}, {"path": "/keys/more"}]}),
+            [("spec.storage.emptyDirVolume[0].path", "locked"), ("spec.storage.emptyDirVolume[1].path", "locked")],
+        ),
         (mpi(command="/usr/bin/mpirun -n 2 train"), [("spec.command", None)]),
         (mpi(args="mpiexec"), [("spec.args", None)]),
         (mpi(storage={"emptyDirVolume": [{"path": "/etc/mpi/"}]}), [("spec.storage.emptyDirVolume[0].path", "locked")]),
@@ -146,6 +162,15 @@ def test_a_launcher_says_what_it_runs_where_no_image_says_it(
     assert {issue.field for issue in check_placed(checked, Cluster(name="c", kind=kind))} == fields
 
 
+@pytest.mark.parametrize(("kind", "refused"), [("local", True), ("kubernetes", False), ("simulated", False)])
+def test_keys_for_ssh_are_refused_by_name_where_mpirun_has_no_use_for_them(kind: ClusterKind, *, refused: bool) -> None:
+    checked = check_creation(DistributedCreation, mpi(sshAuthMountPath="/home/me/.ssh"))
+    assert isinstance(checked, DistributedCreation)
+    issues = list(check_placed(checked, Cluster(name="c", kind=kind)))
+    assert [issue.field for issue in issues] == (["spec.sshAuthMountPath"] if refused else [])
+    assert all("leave it out" in issue.details for issue in issues)
+
+
 @pytest.mark.parametrize(
     ("kind", "locked"),
     [
@@ -214,3 +239,15 @@ def test_a_workspace_is_kept_from_preemption_unless_it_may_go_beyond_the_quota(
 )
 def test_a_workspace_that_cannot_be_is_refused(spec: dict[str, Any], expected: list[tuple[str, str | None]]) -> None:
     assert faults(WorkspaceCreation, body(spec=spec)) == expected
+
+
+@pytest.mark.parametrize(
+    ("to", "refused"),
+    [("/etc/mpi", True), ("/keys", True), ("/keys/more", True), ("/root/.ssh", False), ("/sets", False)],
+)
+def test_r30_no_volume_moves_later_to_where_a_launcher_finds_its_files(to: str, *, refused: bool) -> None:
+    storage = StorageSpec(pvc=(PvcVolume(path="/data", claim_name="sets", existing_pvc=True),))
+    distribution = Distribution(distributed_framework="MPI", ssh_auth_mount_path="/keys")
+    asked = MountPaths(pvc=(PvcPath(mounted_at="/data", path=to),))
+    _, issues = moved(storage, asked, Distributed(distribution=distribution, master=TrainingSpec(image="m")))
+    assert [(issue.field, issue.rule) for issue in issues] == ([("storage.pvc", "locked")] if refused else [])

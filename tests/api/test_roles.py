@@ -27,6 +27,11 @@ ADMINISTRATORS_DO: Final = (403, 403, 403, 202), (403, 403, 403, 202)
 GRANT: Final = (403, 403, 202, 202), (404, 404, 404, 202)
 FOUND_BY_ADMINISTRATORS: Final = (404, 404, 202, 202), (404, 404, 404, 202)
 
+SIMULATED: Final = {
+    "kind": "simulated",
+    "simulatedNodes": [{"names": ["fast"], "cpuCores": 1, "memoryBytes": 1}],
+}
+
 SOURCES: Final[dict[str, dict[str, Any]]] = {
     "pvc": {"existingPvc": True, "claimName": "c", "path": "/data"},
     "git": {"repository": "https://git.example.com/code", "path": "/data"},
@@ -132,6 +137,9 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "set_node_pool": ADMINISTRATORS_DO,
     "remove_node_pool": ADMINISTRATORS_DO,
     "list_nodes": EVERYBODY,
+    "add_nodes": ADMINISTRATORS_DO,
+    "change_node": ADMINISTRATORS_DO,
+    "remove_node": ADMINISTRATORS_DO,
     "cordon_node": ADMINISTRATORS_DO,
     "drain_node": ADMINISTRATORS_DO,
     "list_node_pods": EVERYBODY,
@@ -293,7 +301,7 @@ def code_part(fresh: str) -> dict[str, Any]:
 
 def on_cluster(served: Served, admin: httpx.Client, path: str, fresh: str) -> str:
     """The path of a fresh cluster, or of a pool or node of it."""
-    made = admin.post("/api/v1/clusters", json={"name": f"c-{fresh}", "kind": "kubernetes"}).json()["id"]
+    made = admin.post("/api/v1/clusters", json={"name": f"c-{fresh}", **SIMULATED}).json()["id"]
     pool = {"clusterId": made, "name": "fast", "labelKey": "gpu", "labelValue": "h100"}
     assert admin.post("/api/v1/node-pools", json=pool).status_code == 202
     if "/nodes/" in path:
@@ -309,6 +317,12 @@ def changed_at(admin: httpx.Client, path: str) -> int:
     return int(answer.headers["X-Log-Sequence"])
 
 
+def nodes_for(admin: httpx.Client, fresh: str) -> dict[str, Any]:
+    """More nodes for a fresh simulated cluster."""
+    made = admin.post("/api/v1/clusters", json={"name": f"c-{fresh}", **SIMULATED}).json()["id"]
+    return {"clusterId": made, "nodes": [{"names": ["more"], "cpuCores": 1, "memoryBytes": 1}]}
+
+
 def of_places(served: Served, fresh: str) -> dict[str, Any]:
     """Bodies of what makes or sets departments and node pools."""
     label = {"labelKey": "gpu", "labelValue": "h100"}
@@ -318,6 +332,7 @@ def of_places(served: Served, fresh: str) -> dict[str, Any]:
         "create_department": {"name": f"d-{fresh}"},
         "set_department": {},
         "drain_node": {},
+        "change_node": {"cpuCores": 2},
         "set_time_limits": {},
     }
 
@@ -408,6 +423,7 @@ def aimed(
         "add_cluster": {"name": f"d-{fresh}", "kind": "kubernetes"},
         "change_cluster": {"ownershipProtection": True},
         **of_places(served, fresh),
+        "add_nodes": nodes_for(admin, fresh) if name == "add_nodes" else {},
         "create_project": {"name": f"p-{fresh}"},
         "set_project": {"gpuQuota": None},
         "set_price": price,

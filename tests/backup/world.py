@@ -16,11 +16,12 @@ from development.checker.reading import read_log
 from development.commands import RunningService, carry_out
 from development.servers import NatsServer
 from events.aggregate import WORKLOAD
-from events.cluster import AddCluster, SimulatedNodes
+from events.cluster import AddCluster
 from events.cluster_protocol import WantedCluster
 from events.ids import cluster_key, incarnation_id, project_key, workload_key
 from events.phases import Phase, PodPhase
 from events.project import CreateProject
+from events.simulated import SimulatedNodes
 from events.workload.commands import CreateWorkload
 from events.workload.fields.compute import ComputeSpec
 from events.workload.fields.metadata import Annotation

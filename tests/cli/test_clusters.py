@@ -33,7 +33,7 @@ def test_a_simulated_cluster_is_counted_or_read_from_a_csv(api: ShapeServer, mus
     file.write_text(
         "sn,cpu_milli,memory_mib,gpu,model\nn-0,64000,262144,2,P100\nn-1,64000,262144,2,P100\nn-2,500,1,0,\n"
     )
-    assert muster("cluster", "add", "trace", "--nodes-csv", str(file)).code == 0
+    assert muster("cluster", "add", "trace", "--nodes", str(file)).code == 0
     first, second = api.requests[-1].body["simulatedNodes"]
     assert first["names"] == ["n-0", "n-1"]
     assert (first["cpuCores"], first["memoryBytes"], first["gpuModel"]) == (64.0, 262144 * 1024**2, "P100")
@@ -50,7 +50,7 @@ def test_nodes_of_a_csv_have_labels_taints_and_extended_resources(
         "n-0,1000,1,0,,zone=a;run.ai/type=big,team=x:NoSchedule; old:NoExecute,rdma/hca=2\n"
         "n-1,1000,1,0,,,,\n"
     )
-    assert muster("cluster", "add", "trace", "--nodes-csv", str(file)).code == 0
+    assert muster("cluster", "add", "trace", "--nodes", str(file)).code == 0
     first, second = api.requests[-1].body["simulatedNodes"]
     assert first["labels"] == [{"name": "zone", "value": "a"}, {"name": "run.ai/type", "value": "big"}]
     assert first["taints"] == [
@@ -62,21 +62,22 @@ def test_nodes_of_a_csv_have_labels_taints_and_extended_resources(
 
 
 PLACED = "sn,cpu_milli,memory_mib,gpu,model,labels,taints,extended_resources\n"
+BEFORE = "sn,cpu_milli,memory_mib,gpu,model\n"
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (f"{PLACED}n,1,1,0,,zone,,\n", "line 2, column labels: 'zone' is not KEY=VALUE"),
-        (f"{PLACED}n,1,1,0,,,team=x,\n", "line 2, column taints: 'team=x' is not KEY=VALUE:EFFECT or KEY:EFFECT"),
-        (f"{PLACED}n,1,1,0,,,,a/b=many\n", "line 2, column extended_resources: 'many' is not a whole number"),
-        ("sn,gpu\nn,1\n", "has no column 'cpu_milli'"),
-        ("sn,cpu_milli,memory_mib,gpu,model\nn,many,1,1,x\n", "line 2, column cpu_milli: 'many' is not a whole number"),
-        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,x\nm,1,1,,x\n", "line 3, column gpu: '' is not a whole number"),
-        ("sn,cpu_milli,memory_mib,gpu,model\nn,1\n", "line 2, column gpu: is missing"),
-        ("sn,cpu_milli,memory_mib,gpu,model\n,1,1,1,x\n", "line 2, column sn: is empty"),
-        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,x\nm,1,1,1,x\nn,2,1,1,x\n", "line 4, column sn: 'n' is in line 2"),
-        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,x\n\nm,x,1,1,x\n", "line 4, column cpu_milli: 'x'"),
+        (f"{PLACED}n,1,1,0,,zone,,\n", "line 2, labels: must be KEY=VALUE"),
+        (f"{PLACED}n,1,1,0,,,team=x,\n", "line 2, taints: must be KEY=VALUE:EFFECT or KEY:EFFECT"),
+        (f"{PLACED}n,1,1,0,,,,a/b=many\n", "line 2, extended_resources: must be a whole number"),
+        ("sn,gpu\nn,1\n", "line 1, cpu_milli: is required as a column"),
+        (f"{BEFORE}n,many,1,1,x\n", "line 2, cpu_milli: must be a whole number of 1 to 100,000,000"),
+        (f"{BEFORE}n,1,1,1,x\nm,1,1,,x\n", "line 3, gpu: is required"),
+        (f"{BEFORE}n,1\n", "line 2: must have 5 values"),
+        (f"{BEFORE},1,1,1,x\n", "line 2, sn: is required"),
+        (f"{BEFORE}n,1,1,1,x\nm,1,1,1,x\nn,2,1,1,x\n", "line 4, sn: must be unique; line 2 has a node of this name"),
+        (f"{BEFORE}n,1,1,1,x\n\nm,x,1,1,x\n", "line 4, cpu_milli: must be a whole number"),
     ],
 )
 def test_a_cell_of_a_csv_that_will_not_do_is_told_by_line_and_column(
@@ -84,16 +85,123 @@ def test_a_cell_of_a_csv_that_will_not_do_is_told_by_line_and_column(
 ) -> None:
     file = tmp_path / "nodes.csv"
     file.write_text(text)
-    ran = muster("cluster", "add", "trace", "--nodes-csv", str(file))
+    ran = muster("cluster", "add", "trace", "--nodes", str(file))
     assert ran.code == 2
     assert told in ran.err
     assert api.requests == []
 
 
+NODES_YAML = """\
+nodes:
+  - {name: gpu-0, cpu: 64, memory: 512Gi, gpus: 8, gpuModel: H100, labels: {zone: a}, pool: fast}
+  - {name: gpu-1, cpu: 64, memory: 512Gi, gpus: 8, gpuModel: H100, labels: {zone: a}, pool: fast}
+  - {name: cpu-0, cpu: 500m, memory: 1Gi, extendedResources: {rdma/hca: 2}}
+"""
+
+
+def test_a_file_of_yaml_says_all_of_a_node(api: ShapeServer, muster: Any, tmp_path: Path) -> None:
+    api.on("POST", "/clusters", Reply(202, {"id": "c-2", "name": "demo"}))
+    file = tmp_path / "nodes.yaml"
+    file.write_text(NODES_YAML)
+    ran = muster("cluster", "add", "demo", "--nodes", str(file), "--dry-run")
+    assert "a new cluster demo would get 3 nodes of 2 kinds with 16 GPUs, in the pools fast" in ran.err
+    assert not api.asked("POST", "/clusters")
+    assert muster("cluster", "add", "demo", "--nodes", str(file), "--gpu-memory", "40Gi").code == 0
+    gpu, cpu = api.requests[-1].body["simulatedNodes"]
+    assert (gpu["names"], gpu["nodePool"], gpu["gpuMemoryBytes"]) == (["gpu-0", "gpu-1"], "fast", 40 * 1024**3)
+    assert (cpu["cpuCores"], cpu["extendedResources"]) == (0.5, [{"resource": "rdma/hca", "amount": 2}])
+    assert "nodePool" not in cpu
+
+
+def test_all_that_is_wrong_with_a_file_is_told_at_once(api: ShapeServer, muster: Any, tmp_path: Path) -> None:
+    file = tmp_path / "nodes.yaml"
+    file.write_text("- {name: a, cpu: many, memory: 1Gi}\n- {name: b, memory: 1Gi, gpus: -1}\n")
+    ran = muster("node", "add", "--cluster", "demo", "--nodes", str(file))
+    assert ran.code == 2
+    assert "3 values will not do" in ran.err
+    for told in ("line 1, cpu: must be CPU cores", "line 2, cpu: is required", "line 2, gpus: must be a whole number"):
+        assert told in ran.err
+    assert api.requests == []
+
+
+def test_ten_thousand_nodes_that_differ_go_in_parts(api: ShapeServer, muster: Any, tmp_path: Path) -> None:
+    api.on("POST", "/clusters", Reply(202, {"id": "c-2", "name": "demo"}))
+    api.on("POST", "/nodes", ACCEPTED)
+    file = tmp_path / "nodes.csv"
+    lines = [f"n-{number},64,512Gi,8,H100,rack=r{number}" for number in range(10_000)]
+    file.write_text("\n".join(["name,cpu,memory,gpus,gpuModel,labels", *lines]))
+    assert muster("cluster", "add", "demo", "--nodes", str(file), "--idempotency-key", "k").code == 0
+    made, more = api.asked("POST", "/clusters"), api.asked("POST", "/nodes")
+    assert {request.body["clusterId"] for request in more} == {"c-2"}
+    keys = [request.headers["idempotency-key"] for request in (*made, *more)]
+    assert keys == ["k", *(f"k-{number}" for number in range(1, len(keys)))]
+    entries = [*made[0].body["simulatedNodes"], *(entry for request in more for entry in request.body["nodes"])]
+    assert [name for entry in entries for name in entry["names"]] == [f"n-{number}" for number in range(10_000)]
+
+
+SIMULATED = [{"id": "c-1", "name": "local", "kind": "local"}, {"id": "c-2", "name": "demo", "kind": "simulated"}]
+
+
+def test_nodes_are_added_changed_and_removed(api: ShapeServer, muster: Any) -> None:
+    api.on("GET", "/clusters", Reply(body={"clusters": SIMULATED}))
+    api.on("POST", "/nodes", ACCEPTED)
+    node = {"name": "gpu-7", "clusterId": "c-2", "clusterName": "demo"}
+    api.on("GET", "/nodes", Reply(body={"nodes": [node]}))
+    asked = ("gpu-7", "gpu-8", "--gpus", "8", "--label", "zone=b", "--taint", "a=b:NoSchedule", "--pool", "fast")
+    ran = muster("node", "add", *asked, "--extended-resource", "rdma/hca=2")
+    assert (ran.code, ran.err) == (0, "2 nodes added to cluster demo\n")
+    body = api.requests[-1].body
+    assert body["clusterId"] == "c-2"
+    [entry] = body["nodes"]
+    assert (entry["names"], entry["gpus"], entry["nodePool"]) == (["gpu-7", "gpu-8"], 8, "fast")
+    assert entry["taints"] == [{"key": "a", "value": "b", "effect": "NoSchedule"}]
+    assert entry["extendedResources"] == [{"resource": "rdma/hca", "amount": 2}]
+    api.on("PATCH", "/nodes/c-2/gpu-7", ACCEPTED)
+    changes = ("--gpus", "4", "--label", "zone-", "--taint", "a:NoSchedule-", "--extended-resource", "rdma/hca-")
+    assert muster("node", "set", "gpu-7", *changes).code == 0
+    assert api.requests[-1].body == {
+        "gpus": 4,
+        "labels": [{"name": "zone", "exclude": True}],
+        "taints": [{"key": "a", "value": "", "effect": "NoSchedule", "exclude": True}],
+        "extendedResources": [{"resource": "rdma/hca", "exclude": True}],
+    }
+    api.on("GET", "/nodes/c-2/gpu-7/pods", Reply(body={"reserved": 3, "pods": []}))
+    api.on("DELETE", "/nodes/c-2/gpu-7", ACCEPTED)
+    ran = muster("node", "remove", "gpu-7", "--dry-run")
+    assert "3 pods would end with node gpu-7 of cluster demo; nothing was removed" in ran.err
+    assert muster("node", "remove", "gpu-7").err == "node gpu-7 of cluster demo removed\n"
+    assert len(api.asked("DELETE", "/nodes/c-2/gpu-7")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("add", "n", "--cluster", "local"), "cluster local is of kind local: its agent reports its nodes"),
+        (("add", "gpu-7", "--cluster", "demo", "--dry-run"), "already has nodes of these names: gpu-7"),
+        (("add",), "give names of nodes, or a file with --nodes"),
+        (("add", "n", "--gpu-model", "H100"), "--gpu-model needs nodes with GPUs"),
+        (("add", "n", "--label", "a"), "--label: 'a' is not KEY=VALUE"),
+        (("add", "n", "--gpus", "many"), "--gpus: 'many' is not a whole number"),
+        (("add", "--nodes", "f", "--gpus", "1"), "--gpus goes with names"),
+        (("set", "gpu-7"), "give something to change"),
+        (("set", "gpu-7", "--taint", "a-"), "is not KEY=VALUE:EFFECT or KEY:EFFECT, or KEY:EFFECT-"),
+        (("set", "gpu-7", "--extended-resource", "a/b=c"), "'c' is not a whole number"),
+    ],
+)
+def test_what_cannot_be_done_to_nodes_is_refused_by_name(
+    api: ShapeServer, muster: Any, arguments: tuple[str, ...], told: str
+) -> None:
+    api.on("GET", "/clusters", Reply(body={"clusters": SIMULATED}))
+    api.on("GET", "/nodes", Reply(body={"nodes": [{"name": "gpu-7", "clusterId": "c-2", "clusterName": "demo"}]}))
+    ran = muster("node", *arguments)
+    assert ran.code in {2, 5}
+    assert told in ran.err
+
+
 def test_the_trace_s_own_node_list_is_read_whole(api: ShapeServer, muster: Any) -> None:
     listed = openb.rows(openb.NODES)
     api.on("POST", "/clusters", Reply(202, {"id": "c-2", "name": "openb"}))
-    assert muster("cluster", "add", "openb", "--nodes-csv", str(openb.FOLDER / f"{openb.NODES}.csv")).code == 0
+    assert muster("cluster", "add", "openb", "--nodes", str(openb.FOLDER / f"{openb.NODES}.csv")).code == 0
     names = [name for group in api.requests[-1].body["simulatedNodes"] for name in group["names"]]
     assert len(names) == len(set(names)) == len(listed)
 

@@ -66,6 +66,37 @@ def test_a_masters_flags_say_only_what_is_otherwise(distributed: ShapeServer, mu
     }
 
 
+WANDB = {"name": "T", "userCredential": {"name": "wandb", "key": "key"}}
+
+
+@pytest.mark.parametrize(
+    ("flags", "workers", "master"),
+    [
+        (("--environment-credential", "T=wandb/key", "--master-image", "m"), [WANDB], [WANDB]),
+        (("--master-environment-credential", "T=wandb/key"), None, [WANDB]),
+        (
+            ("-e", "A=1", "--master-environment", "B=2", "--master-environment-credential", "T=wandb/key"),
+            [{"name": "A", "value": "1"}],
+            [{"name": "B", "value": "2"}, WANDB],
+        ),
+    ],
+    ids=["as the workers", "of the master alone", "beside its other variables"],
+)
+def test_a_master_may_have_variables_of_credentials_of_its_own(
+    distributed: ShapeServer, muster: Any, flags: tuple[str, ...], workers: Any, master: Any
+) -> None:
+    """S020: as the workers by their flag."""
+    assert muster("training", "pytorch", "submit", "hello", "-i", "a", *flags, "--", "x").code == 0
+    made = sent(distributed, "distributed")
+    assert [made[part].get("environmentVariables") for part in ("spec", "masterSpec")] == [workers, master]
+
+
+def test_a_variable_of_a_masters_credential_that_will_not_do_is_told_by_its_flag(muster: Any) -> None:
+    ran = muster("training", "mpi", "submit", "hello", "-i", "a", "--master-environment-credential", "T=wandb")
+    assert ran.code == 2
+    assert "--master-environment-credential: 'T=wandb' names no key of a credential" in ran.err
+
+
 @pytest.mark.parametrize(
     ("flags", "workers", "master"),
     [

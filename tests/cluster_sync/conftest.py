@@ -17,7 +17,7 @@ from tests.cluster_sync.given import World
 async def world(fresh_log: NatsServer) -> AsyncIterator[World]:
     nc = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
     made = World(fresh_log, nc)
-    await made.decide(CLUSTER, cluster_key("c"), AddCluster(name="c", kind="simulated"), "add-c")
+    await made.decide(CLUSTER, cluster_key("c"), AddCluster(name="c", kind="kubernetes"), "add-c")
     await made.decide(PROJECT, project_key("nlp"), CreateProject(name="nlp"), "create-nlp")
     yield made
     await nc.close()

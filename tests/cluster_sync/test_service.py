@@ -24,6 +24,7 @@ from events.cluster_protocol import (
 )
 from events.ids import cluster_key, incarnation_id, node_key
 from events.phases import Phase
+from events.simulated import AddSimulatedNodes, RemoveSimulatedNodes, SimulatedNodes
 from events.subjects import (
     OBSERVED_STREAM,
     WANTED_STREAM,
@@ -121,7 +122,7 @@ async def test_an_agent_that_still_speaks_of_an_old_run_is_told_again(world: Wor
 
 
 async def test_an_agent_is_not_believed_about_a_pod_that_another_cluster_has(world: World) -> None:
-    await world.decide(CLUSTER, cluster_key("d"), AddCluster(name="d", kind="simulated"), "add-d")
+    await world.decide(CLUSTER, cluster_key("d"), AddCluster(name="d", kind="kubernetes"), "add-d")
     other = incarnation_id(cluster_key("d"), "add-d")
     async with serving(world.server):
         await world.create(command="true")
@@ -179,7 +180,7 @@ async def test_wanted_that_was_lost_is_told_again(world: World) -> None:
         assert (await world.wanted_is(StartPod)) == first
         found = await read_latest(world.nc, world.requests, WANTED_STREAM, wanted_filter(CLUSTER_ID))
         word = msgspec.json.decode(found[wanted_cluster_subject(CLUSTER_ID)], type=WantedCluster)
-        assert (word.name, word.kind, word.removed) == ("c", "simulated", False)
+        assert (word.name, word.kind, word.removed) == ("c", "kubernetes", False)
 
 
 async def test_what_happened_while_it_was_away_is_caught_up_with(world: World) -> None:
@@ -361,7 +362,7 @@ async def test_an_agent_can_say_nothing_of_another_clusters_node(world: World) -
     async def theirs() -> Any:
         return (await world.store.load(NODE, node_key(other, "n9"))).state
 
-    await world.decide(CLUSTER, cluster_key("d"), AddCluster(name="d", kind="simulated"), "add-d")
+    await world.decide(CLUSTER, cluster_key("d"), AddCluster(name="d", kind="kubernetes"), "add-d")
     other = incarnation_id(cluster_key("d"), "add-d")
     async with serving(world.server):
         await world.say(observed_node_subject(CLUSTER_ID, NODE_KEY), ObservedNode(name="n1", facts=FACTS))
@@ -593,3 +594,64 @@ async def said_until(world: World, word: StartPod, kind: PodFactKind, phase: Pha
         return (await world.workload()).phase is phase
 
     await eventually(known, 60)
+
+
+async def a_simulated_one(world: World, *names: str) -> tuple[str, dict[str, str]]:
+    """Id of a cluster with these nodes, and their keys."""
+    nodes = (SimulatedNodes(names=names, cpu_milli=4000, memory_bytes=2**30),)
+    addition = AddCluster(name="s", kind="simulated", simulated_nodes=nodes)
+    await world.decide(CLUSTER, cluster_key("s"), addition, "add-s")
+    id_ = incarnation_id(cluster_key("s"), "add-s")
+    return id_, {name: node_key(id_, name) for name in names}
+
+
+async def test_a_simulated_node_that_is_removed_is_gone_also_where_no_agent_says_so(world: World) -> None:
+    """And an agent that has not heard of it brings it back no more."""
+    id_, keys = await a_simulated_one(world, "n1", "n2")
+
+    async def present(name: str) -> bool:
+        return (await world.store.load(NODE, keys[name])).state.present
+
+    async def absent() -> bool:
+        return not await present("n1")
+
+    async with serving(world.server):
+        for name, key in keys.items():
+            await world.say(observed_node_subject(id_, key), ObservedNode(name=name, facts=FACTS))
+        await eventually(lambda: present("n1"))
+        await eventually(lambda: present("n2"))
+        removal = RemoveSimulatedNodes(cluster_id=id_, names=("n1",))
+        await world.decide(CLUSTER, cluster_key("s"), removal, "remove-n1")
+        await eventually(absent)
+        await world.say(observed_node_subject(id_, keys["n1"]), ObservedNode(name="n1", facts=FACTS))
+        changed = replace(FACTS, cpu_milli=1)
+        await world.say(observed_node_subject(id_, keys["n2"]), ObservedNode(name="n2", facts=changed))
+
+        async def heard() -> bool:
+            return (await world.store.load(NODE, keys["n2"])).state.facts.cpu_milli == 1
+
+        await eventually(heard)
+        assert await absent()
+        nodes = (SimulatedNodes(names=("n1",), cpu_milli=4000, memory_bytes=2**30),)
+        await world.decide(CLUSTER, cluster_key("s"), AddSimulatedNodes(cluster_id=id_, nodes=nodes), "add-n1")
+        await asyncio.sleep(0.2)
+        await world.say(observed_node_subject(id_, keys["n1"]), ObservedNode(name="n1", facts=FACTS))
+        await eventually(lambda: present("n1"))
+
+
+async def test_a_simulated_node_that_was_removed_while_nobody_looked_is_gone_after_a_start(world: World) -> None:
+    id_, keys = await a_simulated_one(world, "n1")
+
+    async def present() -> bool:
+        return (await world.store.load(NODE, keys["n1"])).state.present
+
+    async def absent() -> bool:
+        return not await present()
+
+    async with serving(world.server):
+        await world.say(observed_node_subject(id_, keys["n1"]), ObservedNode(name="n1", facts=FACTS))
+        await eventually(present)
+    removal = RemoveSimulatedNodes(cluster_id=id_, names=("n1",))
+    await world.decide(CLUSTER, cluster_key("s"), removal, "remove-n1")
+    async with serving(world.server):
+        await eventually(absent)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from development.commands import carry_out, training
 from events.aggregate import Draft
@@ -248,8 +249,31 @@ async def _full(*_: object, **__: object) -> Outcome:
 
 
 def test_items_that_are_no_items_or_too_many_bytes_are_not_unpacked() -> None:
-    for data in (b"", b"nothing", zlib.compress(b"[{}]"), zlib.compress(b"[]")[:-1]):
+    nothing, no_command = b'{"commands":[],"items":[]}', b'{"commands":[],"items":[[0,0,"a","a"]]}'
+    assert unpacked(zlib.compress(nothing)) == ()
+    below = no_command.replace(b"[0,0", b"[0,-1")
+    wrong = (zlib.compress(b"[{}]"), zlib.compress(nothing)[:-1], zlib.compress(no_command), zlib.compress(below))
+    for data in (b"", b"nothing", *wrong):
         with pytest.raises((msgspec.MsgspecError, ValueError)):
             unpacked(data)
     with pytest.raises(ValueError, match="larger"):
         unpacked(zlib.compress(b" " * (MAX_UNPACKED_BYTES + 1)))
+
+
+def test_items_of_one_command_may_not_be_unpacked_to_more_than_a_body_may_hold() -> None:
+    command = training("a", "p", "c")
+    large = replace(command, spec=replace(command.spec, args="x" * 200_000))
+    items = [BatchItem(index=index, command=replace(large, name=f"a{index}")) for index in range(170)]
+    with pytest.raises(ValueError, match="larger"):
+        unpacked(packed(items))
+    assert unpacked(packed(items[:100])) == tuple(items[:100])
+
+
+def test_items_that_differ_in_their_names_share_a_spec_once_they_are_unpacked() -> None:
+    command = training("a", "p", "c")
+    other = replace(command, spec=replace(command.spec, args="other"))
+    alike = [replace(one, name=name, requested_name=name) for one in (command, other) for name in ("a", "b", "c")]
+    items = [BatchItem(index=number, command=one) for number, one in enumerate(alike)]
+    found = unpacked(packed(items))
+    assert found == tuple(items)
+    assert len({id(item.command.spec) for item in found}) == 2

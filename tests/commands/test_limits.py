@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.commands.limits import Creation, CreationCounts, CreationLimits, over_limit
+from services.commands.limits import Creation, CreationCounts, CreationLimits, Tally, all_within, over_limit
 
 NOW = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
 PROJECT, USER = "MUSTER_PROJECT_MAX_BYTES_PER_HOUR", "MUSTER_USER_MAX_BYTES_PER_HOUR"
@@ -92,3 +92,28 @@ def test_who_waits_as_long_as_he_is_told_may_create(sizes: dict[int, int], size:
             now += timedelta(seconds=refusal.retry_seconds)
             refusal = over_limit(counts, LIMITS, asked, now)
     assert refusal is None
+
+
+ASKED = st.builds(
+    Creation,
+    project_id=st.sampled_from(["p", "q"]),
+    actor=st.sampled_from(["ann", "service-account:p/a", "service-account:p/b"]),
+    bytes=st.integers(0, 200),
+    labels=st.sampled_from([(), (), ("a",)]),
+)
+
+
+@given(asked=st.lists(ASKED, max_size=8), waiting=st.lists(ASKED, max_size=3), living=st.integers(0, 8))
+def test_all_are_within_the_limits_at_once_only_where_each_is_behind_the_others(
+    asked: list[Creation], waiting: list[Creation], living: int
+) -> None:
+    limits = CreationLimits(living=8, creations_per_hour=9, project_bytes_per_hour=700, user_bytes_per_hour=500)
+    counts = counted({5: 100}, {5: 50})
+    counts.living = {"p": living}
+    tally = Tally(waiting)
+    each: list[bool] = []
+    for creation in asked:
+        each.append(over_limit(counts, limits, creation, NOW, under_way=tally.under_way) is None)
+        tally.add(creation)
+    together = all_within(counts, limits, asked, NOW, under_way=waiting)
+    assert together == (all(each) and not any(creation.labels for creation in asked))

@@ -10,7 +10,7 @@ import pytest
 
 from services.api.check import FaultyCreation, check_training
 from services.api.issues import MAX_ISSUES
-from services.api.unbuilt import UNBUILT_FIELDS, Default
+from services.api.unbuilt import UNBUILT_FIELDS, Default, instead_of
 from tests.contract.schema import Schema, plain
 from tests.contract.test_openapi import CONTRACT, body_of
 
@@ -109,6 +109,23 @@ def test_a_default_is_taken_as_if_it_were_not_there_and_anything_else_is_refused
 def test_the_contracts_own_defaults_are_those_that_are_taken() -> None:
     told = {path: (schema["default"], default) for path, default, schema in LEAVES if "default" in schema}
     assert all(theirs == ours for theirs, ours in told.values()), told
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("spec.storage.dataVolume", [{"id": "x"}], "spec.storage.pvc with existingPvc and readOnly; or leave it out"),
+        ("spec.storage.pvc[].dataSharing", True, "claim in each namespace"),
+        ("spec.storage.git[].passwordSecret", "s", "give secretRef; or leave it out"),
+    ],
+)
+def test_what_is_not_built_says_what_would_do_instead(path: str, value: Any, words: str) -> None:
+    """S060: who shares data between projects is told how that goes here."""
+    refused = check_training(creation(path, value))
+    assert isinstance(refused, FaultyCreation)
+    (issue,) = refused.issues
+    assert words in issue.details
+    assert instead_of(path.replace("spec", "masterSpec", 1)) == instead_of(path) != ""
 
 
 @pytest.mark.parametrize(

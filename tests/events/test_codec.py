@@ -11,11 +11,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from events import codec
 from events.cluster import ClusterRemoved
 from events.codec import (
     REGISTRY,
+    UNDECODABLE,
     UPCASTERS,
     UnknownEventError,
     decode_commit,
@@ -24,10 +26,15 @@ from events.codec import (
     encode_event,
 )
 from events.commit import About, Actor, BatchPart, CommitRecord, EventRecord
+from events.very_same import for_the_very_same
+from events.workload.fields.compute import ComputeSpec
 from events.workload.fields.distribution import Distribution
 from events.workload.fields.inference import ServedModel, Serving, ServingPort
+from events.workload.fields.metadata import Label
 from events.workload.fields.storage import StorageSpec
-from events.workload.spec import NO_SPEC, Inference
+from events.workload.made_from import MadeFrom
+from events.workload.spec import NO_SPEC, Inference, TrainingSpec
+from events.workload.state import WorkloadCreated
 from tests.events.given import NOW
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -140,6 +147,67 @@ def test_a_commit_survives_the_way_through_the_log(
     commit = decode_commit("ev.workload.abc", 7, encode_commit(record))
     assert (commit.aggregate, commit.key, commit.seq, commit.events) == ("workload", "abc", 7, (event,))
     assert (commit.record.parent_seq, commit.record.batch, commit.record.about) == (parent, batch, about)
+
+
+def created(spec: TrainingSpec, name: str) -> CommitRecord:
+    event = WorkloadCreated(
+        workload_id=name,
+        name=name,
+        requested_name=name,
+        kind="Training",
+        project_id="p",
+        cluster_id="c",
+        owner="ann",
+        at=NOW,
+        spec=spec,
+        made_from=MadeFrom(set_by={"policy": ("priorityClass",)}),
+    )
+    return CommitRecord(
+        commit_id=name,
+        command_id=name,
+        actor=Actor(id="ann"),
+        occurred_at=NOW,
+        parent_seq=0,
+        events=(encode_event(event),),
+    )
+
+
+def test_workloads_that_say_the_same_of_their_spec_share_it_once_they_are_read() -> None:
+    spec = TrainingSpec(image="busybox", command="sleep 1", labels=(Label(name="a", value="b"),))
+    specs = (spec, replace(spec, command="sleep 2"), replace(spec, args="x" * 20_000))
+    records = [created(one, name) for one in specs for name in ("first", "second")]
+    commits = [decode_commit("ev.workload.abc", 7, encode_commit(record)) for record in records]
+    for record, commit in zip(records, commits, strict=True):
+        assert commit.events == (decode_event(record.events[0]),)
+    first, second, other, another, long, longer = (commit.events[0].spec for commit in commits)
+    assert first is second
+    assert other is another
+    assert first is not other
+    assert long is not longer, "what is long is not kept"
+
+
+def test_a_creation_that_nobody_could_run_is_not_read_though_its_spec_is_one() -> None:
+    record = created(TrainingSpec(image="busybox", compute=ComputeSpec()), "a")
+    data = bytes(record.events[0].data)
+    for good, bad in ((b'"Training"', b'"Nothing"'), (b'"command":null', b'"command":"\'"'), (b'"spec":', b'"sp":')):
+        assert good in data
+        broken = EventRecord(type="WorkloadCreated", data=msgspec.Raw(data.replace(good, bad, 1)))
+        payload = encode_commit(replace(record, events=(broken,)))
+        with pytest.raises(UNDECODABLE):
+            decode_commit("ev.workload.abc", 7, payload)
+
+
+def test_of_the_very_same_object_a_result_is_found_once() -> None:
+    asked: list[list[int]] = []
+
+    @for_the_very_same
+    def size(of: list[int]) -> int:
+        asked.append(of)
+        return len(of)
+
+    one, other = [1, 2], [1, 2]
+    assert [size(one), size(one), size(other), size(one)] == [2, 2, 2, 2]
+    assert [id(each) for each in asked] == [id(one), id(other), id(one)]
 
 
 @pytest.mark.parametrize("hours", [-23.75, 0, 5.5, 16, 23.75])

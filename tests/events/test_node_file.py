@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from events.node import Taint
-from events.node_file import MOST_NODES, FileNode, form_of, read_nodes
+from events.node_file import FileNode, alike, form_of, read_nodes
+from events.simulated import MOST_NODES
 
 GIB: Final = 1024**3
 WHOLE: Final = FileNode(
@@ -57,7 +58,7 @@ def test_csv_says_all_of_a_node() -> None:
 def test_columns_of_before_are_still_read() -> None:
     text = (
         "sn,cpu_milli,memory_mib,gpu,model,labels,taints,extended_resources\n"
-        "n-0,64000,262144,2,P100,zone=a,,rdma/hca=2\nn-1,500,1,0,P100,,\n"
+        "n-0,64000,262144,2,P100,zone=a,,rdma/hca=2\nn-1,500,1,0,P100,,,\n"
     )
     read = read_nodes(text, "csv", gpu_memory_bytes=16 * GIB)
     assert not read.problems
@@ -126,7 +127,7 @@ def test_yaml_that_will_not_do(text: str, told: str) -> None:
         ("name,cpu,memory,cpus\n", "line 1, cpus: must be left out: nodes have no such column; did you mean"),
         ("name,cpu,memory,sn\n", "line 1, sn: must be left out where name is there"),
         ("name,cpu,memory\na,1,1Gi,7\n", "line 2: must have 3 values"),
-        ("name,cpu,memory\na,1\n", "line 2, memory: is required"),
+        ("name,cpu,memory\na,1\n", "line 2: must have 3 values"),
         ("name,cpu,memory\na,1,1\n\na,1,1\n", "line 4, name: must be unique; line 2 has"),
         ('name,cpu,memory\n"a,1,1\n', "must be CSV"),
         ("name,cpu,memory,labels\na,1,1,zone\n", "line 2, labels: must be KEY=VALUE, such as zone=a"),
@@ -149,3 +150,12 @@ def test_as_many_nodes_as_a_cluster_may_have_and_no_more() -> None:
 
 def test_the_form_is_told_by_the_end_of_the_name() -> None:
     assert [form_of(name) for name in ("a.csv", "A.CSV", "a.yaml", "a.json", "-")] == ["csv", "csv"] + 3 * ["yaml"]
+
+
+def test_nodes_that_are_alike_are_one_entry() -> None:
+    text = "name,cpu,memory,pool\na,1,1Gi,x\nb,1,1Gi,\nc,1,1Gi,x\n"
+    found = alike(read_nodes(text, "csv").nodes)
+    assert [(entry.names, pool) for entry, pool in found] == [
+        (("a", "c"), "x"),
+        (("b",), ""),
+    ]

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from events.workload.fields.distribution import DistributedFramework, Distribution
+from events.workload.fields.storage import EmptyDirVolume, StorageSpec
 from events.workload.kinds import KINDS
-from events.workload.mpi import Mpi, hostfile, machinefile
+from events.workload.mpi import Mpi, hostfile, machinefile, ssh_files, sshd_options, suggested
 from events.workload.mpi import variables as mpi_variables
 from events.workload.pod_sets import PodSet
 from events.workload.rendezvous import names, variables, with_addresses
@@ -19,6 +20,10 @@ def sets_of(framework: DistributedFramework, *, master: bool = True, gpus: int =
     distribution = Distribution(distributed_framework=framework, num_workers=more.pop("num_workers", 2), **more)
     distributed = Distributed(distribution=distribution, master=TrainingSpec(image="m") if master else None)
     return KINDS["Distributed"].pod_sets(spec, distributed)
+
+
+def volume(path: str) -> StorageSpec:
+    return StorageSpec(empty_dir_volume=(EmptyDirVolume(path=path),))
 
 
 def found(pod_set: PodSet, index: int) -> dict[str, str]:
@@ -122,8 +127,8 @@ def test_jax_finds_its_coordinator() -> None:
 def test_an_mpi_launcher_is_told_of_its_workers_and_may_wait_for_them() -> None:
     master, worker = sets_of("MPI", slots_per_worker=4, mpi_launcher_creation_policy="WaitForWorkersReady")
     assert [made.peers and made.peers.mpi for made in (master, worker)] == [
-        Mpi(role="launcher", workers=2, slots=4),
-        Mpi(role="worker", workers=2, slots=4),
+        Mpi(role="launcher", workers=2, slots=4, ssh="/root/.ssh", serves=True),
+        Mpi(role="worker", workers=2, slots=4, ssh="/root/.ssh", serves=True),
     ]
     assert (master.starts_after, worker.starts_after) == ("worker", "")
     assert found(master, 0) == found(worker, 0) == {}, "its variables name files, which only the agent knows"
@@ -145,3 +150,69 @@ def test_each_mpi_reads_its_own_variables_and_form_of_the_host_file() -> None:
     }
     assert mpi_variables(Mpi(role="worker", workers=2, slots=2), "/etc/mpi") == {"K_MPI_JOB_ROLE": "worker"}
     assert names("MPI") == set(said)
+
+
+def options_of(text: str) -> dict[str, str]:
+    """Of a command line, or of a file of OpenSSH."""
+    words = text.replace("-o ", "").replace("=", " ").removeprefix("Host *\n").split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+SHARED = {"ConnectionAttempts": "10", "IdentityFile": "/keys/id_ed25519"}
+
+
+@pytest.mark.parametrize(
+    ("serves", "expected"),
+    [
+        (
+            True,
+            {
+                "StrictHostKeyChecking": "yes",
+                "UserKnownHostsFile": "/keys/known_hosts",
+                "HostKeyAlgorithms": "ssh-ed25519",
+            },
+        ),
+        (False, {"StrictHostKeyChecking": "no", "UserKnownHostsFile": "/dev/null"}),
+    ],
+)
+def test_ssh_believes_the_sshd_that_muster_starts_and_any_that_a_workload_starts(
+    *, serves: bool, expected: dict[str, str]
+) -> None:
+    """S063: on its command line, and in the file that it reads where nobody gives it that."""
+    mpi = Mpi(role="launcher", workers=1, slots=1, ssh="/keys", serves=serves)
+    assert {options_of(text) == SHARED | expected for text in suggested(mpi).values()} == {True}
+    files = ssh_files(mpi, "private\n", "public\n")
+    assert options_of(files["config"]) == SHARED | expected
+    assert files["known_hosts"] == "* public\n"
+    assert {files[name] for name in ("id_ed25519", "id_rsa")} == {"private\n"}
+
+
+def test_the_sshd_that_muster_starts_has_the_pair_as_its_own_and_lets_it_in() -> None:
+    said = options_of(" ".join(sshd_options(Mpi(role="worker", workers=1, slots=1, ssh="/keys"))[:2]))
+    assert said == {"HostKey": "/keys/id_ed25519"}
+    assert sshd_options(Mpi(role="worker", workers=1, slots=1)) == ()
+    assert suggested(Mpi(role="worker", workers=1, slots=1, ssh="/keys")) == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "more", "expected"),
+    [
+        ({}, {}, ("/root/.ssh", True)),
+        ({}, {"ssh_auth_mount_path": "/keys"}, ("/keys", True)),
+        ({"command": "sshd-of-mine"}, {}, ("/root/.ssh", False)),
+        ({"args": "sshd-of-mine"}, {}, ("/root/.ssh", False)),
+        ({"storage": volume("/root/.ssh/")}, {}, ("", True)),
+        ({"storage": volume("/root/.ssh/more")}, {}, ("", True)),
+        ({"storage": volume("/root")}, {}, ("/root/.ssh", True)),
+        ({"storage": volume("/root/.ssh")}, {"ssh_auth_mount_path": "/keys"}, ("/keys", True)),
+    ],
+)
+def test_where_the_keys_for_ssh_are_and_whose_sshd_it_is(
+    spec: dict[str, Any], more: dict[str, Any], expected: tuple[str, bool]
+) -> None:
+    distribution = Distribution(distributed_framework="MPI", **more)
+    beside = Distributed(distribution=distribution, master=TrainingSpec(image="m"))
+    for made in KINDS["Distributed"].pod_sets(TrainingSpec(image="w", **spec), beside):
+        assert made.peers is not None
+        assert made.peers.mpi is not None
+        assert (made.peers.mpi.ssh, made.peers.mpi.serves) == expected

@@ -124,7 +124,7 @@ def all_run(folder: Path, count: int, beside: Callable[[Stack], AbstractContextM
     """Submit this many pods of the trace to its own nodes, beside what else goes on; check it all."""
     with running(folder) as stack:
         nodes = openb.FOLDER / f"{openb.NODES}.csv"
-        added = stack.muster("cluster", "add", "openb", "--nodes-csv", str(nodes))
+        added = stack.muster("cluster", "add", "openb", "--nodes", str(nodes))
         assert added.returncode == 0, added.stderr
         api = stack.api()
         until(lambda: len(api.get("/nodes", clusterId=api.cluster("openb"))["nodes"]) == 1213 or None, 60)

@@ -18,12 +18,14 @@ from development.stack import until
 from muster.cli.agent_manifests import agent
 from services.agent.backends.kubernetes.act.manifests import reservation_manifest
 from services.agent.backends.kubernetes.configuration import RESERVATION_ACCOUNT
+from services.proxy.service import bounds_of
+from services.runtime.process.settings import Settings
 
 pytestmark = pytest.mark.kubernetes
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 GOLDEN = Path(__file__).parent / "golden" / "rights.yaml"
-OWN, OTHER = "muster-system", "kube-system"
+OWN, OTHER, PROXY = "muster-system", "kube-system", "ingress-muster"
 PROJECT, PREPARED = "muster-rbac", "muster-prepared"
 """Namespaces of projects: one that is in use, and one that an administrator made and nothing was yet done with."""
 CONTAINER = {
@@ -130,6 +132,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("POST", f"/api/v1/namespaces/{OTHER}/events", {"metadata": {"name": "e"}}),
 ]
 OUT_OF_POLICY: list[tuple[str, str, Any, str]] = [
+    ("POST", f"/api/v1/namespaces/{PROXY}/pods", OUR_POD, f"and not in {PROXY}"),
     (
         "POST",
         "/api/v1/namespaces",
@@ -197,6 +200,7 @@ def documents(*names: str) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def installed(control_plane: ControlPlane) -> ControlPlane:
     control_plane.apply(documents("namespace.yaml", "accounts.yaml", "roles.yaml", "reservations.yaml", "policy.yaml"))
+    control_plane.apply([one for one in documents("proxy.yaml") if one["kind"] == "Namespace"])
     admin = control_plane.admin
     admin("POST", "/api/v1/namespaces", {"metadata": {"name": PREPARED}})
     admin("POST", "/api/v1/namespaces", {"metadata": {"name": PROJECT, "labels": {**OURS, ENFORCE: "restricted"}}})
@@ -360,10 +364,24 @@ def test_the_pods_of_the_agents_namespace_meet_its_own_pod_security(installed: C
         installed.admin("POST", f"/api/v1/namespaces/{OWN}/pods", pod, dryRun="All")
 
 
+def test_a_proxy_beside_the_pods_is_one_of_muster_and_meets_the_pod_security_of_its_namespace(
+    installed: ControlPlane,
+) -> None:
+    """S028: it is named as the control plane's is, and what it is told are settings that there are."""
+    by_kind = {one["kind"]: one for one in documents("proxy.yaml")}
+    template = by_kind["Deployment"]["spec"]["template"]
+    running = {"metadata": {"name": "proxy", **template["metadata"]}, "spec": template["spec"]}
+    installed.admin("POST", f"/api/v1/namespaces/{PROXY}/pods", running, dryRun="All")
+    (container,) = template["spec"]["containers"]
+    told = {**by_kind["ConfigMap"]["data"], **{one["name"]: one["value"] for one in container["env"]}}
+    settings = Settings(**{name.removeprefix("MUSTER_").lower(): value for name, value in told.items()})
+    assert {name.removeprefix("MUSTER_").lower() for name in told} <= Settings.model_fields.keys()
+    assert bounds_of(settings).cluster_id == told["MUSTER_PROXY_CLUSTER"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert ports == {"http": settings.proxy_port, "health": settings.health_port}
+
+
 def test_the_kustomization_names_every_manifest(installed: ControlPlane) -> None:
     listed = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
-    assert sorted(listed) == sorted(
-        file.name
-        for file in FOLDER.glob("*.yaml")
-        if file.name not in {"kustomization.yaml", "connection.example.yaml", "runai-public.yaml", "ways.yaml"}
-    )
+    others = {"kustomization.yaml", "connection.example.yaml", "proxy.yaml", "runai-public.yaml", "ways.yaml"}
+    assert sorted(listed) == sorted(file.name for file in FOLDER.glob("*.yaml") if file.name not in others)

@@ -111,7 +111,7 @@ async def test_who_follows_some_kinds_goes_along_with_who_reads_the_whole_log(
     client: Client,
     other: Client,
     process: Process,
-    began_alone: bool,  # noqa: FBT001
+    began_alone: bool,
 ) -> None:
     store = process.store(client)
     await store.append_batch([grant("a", 0), project_grant("b", 0), grant("c", 0)])

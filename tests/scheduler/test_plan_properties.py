@@ -185,6 +185,9 @@ def check_evictions(world: World, planned: Plan, protected: AbstractSet[str]) ->
         elif each.reason == "preempted":
             assert (victim.project_id, victim.priority_rank) < (winner.project_id, winner.priority_rank)
             assert victim.project_id == winner.project_id
+        elif each.reason == "backfilled":
+            assert victim.project_id == winner.project_id
+            assert victim.priority_rank <= winner.priority_rank
         else:
             assert winner.project_id != victim.project_id
             assert victim.project_id not in protected, "its project stayed within its quota"
@@ -378,8 +381,10 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
                 protected = within_quota(world, quotas)
                 planned = world.cycle()
                 check_growth(world, planned)
-                # Who gets a pod in the same plan may be beyond its quota by that.
+                # Who gets a pod in the same plan, or a place that is kept, may be beyond its quota by that.
+                ids = {state.workload_id: state for state in map(world.workload, keys)}
                 grown = {world.workload(each.key).project_id for each in planned.bindings}
+                grown |= {ids[each.beneficiary].project_id for each in planned.evictions}
                 check_evictions(world, planned, protected - grown)
                 evicted_for |= for_whom(planned)
                 again = world.cycle()

@@ -21,6 +21,7 @@ from events.workload.commands import CreateWorkload, SuspendWorkload
 from events.workload.fields.compute import ExtendedResource
 from events.workload.fields.scheduling import Toleration
 from services.scheduler.changes import MOST_WEIGHED, REMEDIES
+from services.scheduler.planning import RESERVE_AFTER
 from services.scheduler.scene import Scene
 from services.scheduler.what_if import NEVER
 from services.scheduler.why import why
@@ -201,6 +202,15 @@ def a_gang_for_which_too_little_is_free() -> tuple[World, str]:
     return world, key
 
 
+def where_a_wide_one_has_waited_for_longer() -> tuple[World, str]:
+    firm: dict[str, Any] = {"preemptibility": "non-preemptible"}
+    world = filled(cluster(a=GPU_NODE), {"gpu_devices_request": 2, **firm})
+    world.submit("wide", gpu_devices_request=8)
+    world.settle()
+    world.now += RESERVE_AFTER
+    return submitted(world, gpu_devices_request=1, **firm)
+
+
 def where_no_cpu_is_free() -> tuple[World, str]:
     return submitted(filled(cluster(a={"cpu_milli": 4_000}), {"cpu_core_request": 3.0}), cpu_core_request=2.0)
 
@@ -261,6 +271,7 @@ CASES: Final[dict[WaitingReason, tuple[Case, ...]]] = {
     WaitingReason.QUOTA_USED: (beyond_what_is_left_of_the_quota,),
     WaitingReason.LIMIT_TOO_SMALL: (larger_than_the_limit,),
     WaitingReason.LIMIT_USED: (beyond_what_is_left_of_the_limit,),
+    WaitingReason.SHARE_RESERVED: (where_a_wide_one_has_waited_for_longer,),
     WaitingReason.WAITING_FOR_PODS_TO_END: (where_others_were_told_to_end,),
     WaitingReason.INSUFFICIENT_GPU: (where_no_gpu_is_free, where_no_share_is_free, a_gang_for_which_too_little_is_free),
     WaitingReason.INSUFFICIENT_CPU: (where_no_cpu_is_free,),

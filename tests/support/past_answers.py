@@ -18,13 +18,13 @@ from events.cluster import (
     ReportCluster,
     SetNodePool,
     SetOwnershipProtection,
-    SimulatedNodes,
 )
 from events.codec import encode_commit
 from events.commit import Commit
 from events.ids import TENANT_KEY, cluster_key, node_key, project_key
 from events.node import CordonNode, NodeFacts, ReportNode, ReportNodeGone, UncordonNode
 from events.project import ChangeProject, CreateProject, DeleteProject, Project
+from events.simulated import SimulatedNodes
 from events.tenant import GrantTenantRole
 from events.workload.commands import ChangeWorkload
 from tests.support.lives import CLUSTER_SYNC, World

@@ -6,13 +6,14 @@ from typing import Any
 from uuid import uuid4
 
 from events.aggregate import AGGREGATES, PROJECT, WORKLOAD, Chain, draft
-from events.cluster import AddCluster, ClusterKind, ReportCluster, SimulatedNodes
+from events.cluster import AddCluster, ClusterKind, ReportCluster
 from events.commit import Actor, Commit
 from events.decision import Context
 from events.ids import cluster_key, node_key, project_key, workload_key
 from events.node import NodeFacts, ReportNode
 from events.project import CreateProject
 from events.refusal import Refusal
+from events.simulated import SimulatedNodes
 from events.workload.commands import CreateWorkload, PodFact, PodFactKind, ReportPods
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec

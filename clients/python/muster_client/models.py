@@ -1155,6 +1155,15 @@ class Nodes(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """By cluster and name."""
 
 
+class NodesCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodesCreation."""
+
+    cluster_id: str
+    """Id of a cluster of kind simulated."""
+    nodes: list[SimulatedNodesFields]
+    """The new nodes."""
+
+
 class NodeDraining(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NodeDraining."""
 
@@ -1590,6 +1599,29 @@ class ServiceAccount(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """When it got its current token. Null if that is its first."""
     last_used: str | None
     """The last day, UTC, on which its token was used; null where it never was."""
+
+
+class NodeChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeChange."""
+
+    cpu_cores: float | UnsetType | None = UNSET
+    """CPU cores of the node."""
+    memory_bytes: int | UnsetType | None = UNSET
+    """Memory of the node."""
+    gpus: int | UnsetType | None = UNSET
+    """GPUs of the node."""
+    gpu_model: str | UnsetType | None = UNSET
+    """Model of the GPUs."""
+    gpu_memory_bytes: int | UnsetType | None = UNSET
+    """Memory of one GPU."""
+    labels: list[NodeLabelChange] | None = None
+    """Labels to set or to take off; others stay."""
+    taints: list[NodeTaintChange] | None = None
+    """Taints to set or to take off; others stay."""
+    extended_resources: list[NodeResourceChange] | None = None
+    """Extended resources to set or to take away; others stay."""
+    node_pool: str | UnsetType | None = UNSET
+    """Node pool that the node is to be in: it gets its label."""
 
 
 class TicketRequest(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2201,6 +2233,10 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
     """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -2623,6 +2659,10 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
     """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
@@ -3081,6 +3121,10 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
     """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -3168,6 +3212,8 @@ class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel"
     """Rules of slotsPerWorker."""
     mpi_launcher_creation_policy: TextRules | None = None
     """Rules of mpiLauncherCreationPolicy."""
+    ssh_auth_mount_path: TextRules | None = None
+    """Rules of sshAuthMountPath."""
     clean_pod_policy: TextRules | None = None
     """Rules of cleanPodPolicy."""
 
@@ -3805,6 +3851,10 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
     """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
@@ -4648,6 +4698,10 @@ class SimulatedNodesFields(Model, frozen=True, kw_only=True, rename="camel", omi
     """Taints of each node."""
     extended_resources: list[NodeResourceFields] | None = None
     """Extended resources of each node."""
+    node_pool: str | None = None
+    """Node pool that they are to be in: they get its label. A pool of this name is made where the cluster has
+    none. Without it their labels say in which pool they are.
+    """
 
 
 class RefusedReport(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5035,6 +5089,41 @@ class Happening(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Name of the event."""
     message: str
     """What happened, as a sentence."""
+
+
+class NodeLabelChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeLabelChange."""
+
+    name: str
+    """Key of the label."""
+    value: str | None = None
+    """Value of the label."""
+    exclude: bool | None = None
+    """Whether the label is taken off."""
+
+
+class NodeTaintChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeTaintChange."""
+
+    key: str
+    """Key of the taint."""
+    value: str | None = None
+    """Value of the taint."""
+    effect: NodeTaintChangeEffect
+    """What it does to pods that do not tolerate it."""
+    exclude: bool | None = None
+    """Whether the taint of this key and effect is taken off."""
+
+
+class NodeResourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeResourceChange."""
+
+    resource: str
+    """Name of the resource, such as rdma/hca."""
+    amount: int | None = None
+    """How many the node has. Required unless the resource is taken away."""
+    exclude: bool | None = None
+    """Whether the resource is taken away."""
 
 
 class WorkloadSubmittedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6651,10 +6740,11 @@ class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     attempt: int
     """The workload's from now on: another one where no pod of it goes on."""
     reason: PodsEvictedDataReason
-    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `shrunk`: it
-    goes on with fewer, since somebody waits for what it had grown by; `moved`: to make room in one piece, while
-    another place is kept for them; `tainted`: their node has a taint that they do not tolerate, or no longer;
-    `drained`: an administrator drains their node.
+    """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `backfilled`:
+    for one of its project that has waited for longer, and was passed; `shrunk`: it goes on with fewer, since
+    somebody waits for what it had grown by; `moved`: to make room in one piece, while another place is kept for
+    them; `tainted`: their node has a taint that they do not tolerate, or no longer; `drained`: an administrator
+    drains their node.
     """
     message: str
     """For whom, and by which rule, in a sentence."""
@@ -6782,7 +6872,7 @@ class NodeTaintFields(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Key of the taint."""
     value: str | None = None
     """Value of the taint."""
-    effect: NodeTaintFieldsEffect
+    effect: NodeTaintChangeEffect
     """What it does to pods that do not tolerate it."""
 
 
@@ -8335,6 +8425,10 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once
     all workers run and are ready. It has its node from the beginning. Default: AtStartup.
     """
+    ssh_auth_mount_path: str | None = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each
+    attempt has other ones. Default: /root/.ssh, unless a volume of the workload is there.
+    """
     clean_pod_policy: DistributedSpecCleanPodPolicy | None = None
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None:
     they run until they end by themselves, or until it is deleted. Default: Running.
@@ -8465,10 +8559,12 @@ if TYPE_CHECKING:
     type CommandName = Literal[
         "",
         "AddCluster",
+        "AddSimulatedNodes",
         "ChangeAsset",
         "ChangeCredential",
         "ChangeDepartment",
         "ChangeProject",
+        "ChangeSimulatedNode",
         "ChangeWebhook",
         "ChangeWorkload",
         "CloseSession",
@@ -8504,6 +8600,7 @@ if TYPE_CHECKING:
         "RemoveCluster",
         "RemoveNodePool",
         "RemovePrice",
+        "RemoveSimulatedNodes",
         "ResumeWorkload",
         "RevokeProjectRole",
         "RevokeTenantRole",
@@ -8542,7 +8639,7 @@ if TYPE_CHECKING:
     type MeasurementType = Literal[
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
     ]
-    type NodeTaintFieldsEffect = Literal["NoExecute", "NoSchedule", "PreferNoSchedule"]
+    type NodeTaintChangeEffect = Literal["NoExecute", "NoSchedule", "PreferNoSchedule"]
     type OutlookOutcome = Literal["never", "runs", "unknown", "waits"]
     type Phase = Literal[
         "Completed",
@@ -8561,6 +8658,7 @@ if TYPE_CHECKING:
         "Updating",
     ]
     type PhaseReason = Literal[
+        "backfilled",
         "backoff",
         "backoff_limit_exceeded",
         "cluster_disconnected",
@@ -8588,12 +8686,15 @@ if TYPE_CHECKING:
         "reclaimed",
         "runtime_limit",
         "scaled_to_zero",
+        "share_reserved",
         "tainted",
         "waiting_for_pods_to_end",
     ]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
-    type PodsEvictedDataReason = Literal["drained", "moved", "preempted", "reclaimed", "shrunk", "tainted"]
+    type PodsEvictedDataReason = Literal[
+        "backfilled", "drained", "moved", "preempted", "reclaimed", "shrunk", "tainted"
+    ]
     type PolicyMetaScope = Literal["department", "project", "tenant"]
     type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]
@@ -8778,7 +8879,7 @@ else:
     HttpGetScheme = str
     MatchExpressionOperator = str
     MeasurementType = str
-    NodeTaintFieldsEffect = str
+    NodeTaintChangeEffect = str
     OutlookOutcome = str
     Phase = str
     PhaseReason = str

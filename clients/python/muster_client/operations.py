@@ -2647,6 +2647,25 @@ def list_nodes(*, cluster_id: str | None = None, as_of: str | None = None) -> Re
     return Request("GET", "/api/v1/nodes", models.Nodes, query=[("clusterId", cluster_id), ("as_of", as_of)])
 
 
+def add_nodes(
+    body: models.NodesCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Add nodes to a simulated cluster.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/nodes",
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
 def cordon_node(
     cluster_id: str, name: str, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
@@ -3294,6 +3313,48 @@ def rotate_service_account(
     )
 
 
+def change_node(
+    cluster_id: str,
+    name: str,
+    body: models.NodeChange,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Change what a node of a simulated cluster has.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PATCH",
+        path("/api/v1/nodes/{}/{}", cluster_id, name),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def remove_node(
+    cluster_id: str, name: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Remove a node of a simulated cluster. Its pods end as those of a lost node do.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/nodes/{}/{}", cluster_id, name),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def stream_events(
     *,
     project_id: str | None = None,
@@ -3626,10 +3687,12 @@ def list_audit(
     actor: str | None = None,
     type_: Literal[
         "AddCluster",
+        "AddSimulatedNodes",
         "ChangeAsset",
         "ChangeCredential",
         "ChangeDepartment",
         "ChangeProject",
+        "ChangeSimulatedNode",
         "ChangeWebhook",
         "ChangeWorkload",
         "CloseSession",
@@ -3665,6 +3728,7 @@ def list_audit(
         "RemoveCluster",
         "RemoveNodePool",
         "RemovePrice",
+        "RemoveSimulatedNodes",
         "ResumeWorkload",
         "RevokeProjectRole",
         "RevokeTenantRole",

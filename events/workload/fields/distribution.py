@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from msgspec.structs import replace
 
 from events.fields.declare import About, Section
-from events.fields.values import Int32
+from events.fields.values import FilePath, Int32
 
 DistributedFramework = Literal["PyTorch", "TensorFlow", "XGBoost", "JAX", "MPI"]
 LauncherCreationPolicy = Literal["AtStartup", "WaitForWorkersReady"]
@@ -40,6 +40,10 @@ class Distribution(Section, frozen=True, kw_only=True):
     ] = None
     """MPI: when the launcher, which is the master, starts. AtStartup: with the workers. WaitForWorkersReady: once all
     workers run and are ready. It has its node from the beginning. Default: AtStartup.
+    """
+    ssh_auth_mount_path: Annotated[FilePath | None, About(rows="S063", flag="--ssh-auth-mount-path")] = None
+    """MPI on Kubernetes: folder in which launcher and workers find the keys with which ssh lets them in. Each attempt
+    has other ones. Default: /root/.ssh, unless a volume of the workload is there.
     """
     clean_pod_policy: Annotated[CleanPodPolicy, About(rows="S063", flag="--clean-pod-policy")] = "Running"
     """What becomes of pods that still run when it completes or fails. Running and All: they are stopped. None: they

@@ -16,7 +16,7 @@ from events.workload.fields.distribution import MOST_WORKERS, Distribution
 from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
 from events.workload.kinds.kind import Kind
 from events.workload.kinds.training import backoff_limit, template
-from events.workload.mpi import Mpi
+from events.workload.mpi import SSH_FOLDER, Mpi
 from events.workload.pod_sets import PodSet
 from events.workload.rendezvous import Peers
 from events.workload.spec import (
@@ -30,6 +30,7 @@ from events.workload.spec import (
     shown,
     with_defaults,
 )
+from events.workload.volumes import volumes, within
 
 MASTER: Final = "master"
 WORKER: Final = "worker"
@@ -106,7 +107,7 @@ def _pod_set(
             first_rank=0 if name == sizes[0][0] else sizes[0][1],
             processes=_processes(made.request),
             elastic=(pods, pods + growth) if elastic else None,
-            mpi=_mpi(name, distribution, dict(sizes)[WORKER]),
+            mpi=_mpi(name, workload, distribution, dict(sizes)[WORKER]),
         ),
         starts_after=WORKER if name == MASTER and _waits_for_workers(distribution) else "",
         outlives=distribution.clean_pod_policy == "None",
@@ -117,11 +118,23 @@ def _pod_set(
     )
 
 
-def _mpi(name: str, distribution: Distribution, count: int) -> Mpi | None:
+def _mpi(name: str, workers_spec: TrainingSpec, distribution: Distribution, count: int) -> Mpi | None:
     if distribution.distributed_framework != "MPI":
         return None
     role: Literal["launcher", "worker"] = "launcher" if name == MASTER else "worker"
-    return Mpi(role=role, workers=count, slots=distribution.slots_per_worker or 1)
+    return Mpi(
+        role=role,
+        workers=count,
+        slots=distribution.slots_per_worker or 1,
+        ssh=distribution.ssh_auth_mount_path or _usual_ssh_folder(workers_spec),
+        serves=not (workers_spec.command or workers_spec.args),
+    )
+
+
+def _usual_ssh_folder(spec: TrainingSpec) -> str:
+    """None where a volume of the workload is there: it brings keys of its own."""
+    taken = any(within(volume.mount_path, SSH_FOLDER) for volume in volumes(spec.storage))
+    return "" if taken else SSH_FOLDER
 
 
 def _waits_for_workers(distribution: Distribution) -> bool:

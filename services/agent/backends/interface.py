@@ -20,6 +20,7 @@ from events.cluster_protocol import (
     SessionOpen,
     SourceToLookAt,
     UsageSample,
+    WantedCluster,
 )
 from events.workload.commands import PodFactKind
 
@@ -123,6 +124,10 @@ class Way(Protocol):
 
 class Backend(Protocol):
     """One cluster. A run is named by pod key and token; the higher token is the newer run."""
+
+    def follow(self, cluster: WantedCluster) -> bool:
+        """Take over another configuration of the cluster while it is served; False: it must be opened anew for that."""
+        ...
 
     async def list_all(self) -> Picture:
         """What is there now. Raises BackendError."""

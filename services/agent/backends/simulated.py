@@ -7,7 +7,6 @@ serve all of them: ten thousand sleeping pods cost nothing.
 import asyncio
 import heapq
 import itertools
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
@@ -15,7 +14,6 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from events.cluster import SimulatedNodes
 from events.cluster_protocol import (
     LogLine,
     LogsRequest,
@@ -26,8 +24,10 @@ from events.cluster_protocol import (
     SessionOpen,
     SourceToLookAt,
     UsageSample,
+    WantedCluster,
 )
 from events.node import NodeFacts
+from events.simulated import SimulatedNodes, all_labels, unpacked
 from events.workload.commands import PodFactKind
 from events.workload.spec import WHOLE_GPU_MILLI
 from services.agent.backends.interface import (
@@ -46,8 +46,6 @@ from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 from services.agent.backends.which_run import which_run
 from services.agent.clock import Clock
 
-GPU_PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
-"""As NVIDIA's feature discovery labels real nodes: so that a node pool can be made of those of one model."""
 RUNTIME_ANNOTATION: Final = "simulation.muster.dev/runtime-seconds"
 EXIT_CODE_ANNOTATION: Final = "simulation.muster.dev/exit-code"
 IGNORE_TERM_ANNOTATION: Final = "simulation.muster.dev/ignore-term"
@@ -62,8 +60,6 @@ KEPT_ENDED_RUNS: Final = 20_000
 KEPT_FENCES: Final = 100_000
 """Those that moved longest ago are dropped first: far more than can be on their way at a time."""
 MAX_EXIT_CODE: Final = 255
-
-_NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 Step = Literal["run", "finish", "kill"]
 
@@ -92,16 +88,14 @@ class _Node(msgspec.Struct, kw_only=True):
     memory_bytes: int = 0
     pods: int = 0
     device_milli: list[int] = []
+    """Of as many devices as it ever had."""
+    extended: dict[str, int] = {}
 
 
 class SimulatedBackend:
     def __init__(self, nodes: Sequence[SimulatedNodes], clock: Clock) -> None:
         self._clock = clock
-        self._nodes = {
-            name: _Node(facts=_facts(name, alike), device_milli=[0] * alike.gpu_count)
-            for alike in nodes
-            for name in alike.names
-        }
+        self._nodes = {name: _node(facts) for name, facts in _declared(nodes).items()}
         self._runs: dict[tuple[str, int], _Run] = {}
         self._by_key: dict[str, set[int]] = {}
         self._ended: dict[tuple[str, int], _Run] = {}
@@ -114,6 +108,32 @@ class SimulatedBackend:
         self._closed = False
 
     # -- what is there ---------------------------------------------------------------------------------------------
+
+    def follow(self, cluster: WantedCluster) -> bool:
+        """Its nodes may be others from now on. Runs on one that is gone end, as those on a lost node."""
+        if cluster.kind != "simulated":
+            return False
+        try:
+            declared = _declared(unpacked(cluster.packed_nodes))
+        except (ValueError, msgspec.DecodeError):
+            return False
+        self._advance()
+        for name in self._nodes.keys() - declared.keys():
+            for run in [run for run in self._runs.values() if run.live and run.pod.node_name == name]:
+                self._set(run, "interrupted", reason="node_lost", message=f"node {name} is gone from its cluster")
+            self._news.append(ObservedNode(name=name, facts=self._nodes.pop(name).facts, gone=True))
+        for name, facts in declared.items():
+            node = self._nodes.get(name)
+            if node is None:
+                self._nodes[name] = _node(facts)
+            elif node.facts == facts:
+                continue
+            else:
+                node.facts = facts
+                node.device_milli += [0] * (facts.gpu_count - len(node.device_milli))
+            self._news.append(ObservedNode(name=name, facts=facts))
+        self._wake.set()
+        return True
 
     async def list_all(self) -> Picture:
         self._advance()
@@ -381,8 +401,12 @@ class SimulatedBackend:
             return f"node {pod.node_name!r} has {facts.memory_bytes - node.memory_bytes} bytes of memory left"
         if node.pods >= facts.max_pods:
             return f"node {pod.node_name!r} takes at most {facts.max_pods} pods"
+        for each in pod.extended:
+            left = facts.extended.get(each.resource, 0) - node.extended.get(each.resource, 0)
+            if each.amount > left:
+                return f"node {pod.node_name!r} has {max(left, 0)} of {each.resource} left"
         for share in pod.devices:
-            if share.device >= len(node.device_milli):
+            if share.device >= facts.gpu_count:
                 return f"node {pod.node_name!r} has no device {share.device}"
             if node.device_milli[share.device] + share.milli > WHOLE_GPU_MILLI:
                 left = WHOLE_GPU_MILLI - node.device_milli[share.device]
@@ -394,9 +418,19 @@ class SimulatedBackend:
         node.cpu_milli += sign * run.pod.cpu_milli
         node.memory_bytes += sign * run.pod.memory_bytes
         node.pods += sign
+        for each in run.pod.extended:
+            node.extended[each.resource] = node.extended.get(each.resource, 0) + sign * each.amount
         for share in run.pod.devices:
             node.device_milli[share.device] += sign * share.milli
         run.holds = sign > 0
+
+
+def _declared(nodes: Sequence[SimulatedNodes]) -> dict[str, NodeFacts]:
+    return {name: _facts(name, alike) for alike in nodes for name in alike.names}
+
+
+def _node(facts: NodeFacts) -> _Node:
+    return _Node(facts=facts, device_milli=[0] * facts.gpu_count)
 
 
 def _facts(name: str, alike: SimulatedNodes) -> NodeFacts:
@@ -406,17 +440,11 @@ def _facts(name: str, alike: SimulatedNodes) -> NodeFacts:
         gpu_count=alike.gpu_count,
         gpu_model=alike.gpu_model,
         gpu_memory_bytes=alike.gpu_memory_bytes,
-        labels={"kubernetes.io/hostname": name} | _product(alike) | alike.labels,
+        labels=all_labels(name, alike),
         taints=alike.taints,
         extended=alike.extended,
         stand_in=True,
     )
-
-
-def _product(alike: SimulatedNodes) -> dict[str, str]:
-    """The model as a label's value may be; none of a node without GPUs."""
-    value = _NOT_IN_LABELS.sub("-", alike.gpu_model).strip("-_.") if alike.gpu_count else ""
-    return {GPU_PRODUCT_LABEL: value} if value else {}
 
 
 def _held(pod: RunPod) -> RunPod:

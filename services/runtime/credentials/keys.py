@@ -5,14 +5,17 @@ the newest, for who seals. Both are read each time that they are needed, which i
 import contextlib
 import fcntl
 import os
+import secrets
 import tempfile
 from collections.abc import Generator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from services.runtime.credentials.sealed import KEY_BYTES, SealError, new_private, public_of
+from services.runtime.credentials.sealed import KEY_BYTES, SealError, derived, new_private, public_of
 
 PRIVATE_MODE: Final = 0o600
 PUBLIC_MODE: Final = 0o644
@@ -26,11 +29,27 @@ class KeyFileError(Exception):
     """A key file is not fit for use; the message says what to do."""
 
 
+class Seed(msgspec.Struct, frozen=True, kw_only=True):
+    """Of which keys are derived that nobody keeps, in hexadecimal digits."""
+
+    since: datetime
+    """For workloads that are submitted from then on, until the next one's."""
+    key: str
+
+
+MOST_SEEDS: Final = 100
+"""That are kept: a rotation adds one."""
+_EVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_OF_KEY: Final = "seed 1"
+
+
 class Ring(msgspec.Struct, frozen=True, kw_only=True):
     """Private keys, in hexadecimal digits."""
 
     keys: tuple[str, ...]
     """The newest first; the others open what was sealed before a rotation that has not come to its end."""
+    seeds: tuple[Seed, ...] = ()
+    """The newest first. None: there is one, which is derived from the oldest key, and for all workloads."""
 
     def private(self, name: str) -> bytes | None:
         """The key of this name."""
@@ -40,6 +59,20 @@ class Ring(msgspec.Struct, frozen=True, kw_only=True):
     def public(self) -> bytes:
         """To seal to."""
         return public_of(bytes.fromhex(self.keys[0]))
+
+    def seed_of(self, created_at: datetime | None) -> bytes | None:
+        """For a workload that was submitted then: always the same, whatever is rotated. None where it is forgotten."""
+        at = created_at or _EVER
+        return next((bytes.fromhex(one.key) for one in self._seeds() if one.since <= at), None)
+
+    def with_seeds(self, *, new_since: datetime | None = None) -> "Ring":
+        """With its seeds written down, so that they outlive its keys; with one more, for workloads from then on."""
+        new = () if new_since is None else (Seed(since=new_since, key=secrets.token_hex(KEY_BYTES)),)
+        return replace(self, seeds=(*new, *self._seeds())[:MOST_SEEDS])
+
+    def _seeds(self) -> tuple[Seed, ...]:
+        first = derived(bytes.fromhex(self.keys[-1]), _OF_KEY)
+        return self.seeds or (Seed(since=_EVER, key=first.hex()),)
 
 
 def key_name(public: bytes) -> str:
@@ -56,6 +89,7 @@ def read_ring(path: Path) -> Ring:
         ring = msgspec.json.decode(path.read_bytes(), type=Ring)
         keys = [bytes.fromhex(key) for key in ring.keys]
         fit = bool(keys) and all(len(public_of(key)) == KEY_BYTES for key in keys)
+        fit = fit and all(len(bytes.fromhex(seed.key)) == KEY_BYTES for seed in ring.seeds)
     except FileNotFoundError as error:
         raise KeyFileError(f"there is no {path}: restore it from a backup, or make all credentials again") from error
     except (OSError, msgspec.MsgspecError, ValueError, SealError) as error:

@@ -6,13 +6,15 @@ killed halfway is finished by the next run.
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from services.runtime.credentials.kept import REQUEST_SECONDS, KeptCredentials
-from services.runtime.credentials.keys import Ring, alone_with, key_name, new_ring, read_ring, write_public, write_ring
+from services.runtime.credentials.keys import alone_with, key_name, new_ring, read_ring, write_public, write_ring
 from services.runtime.credentials.sealed import SealError
 from services.runtime.nats.requests import Requests
 
@@ -20,6 +22,10 @@ USER: Final = "rotate"
 """On NATS."""
 SEALED_BEFORE_SECONDS: Final = 2 * REQUEST_SECONDS
 """After the public key was replaced: by then all that the API sealed to the one before is stored, or refused."""
+SEED_SECONDS: Final = 600.0
+"""Until the new seed is used: by then every cluster_sync has the file with it. Two that had not the same would tell the
+pods of one workload different keys.
+"""
 MOST_ROUNDS: Final = 10
 """Over all values, until none is sealed to an old key. Two do, unless somebody goes on with an old public key."""
 
@@ -53,7 +59,8 @@ async def _rotate(
 ) -> int:
     ring = read_ring(key_file)
     if len(ring.keys) == 1:
-        ring = Ring(keys=(*new_ring().keys, *ring.keys))
+        seeded = ring.with_seeds(new_since=datetime.now(UTC) + timedelta(seconds=SEED_SECONDS))
+        ring = replace(seeded, keys=(*new_ring().keys, *ring.keys))
         write_ring(key_file, ring)
     # With several, an earlier run was killed: its new key is the first.
     write_public(public_file, ring)
@@ -72,6 +79,6 @@ async def _rotate(
             progress(number + 1, len(subjects))
         done += changed
         if not changed:
-            write_ring(key_file, Ring(keys=ring.keys[:1]))
+            write_ring(key_file, replace(ring.with_seeds(), keys=ring.keys[:1]))
             return done
     raise RotationError("values are still being sealed to an old key: see that every API reads the new public key")

@@ -55,5 +55,10 @@ def public_of(private: bytes) -> bytes:
         raise SealError("that is no private key") from error
 
 
+def derived(secret: bytes, about: str) -> bytes:
+    """A key for this purpose: always the same, and it tells nothing of the secret."""
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=f"muster {about}".encode()).derive(secret)
+
+
 def _key(shared: bytes, own: bytes, public: bytes) -> bytes:
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=own + public, info=_INFO).derive(shared)

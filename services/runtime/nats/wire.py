@@ -20,7 +20,6 @@ from nats.protocol.parser import Parser
 _VERSION: Final = b"NATS/1.0"
 _DELIVERED: Final = "$JS.ACK."
 _LINE_END: Final = b"\r\n"
-_ONE_LINE: Final = re.compile(r"[^\r\n]*").fullmatch
 _NAME: Final = functools.lru_cache(maxsize=256)(re.compile(r"[!#-'*+\-.0-9A-Z^_`a-z|~]+").fullmatch)
 """What may be the name of a header, which are few."""
 _BLANKS: Final = b" \t"
@@ -181,7 +180,9 @@ class SteadyClient(Client):
         """As the library does it, with its headers written at once: one by one, they are most of what a message costs.
         A name or a value that is not fit for a header is left to the library, which mends or refuses it.
         """
-        if not headers or not subject or not all(map(_NAME, headers)) or not all(map(_ONE_LINE, headers.values())):
+        values = "".join(headers.values()) if headers else ""
+        one_line = "\n" not in values and "\r" not in values
+        if not headers or not subject or not one_line or not all(map(_NAME, headers)):
             await super()._send_publish(subject, reply, payload, payload_size, headers)
             return
         lines = "".join([f"{name}: {value.strip()}\r\n" for name, value in headers.items()])

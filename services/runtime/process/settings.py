@@ -121,6 +121,10 @@ class Settings(BaseSettings):
     """Size limit of one folder that is sent with a workload (`muster training submit --code`)."""
     code_project_max_bytes: int = Field(default=512 * 1024 * 1024, ge=1024)
     """Size limit of all stored code of one project."""
+    priority_head_start_hours: float = Field(default=24.0, ge=0, le=8760)
+    """What a rank of priority is worth: within a project, a workload goes before one of a rank more once it has waited
+    for longer by more than this. With 0 only the waiting time counts; with 8760 (a year) the priority hardly ever
+    gives way."""
     code_retention_hours: float = Field(default=24.0, ge=1)
     """How long code is kept that no living workload uses."""
     health_host: str = "127.0.0.1"
@@ -167,8 +171,9 @@ class Settings(BaseSettings):
     `responder`, as which it connects to NATS. `muster up` and docker-compose make them."""
 
     credential_key_file: Path | None = None
-    """File with the keys that open the values of credentials, for the service `cluster_sync` alone. Without it no run
-    that needs a credential starts. `muster up` and docker-compose make it. A backup holds it."""
+    """File with the keys that open the values of credentials, for the service `cluster_sync` alone. Keys for ssh of MPI
+    trainings are derived from it, too. Without it no run that needs a credential starts, and no MPI training on
+    Kubernetes. `muster up` and docker-compose make it. A backup holds it."""
     credential_public_key_file: Path | None = None
     """File with the public half of the newest of them, to which the API seals values. If unset, credentials cannot be
     made."""

@@ -9,6 +9,13 @@ def pools_of(planning: Planning, pod_class: PodClass, *, later: bool = False) ->
     """The pools to try, in order, each with its nodes; none where the cluster takes no pods, or the project is gone.
     `later`: by the room that there will be.
     """
+    found = planning.pools.get((pod_class, later))
+    if found is None:
+        found = planning.pools[pod_class, later] = _pools_of(planning, pod_class, later=later)
+    return found
+
+
+def _pools_of(planning: Planning, pod_class: PodClass, *, later: bool) -> list[tuple[str, Candidates]]:
     project = planning.snapshot.projects.get(pod_class.project_id)
     if project is not None and not project.exists:
         return []

@@ -16,7 +16,7 @@ from services.scheduler.policy.filters import (
     takes_pods,
     topology,
 )
-from services.scheduler.policy.orders import first_come, priority
+from services.scheduler.policy.orders import aged, first_come
 from services.scheduler.policy.phases import (
     clear_nodes,
     consolidate,
@@ -53,7 +53,7 @@ POLICY: Final = Policy(
         free_cpu.SCORE,
     ),
     orders=(
-        priority.ORDER,
+        aged.ORDER,
         first_come.ORDER,
     ),
     phases=(

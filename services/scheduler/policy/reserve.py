@@ -7,20 +7,33 @@ free. What it counts on there nobody gets who comes after it in the order; what 
 A reservation is made anew by each plan, from what is free: a node that is kept only gets emptier, and is chosen again.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from events.workload.pod import DeviceShare
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
+from events.workload.state import evictable
 from services.scheduler.planning import Planning, pools_to_try
+from services.scheduler.policy.phases import explain
 from services.scheduler.policy.pools import pools_of
+from services.scheduler.policy.victims import passed_by
 from services.scheduler.room import Room, shares_milli
 from services.scheduler.snapshot import Booleans, GangPart, Integers, Pending, PodClass
 
 MOST_RESERVED: Final = 2_000
 """Pods of one gang: some 20 ms."""
+MOST_IN_POOL: Final = 8
+"""Gangs for which something is kept in a pool. Each has its right to it, so they are no more than the pool holds."""
+MOST_OF_PROJECT: Final = 2
+MOST_IN_ALL: Final = 16
+"""In one plan: to choose places takes some milliseconds where there are many nodes."""
+LATEST: Final = timedelta(days=365)
+"""What waits for longer than this before anything is kept for it never has anything kept."""
 MOST_BESIDE: Final = 2
 """Times as much of a node's CPU and memory as of its GPUs that one pod may have kept: shares are of GPUs, and whoever
 asks for one GPU and all cores of each node would have the whole pool kept.
@@ -35,60 +48,133 @@ class Kept(NamedTuple):
     devices: tuple[DeviceShare, ...]
 
 
-def reserve(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> int:
-    """Keep what is free of the places of an entry that found none; on how many nodes, 0 where it has no right to it.
+def reserve(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> str | None:
+    """Have the project's share wait for an entry that found no room, and where the share has room for it now, keep what
+    comes free of its places. What it is to be told, beside why it finds none; None where it has no right to any of it.
 
     Args:
         i: index of its queue.
     """
     parts = pod_class.gang or (GangPart(pools=pod_class.pools, request=pod_class.request, pods=1, needed=1),)
-    if not any(part.request.gpu_devices for part in parts):
-        return 0  # nobody has a share of anything else
-    if not pod_class.gang and pod_class.request.gpu_devices < 2:  # noqa: PLR2004 (one is as narrow as there is)
-        return 0
-    if planning.snapshot.now.timestamp() - entry.since < planning.policy.reserve_after.total_seconds():
-        return 0
-    if pod_class.together is not None or sum(part.needed for part in parts) > MOST_RESERVED:
-        return 0
-    if pod_class.project_id in planning.spoken_for_by:
-        return 0
+    if not _may_be_kept_for(planning, pod_class, parts, entry):
+        return None
     if not all(_may_have(planning, pod_class.part(part) if pod_class.gang else pod_class, part) for part in parts):
-        return 0  # also in the pool where it may have the most: no places are looked for, which is what takes long
+        return None  # also in the pool where it may have the most: no places are looked for, which is what takes long
     taken = _Taken(planning)
     kept: list[Kept] = []
     numbers: set[int] = set()
     for part in parts:
-        if part.needed > 1 and not part.request.gpu_devices:
-            return 0  # one beside the workers may need no GPU
         found = _places(planning, pod_class.part(part) if pod_class.gang else pod_class, part.needed, taken)
         if found is None:
-            return 0
+            return None
         number, places = found
         numbers.add(number)
         kept += places
     if not _within_share(planning, pod_class, parts, numbers):
-        return 0
-    planning.spoken_for_by.add(pod_class.project_id)
-    planning.spoken_for[i] = {
-        number: sum(part.needed * planning.shares.milli_of(part.request, number) for part in parts)
-        for number in numbers
-    }
-    speak_for(planning, i, pod_class, sign=1)
-    if not numbers.isdisjoint(planning.reserved_pools):
-        return 0
+        return None
+    others = passed_by(planning.snapshot, pod_class.project_id, entry)
+    needs = {n: sum(part.needed * planning.shares.milli_of(part.request, n) for part in parts) for n in numbers}
+    has_right = _has_right(planning, pod_class.project_id, needs, others)
+    planning.spoken_for_by.setdefault(pod_class.project_id, []).append(entry)
+    planning.spoken_for[i] = needs
+    speak_for(planning, i, sign=1)
+    if not has_right:
+        return explain.spoken_for()
+    planning.passed_by[i] = others
+    if any(planning.reserved_in[number] >= MOST_IN_POOL for number in numbers):
+        return explain.spoken_for()
     for each in kept:
         planning.take(each.row, each.request, each.devices)
-    planning.reserved_pools |= numbers
+    planning.counted_on += taken.counted_on
+    planning.reserved_in.update(numbers)
     planning.reserved[i] = kept
-    return len({each.row for each in kept})
+    return explain.reserved(len({each.row for each in kept}))
 
 
-def speak_for(planning: Planning, i: int, pod_class: PodClass, *, sign: int) -> None:
+def _may_be_kept_for(planning: Planning, pod_class: PodClass, parts: Sequence[GangPart], entry: Pending) -> bool:
+    """Whether it is wide, has waited for long, and is among the first."""
+    if not any(part.request.gpu_devices for part in parts):
+        return False  # nobody has a share of anything else
+    if any(part.needed > 1 and not part.request.gpu_devices for part in parts):
+        return False  # one beside the workers may need no GPU
+    if not pod_class.gang and pod_class.request.gpu_devices < 2:  # noqa: PLR2004 (one is as narrow as there is)
+        return False
+    if pod_class.together is not None or sum(part.needed for part in parts) > MOST_RESERVED:
+        return False
+    if len(planning.spoken_for_by.get(pod_class.project_id, ())) >= MOST_OF_PROJECT:
+        return False
+    if len(planning.spoken_for) >= MOST_IN_ALL:
+        return False
+    wait = planning.policy.reserve_after
+    long_enough = entry.since + wait.total_seconds()
+    if planning.snapshot.now.timestamp() < long_enough:
+        if wait < LATEST:
+            planning.look_again_at(datetime.fromtimestamp(long_enough, UTC))
+        return False
+    return True
+
+
+def _has_right(planning: Planning, project_id: str, needs: Mapping[int, int], others: AbstractSet[str]) -> bool:
+    """Whether its project stays within its share with it, without those that passed it."""
+    shares, numbers = planning.shares, planning.snapshot.nodes.pool_numbers
+    gone = Counter[int]()
+    for workload in planning.snapshot.running.get(project_id, ()) if others else ():
+        for pod in workload.pods.live.values() if workload.workload_id in others else ():
+            if evictable(pod) and (number := numbers.get((workload.cluster_id, pod.pool))) is not None:
+                gone[number] += sum(share.milli for share in pod.devices)
+    return all(
+        shares.used.get((project_id, number), 0) + spoken_in(planning, project_id, number) - gone[number] + milli
+        <= shares.of(project_id, number)
+        for number, milli in needs.items()
+    )
+
+
+def waits_behind(planning: Planning, pod_class: PodClass, entry: Pending) -> bool:
+    """Whether it takes no room although there may be some: a gang of its project has waited for longer, needs what is
+    left of their share, and would not get it back.
+    """
+    spoken = planning.spoken_for_by.get(pod_class.project_id)
+    if not spoken or gives_way(planning, pod_class, entry):
+        return False
+    parts = [(part.request, part.needed) for part in pod_class.gang] or [(pod_class.request, 1)]
+    shares, numbers, project_id = planning.shares, planning.snapshot.nodes.pool_numbers, pod_class.project_id
+    named = [numbers.get((pod_class.cluster_id, pool)) for pool in pools_to_try(planning.snapshot, pod_class)]
+    for number in (each for each in named if each is not None):
+        milli = sum(shares.milli_of(request, number) * count for request, count in parts)
+        if not milli or shares.allows(project_id, number, milli) or not spoken_in(planning, project_id, number):
+            return False
+    return True
+
+
+def gives_way(planning: Planning, pod_class: PodClass, entry: Pending) -> bool:
+    """Whether it may be let in behind the gangs of its project that have waited for longer: they can have it end."""
+    project = planning.snapshot.projects.get(pod_class.project_id)
+    spoken = planning.spoken_for_by.get(pod_class.project_id, ())
+    return (
+        entry.gives_way
+        and (project is None or not project.minimum_runtime)
+        and all(entry.rank <= each.rank and entry.workload_id not in each.gave_way_to for each in spoken)
+    )
+
+
+def spoken_in(planning: Planning, project_id: str, number: int) -> int:
+    """What such gangs of a project are to have of its share of a pool, in thousandths."""
+    return planning.shares.spoken.get((project_id, number), 0)
+
+
+def of_project(planning: Planning, i: int) -> tuple[int, ...]:
+    """Indexes of the queues of its project of which a gang has waited for long, and of this one."""
+    queues = planning.snapshot.queues
+    own = queues[i].pod_class.project_id
+    return (i, *(j for j in planning.spoken_for if j != i and queues[j].pod_class.project_id == own))
+
+
+def speak_for(planning: Planning, i: int, *, sign: int) -> None:
     """Have what a gang that has waited for long needs count as used (1), or not any more (-1): what comes after it in
     its project would else have the project's share, over and over, before there is enough of it for the gang.
     """
     for number, milli in planning.spoken_for.get(i, {}).items():
-        planning.shares.use(pod_class.project_id, number, sign * milli)
+        planning.shares.speak_for(planning.snapshot.queues[i].pod_class.project_id, number, sign * milli)
 
 
 def let_go(planning: Planning, i: int) -> list[Kept]:
@@ -110,6 +196,9 @@ class _Taken:
         self.pods, self.devices = table.capacity_pods.copy(), table.capacity_devices * WHOLE_GPU_MILLI
         self.extended = {name: column.copy() for name, column in table.capacity_extended.items()}
         self.free = Room(table, like=planning.room)
+        self.counted_on: list[tuple[int, PodRequest, int]] = []
+        for each in planning.counted_on:
+            self._count_on(*each)
 
     def fitting(self, request: PodRequest, rows: Integers, share: Integers) -> Integers:
         """How many such pods each of these nodes would hold if nothing ran there."""
@@ -139,13 +228,8 @@ class _Taken:
 
     def take(self, row: int, request: PodRequest, share: int) -> Kept:
         """Count on a place for one pod on a node; what is free of it now, the emptiest devices first."""
-        self.cpu[row] -= request.cpu_milli
-        self.memory[row] -= request.memory_bytes
-        self.pods[row] -= 1
-        self.devices[row] -= request.gpu_devices * share
-        for each in request.extended:
-            if each.resource in self.extended:
-                self.extended[each.resource][row] -= each.amount
+        self._count_on(row, request, share)
+        self.counted_on.append((row, request, share))
         free = self.free.devices[row]
         order = np.argsort(-free, kind="stable")[: request.gpu_devices].tolist()
         devices = tuple(DeviceShare(device=n, milli=min(share, int(free[n]))) for n in sorted(order) if free[n] > 0)
@@ -155,6 +239,15 @@ class _Taken:
         )
         self.free.take(row, now, devices)
         return Kept(row, now, devices)
+
+    def _count_on(self, row: int, request: PodRequest, share: int) -> None:
+        self.cpu[row] -= request.cpu_milli
+        self.memory[row] -= request.memory_bytes
+        self.pods[row] -= 1
+        self.devices[row] -= request.gpu_devices * share
+        for each in request.extended:
+            if each.resource in self.extended:
+                self.extended[each.resource][row] -= each.amount
 
 
 def _places(planning: Planning, part: PodClass, needed: int, taken: _Taken) -> tuple[int, list[Kept]] | None:
@@ -185,11 +278,14 @@ def _may_have(planning: Planning, pod_class: PodClass, part: GangPart) -> bool:
 
 
 def _within_share(planning: Planning, pod_class: PodClass, parts: Sequence[GangPart], numbers: set[int]) -> bool:
-    """Whether its project, and its department, may have so much there, were it all that they have."""
+    """Whether its project, and its department, may have so much there, were it all that they have beside what other
+    gangs of the project are to have.
+    """
     shares, project_id = planning.shares, pod_class.project_id
     holders = project_id, shares.project(project_id).department_id
     for number in numbers:
         milli = sum(part.needed * shares.milli_of(part.request, number) for part in parts)
+        milli += spoken_in(planning, project_id, number)
         if any(shares.of(holder, number) < milli for holder in holders):
             return False
     return True

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from events.phases import WaitingReason
 from events.workload.spec import PodRequest
@@ -62,6 +63,15 @@ class Score:
     """Whether it follows from what is free on the node alone: then it is asked once for nodes alike (Room.state)."""
 
 
+class Age(NamedTuple):
+    """Of a workload that waits."""
+
+    since: float
+    """When it began to wait, in seconds since 1970, as if what it had waited for before had been just before that."""
+    head_start_seconds: float
+    """For so long one of a rank less must have waited before it goes first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """Which workload goes first: the one with the least value. The first order in the registry that tells two apart
@@ -69,4 +79,4 @@ class Order:
     """
 
     name: str
-    value: Callable[[Workload], float]
+    value: Callable[[Workload, Age], float]

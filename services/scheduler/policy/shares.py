@@ -61,6 +61,10 @@ class Shares:
         """By id of a project or department and number of a pool: what its pods hold there, but for those that were told
         to end.
         """
+        self.spoken: dict[tuple[str, int], int] = {}
+        """By project id and number of a pool: what its gangs that have waited for long are to have. Nobody is beyond a
+        share by it, and of its department's share it takes nothing from others of that: each has its own share.
+        """
         self._wanted: dict[int, dict[str, int]] = {}
         """By number of a pool and project id: what it holds there, also in pods that are told to end, and waits for."""
         self._held: dict[int, int] = {}
@@ -80,11 +84,19 @@ class Shares:
         for key in ((project_id, number), (self.project(project_id).department_id, number)):
             self.used[key] = self.used.get(key, 0) + milli
 
+    def speak_for(self, project_id: str, number: int, milli: int) -> None:
+        """So much more is to be left for such a gang; less than nothing where it is not any more."""
+        self.spoken[project_id, number] = self.spoken.get((project_id, number), 0) + milli
+
     def of(self, holder: str, number: int) -> int:
         """That of a project or department (by its id) in a pool, in thousandths of a GPU."""
         if number not in self._shares:
             self._shares[number] = self._found(number)
         return self._shares[number].get(holder, 0)
+
+    def projects_in(self, number: int) -> Iterable[str]:
+        """Ids of those that held or wanted anything of a pool when the plan began."""
+        return self._wanted_in(number)
 
     def is_beyond(self, holder: str, number: int, gone: int = 0) -> bool:
         """Whether it has more than its share there, also without so much of it."""
@@ -99,7 +111,8 @@ class Shares:
 
     def allows(self, holder: str, number: int, milli: int) -> bool:
         """Whether it stays within its share there with so much more."""
-        return milli > 0 and self.used.get((holder, number), 0) + milli <= self.of(holder, number)
+        key = holder, number
+        return milli > 0 and self.used.get(key, 0) + self.spoken.get(key, 0) + milli <= self.of(holder, number)
 
     def milli_of(self, request: PodRequest, number: int) -> int:
         """What a pod takes of GPUs in a pool; where it asks for memory, of those with the most of it."""

@@ -8,12 +8,17 @@ whatever of them is within the quota: a lower priority would else start before a
 """
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.phases import quota
-from services.scheduler.snapshot import INFINITE, OrderKey, Pending, PodClass, Queue, Weights
+from services.scheduler.policy.reserve import gives_way
+from services.scheduler.snapshot import INFINITE, BoundKey, OrderKey, Pending, PodClass, Queue, Weights
+
+MOST_AT_ONCE: Final = 256
+"""Entries of a queue that have one turn: what is made ready for more of them would often be in vain."""
 
 type _Key = tuple[int, int, float, float, OrderKey]
 type _Head = tuple[bool, OrderKey, int, int, int]
@@ -35,6 +40,28 @@ class _Place(NamedTuple):
     department_most: int
 
 
+class _Holder(NamedTuple):
+    """A project among those that go beyond their quota: under which key it is counted what it holds, its quota and its
+    weight, and the same of its department.
+    """
+
+    key: BoundKey
+    quota: int
+    weights: Weights
+    department_key: BoundKey
+    department_quota: int
+    department_weights: Weights
+
+
+class _Standing(NamedTuple):
+    """What says of a queue whether it is within its quota or its share; nothing of it changes within a plan."""
+
+    milli: int
+    """What its next pod, or a gang, asks of GPUs."""
+    quotas: tuple[tuple[tuple[BoundKey, int], ...], ...]
+    """By pool: as of quota.quotas."""
+
+
 class Turn(NamedTuple):
     queue: int
     """Its index."""
@@ -44,6 +71,8 @@ class Turn(NamedTuple):
     """Index of the first of the entry's pods."""
     stop: int
     """Of the one after the last; of a gang, all have one turn."""
+    through: int
+    """Index of the entry after the last one that has this turn: those after the first have it with all their pods."""
 
 
 class Turns:
@@ -53,6 +82,10 @@ class Turns:
         self._planning = planning
         self._places: dict[int, list[_Place]] = {}
         """By index of a queue: the pools where its next pod may go."""
+        self._standings: dict[int, _Standing] = {}
+        """By index of a queue."""
+        self._holders: dict[str, _Holder] = {}
+        """By project id."""
         self._heads: dict[str, list[_Head]] = {}
         """By project id; a heap."""
         for i, queue in enumerate(planning.snapshot.queues):
@@ -73,7 +106,8 @@ class Turns:
                 heapq.heappush(self._turns, (now, project_id))
                 continue
             _, _, i, at, done = heapq.heappop(heads)
-            yield Turn(i, at, done, self._stop(now, i, at, done))
+            stop = self._stop(now, i, at, done)
+            yield Turn(i, at, done, stop, self._through(heads, now, i, at, stop))
             if heads:
                 heapq.heappush(self._turns, (self._key(heads[0]), project_id))
 
@@ -82,7 +116,7 @@ class Turns:
         queue = self._planning.snapshot.queues[turn.queue]
         at, done = turn.entry, turn.stop
         if done == len(queue.entries[at].pods):
-            at, done = at + 1, 0
+            at, done = turn.through, 0
         if at < len(queue.entries):
             heapq.heappush(self._heads[queue.pod_class.project_id], self._head(turn.queue, at, done))
 
@@ -105,7 +139,7 @@ class Turns:
         """How far one turn goes."""
         queue = self._planning.snapshot.queues[i]
         all_ = len(queue.entries[at].pods)
-        if queue.pod_class.gang:
+        if queue.pod_class.gang or all_ == done + 1:
             return all_
         if key[0] < 0:
             return min(all_, self._promised(queue, queue.entries[at]))
@@ -118,6 +152,25 @@ class Turns:
         left = max(quota.left_within(self._planning, queue.pod_class.project_id, pool) for pool in pools)
         return min(all_, done + max(left // milli, 1)) if milli else all_
 
+    def _through(self, heads: list[_Head], key: _Key, i: int, at: int, stop: int) -> int:
+        """Which entries of this queue come before all others in any case, where nobody else shares anything.
+
+        Args:
+            heads: the other ones of its project.
+        """
+        queue = self._planning.snapshot.queues[i]
+        entries, promised = queue.entries, self._planning.snapshot.promised
+        pod_class = queue.pod_class
+        alone = len(self._heads) == 1 and pod_class.project_id not in self._planning.spoken_for_by
+        if not alone or pod_class.gang or pod_class.together or key[0] < 0 or stop < len(entries[at].pods):
+            return at + 1
+        through = min(at + MOST_AT_ONCE, len(entries))
+        if heads:
+            through = bisect_left(entries, heads[0][1], lo=at + 1, hi=through, key=_order)
+        if promised:
+            through = next((n for n in range(at + 1, through) if entries[n].workload_id in promised), through)
+        return through
+
     def _key(self, head: _Head) -> _Key:
         unpromised, order, i, at, _ = head
         queue = self._planning.snapshot.queues[i]
@@ -126,35 +179,61 @@ class Turns:
             return -1, 0, 0, 0, order
         if len(self._heads) == 1:
             return 0, 0, 0, 0, order  # nobody to share with
-        project_id = queue.pod_class.project_id
-        project = self._planning.shares.project(project_id)
-        of_department = quota.beyond(self._planning, project_id, project.department_id)
+        of_department, own = self._beyond(queue.pod_class.project_id)
+        return self._standing_of(i, queue.pod_class, entry), -entry.rank, of_department, own, order
+
+    def _beyond(self, project_id: str) -> tuple[float, float]:
+        """What its department, and what itself holds beyond the quota, for the weight."""
+        holder = self._holders.get(project_id)
+        if holder is None:
+            planning, project = self._planning, self._planning.shares.project(project_id)
+            key, own = quota.own_quota(planning, project_id, project_id)
+            department_key, of_department = quota.own_quota(planning, project_id, project.department_id)
+            holder = self._holders[project_id] = _Holder(
+                key, own, project.weights, department_key, of_department, project.department_weights
+            )
+        used = self._planning.quota_used
         return (
-            self._standing(i, queue.pod_class),
-            -entry.rank,
-            weighed(of_department, project.department_weights),
-            weighed(quota.beyond(self._planning, project_id, project_id), project.weights),
-            order,
+            weighed(used.get(holder.department_key, 0) - holder.department_quota, holder.department_weights),
+            weighed(used.get(holder.key, 0) - holder.quota, holder.weights),
         )
 
-    def _standing(self, i: int, pod_class: PodClass) -> int:
+    def _standing_of(self, i: int, pod_class: PodClass, entry: Pending) -> int:
         """Whether its next pod is within the quota (0), within the share of one of its pools (1), or neither (2)."""
-        if _within(self._planning, pod_class):
-            return 0
+        standing = self._standings.get(i)
+        if standing is None:
+            standing = self._standings[i] = _standing(self._planning, pod_class)
+        milli, used = standing.milli, self._planning.quota_used
+        for quotas in standing.quotas:
+            for key, most in quotas:
+                if used.get(key, 0) + milli > most:
+                    break
+            else:
+                return 0
         if i not in self._places:
             self._places[i] = _places(self._planning, pod_class)
-        used = self._planning.shares.used
+        used, spoken = self._planning.shares.used, self._planning.shares.spoken
+        # What gives way to a gang of its project may have its part until then.
+        behind = bool(spoken) and gives_way(self._planning, pod_class, entry)
         for place in self._places[i]:
             milli = place.milli
             own, all_ = used.get(place.key, 0), used.get(place.department_key, 0)
+            if not behind:
+                own += spoken.get(place.key, 0)
             if not milli or (own + milli <= place.most and all_ + milli <= place.department_most):
                 return 1
         return 2
 
 
+def _order(entry: Pending) -> OrderKey:
+    return entry.order
+
+
 def weighed(milli: int, weights: Weights) -> float:
-    """What is held beyond a quota, for the weight that its holder has."""
-    return milli / weights.everywhere if weights.everywhere > 0 else INFINITE if milli else 0.0
+    """What is beyond a quota, where anything is, for a weight."""
+    if milli <= 0:
+        return 0.0
+    return milli / weights.everywhere if weights.everywhere > 0 else INFINITE
 
 
 def _places(planning: Planning, pod_class: PodClass) -> list[_Place]:
@@ -177,11 +256,12 @@ def _places(planning: Planning, pod_class: PodClass) -> list[_Place]:
     return places
 
 
-def _within(planning: Planning, pod_class: PodClass) -> bool:
-    """Whether its project has a quota and stays within it with this workload's next pod, or with all of a gang."""
+def _standing(planning: Planning, pod_class: PodClass) -> _Standing:
+    """It is within its quota where its project has one and stays within it with its next pod, or with all of a gang."""
     milli = _milli(pod_class)
     pools = _pools(planning, pod_class) if milli else ()
-    return any(quota.within(planning, pod_class.project_id, pool, milli) for pool in pools)
+    quotas = (quota.quotas(planning, pod_class.project_id, pool) for pool in pools)
+    return _Standing(milli, tuple(each for each in quotas if each))
 
 
 def _milli(pod_class: PodClass) -> int:

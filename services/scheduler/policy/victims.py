@@ -11,6 +11,7 @@ place. It goes on with the others (*shrunk*).
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -26,7 +27,8 @@ from services.scheduler.planning import Planning
 from services.scheduler.policy.phases import quota
 from services.scheduler.policy.words import gpus
 from services.scheduler.room import Room
-from services.scheduler.snapshot import Bound, Integers, PodClass, ProjectView
+from services.scheduler.snapshot import Bound, Integers, Pending, PodClass, ProjectView, Snapshot
+from services.scheduler.waits import NEVER, gives_way
 
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -43,6 +45,8 @@ class Victim:
     shares: dict[int, int]
     """Thousandths by device."""
     ran_seconds: float
+    workload_since: float
+    """When its workload began to wait for the place."""
     grown: bool = False
     """Whether it may be one by which an elastic workload has grown: as long as enough others are left."""
 
@@ -62,8 +66,8 @@ class Victims:
         """By workload id and pod set: how many pods it has grown by."""
         self._later: dict[Victim, datetime] = {}
         """Those that have not run for long enough, and when they will have."""
-        self._freed: dict[tuple[str, int], _Freed] = {}
-        """By project id and priority of whoever takes it."""
+        self._freed: dict[tuple[str, int, frozenset[str]], _Freed] = {}
+        """By project id and priority of whoever takes it, and who has passed it."""
         rows = {key: row for row, key in enumerate(planning.snapshot.nodes.keys)}
         for workloads in planning.snapshot.running.values():
             for workload in workloads:
@@ -94,6 +98,7 @@ class Victims:
                 request=requests[name],
                 shares={share.device: share.milli for share in pod.devices},
                 ran_seconds=0.0 if since is None else (planning.snapshot.now - since).total_seconds(),
+                workload_since=planning.snapshot.stints.get(workload.workload_id, NEVER).since,
                 grown=name in spare and not meets_at(workload, (name, index)),
             )
             if (until := _undisturbed_until(planning, workload, pod)) > planning.snapshot.now:
@@ -105,7 +110,7 @@ class Victims:
         """Rows where such a pod may have room once all have ended that `right` may be over. Sooner said than `choose`
         does, and never of too few: most nodes of a full cluster help nobody.
         """
-        key = right.pod_class.project_id, right.rank
+        key = right.pod_class.project_id, right.rank, right.passed_by
         if (freed := self._freed.get(key)) is None:
             freed = self._freed[key] = self._freed_by(right, room.devices.shape[1])
         rows = freed.rows
@@ -127,7 +132,10 @@ class Victims:
                 over := [
                     victim
                     for victim in on
-                    if victim.grown or victim.workload.project_id != own or victim.workload.priority_rank < right.rank
+                    if victim.grown
+                    or victim.workload.project_id != own
+                    or victim.workload.priority_rank < right.rank
+                    or victim.workload.workload_id in right.passed_by
                 ]
             )
         }
@@ -146,6 +154,11 @@ class Victims:
     def on(self, row: int) -> list[Victim]:
         """Those on a node, the ones that lose the least first."""
         return [victim for victim in self._on.get(row, ()) if victim not in self.gone]
+
+    def of(self, ids: AbstractSet[str]) -> list[Victim]:
+        """Those of these workloads, the last that came first."""
+        found = [one for id_ in ids for one in self._of.get(id_, ()) if one not in self.gone]
+        return sorted(found, key=lambda one: (-one.workload_since, one.workload.workload_id, one.ref))
 
     def among(self, ids: Iterable[str]) -> frozenset[str]:
         """Those of these workloads that hold a place."""
@@ -247,15 +260,21 @@ class Right(NamedTuple):
 
     planning: Planning
     pod_class: PodClass
-    rank: int
-    """The priority of the workload."""
+    entry: Pending
+    passed_by: frozenset[str] = frozenset()
+    """Ids of workloads of its project that were let in behind it, and give up their places for it."""
     spared: frozenset[str] = frozenset()
     """Ids of workloads from which it takes nothing, as they got its place before."""
+
+    @property
+    def rank(self) -> int:
+        """The priority of the workload."""
+        return self.entry.rank
 
     def claims(self, pool: str, milli: int) -> Claims:
         """What its project may have of others there, for so much more."""
         project_id, shares = self.pod_class.project_id, self.planning.shares
-        number = self._number(pool)
+        number = self.number(pool)
         if number is None or not shares.anybody_beyond(number):
             by_share = among_siblings = False
         else:
@@ -278,7 +297,9 @@ class Right(NamedTuple):
         if victim.workload.workload_id in self.spared or not victim.workload.preemptible:
             return None
         if self.pod_class.project_id == victim.workload.project_id:
-            return "preempted" if victim.workload.priority_rank < self.rank else None
+            if preempts(self.planning.snapshot, self.entry, victim.workload):
+                return "preempted"
+            return "backfilled" if victim.workload.workload_id in self.passed_by else None
         return "reclaimed" if any(claims) and self._reclaims(victim, freed, claims) else None
 
     def _reclaims(self, victim: Victim, freed: Counter[str], claims: Claims) -> bool:
@@ -286,7 +307,7 @@ class Right(NamedTuple):
         of = self.planning.snapshot.projects.get(other)
         if of is None or not self._is_over(of, other, pool, freed[other]):
             return False
-        number = self._number(pool)
+        number = self.number(pool)
         beyond = number is not None and shares.is_beyond(other, number, freed[other])
         if self._is_sibling(of):
             return claims.by_own_quota or (claims.by_share_among_siblings and beyond)
@@ -307,7 +328,7 @@ class Right(NamedTuple):
         mine = self.planning.snapshot.projects.get(self.pod_class.project_id)
         return mine is not None and bool(of.department_id) and mine.department_id == of.department_id
 
-    def _number(self, pool: str) -> int | None:
+    def number(self, pool: str) -> int | None:
         return self.planning.snapshot.nodes.pool_numbers.get((self.pod_class.cluster_id, pool))
 
     def gives_up(self, gone: Sequence[Victim], milli: int) -> bool:
@@ -319,7 +340,7 @@ class Right(NamedTuple):
 
     def spares(self, victim: Victim) -> bool:
         """Whether others are to be asked before it: its project has no more than its share."""
-        number = self._number(victim.pool)
+        number = self.number(victim.pool)
         return number is not None and not self.planning.shares.is_beyond(victim.workload.project_id, number)
 
     def why(self, victim: Victim, reason: EvictionReason, by: str) -> str:
@@ -333,9 +354,11 @@ class Right(NamedTuple):
             who = by if same or mine is None else f"a workload of project {mine.name}"
             least = next(each.minimum for each in victim.workload.pod_sets if each.name == victim.ref.pod_set)
             return f"{who} waits for the place, and what it has beyond its {least} is given up first; it goes on"
+        if reason == "backfilled":
+            return f"{by}, of the same project, has waited for longer and was passed by it, and has room now"
         if reason == "preempted" or mine is None or of is None:
             return f"{by}, of a higher priority in the same project, needs its place"
-        number = self._number(victim.pool)
+        number = self.number(victim.pool)
         milli = 0 if number is None else shares.milli_of(self.pod_class.request, number)
         claims = self.claims(victim.pool, milli)
         needs = f"a workload of project {mine.name}, which is within its"
@@ -345,6 +368,33 @@ class Right(NamedTuple):
             return f"{needs} quota, needs its place, and project {of.name} {beyond}"
         share = gpus(shares.of(victim.workload.project_id, number))
         return f"{needs} fair share, needs its place, and project {of.name} is beyond its own of {share}"
+
+
+def preempts(snapshot: Snapshot, entry: Pending, victim: Workload) -> bool:
+    """Whether what waits may take the place of this one of its project: it has the higher priority, and goes first, or
+    would have gone first had it come by the time when the other one got its place. What age has decided is not undone.
+    """
+    if victim.priority_rank >= entry.rank:
+        return False
+    stint = snapshot.stints.get(victim.workload_id)
+    if stint is None:
+        return True
+    ahead = (entry.rank - victim.priority_rank) * snapshot.head_start_seconds
+    return min(entry.since, stint.at) - ahead < stint.since
+
+
+def passed_by(snapshot: Snapshot, project_id: str, entry: Pending) -> frozenset[str]:
+    """Ids of the workloads of a project that come after one that waits, and got a place while it waited; none of a
+    higher priority.
+    """
+    head_start, found = snapshot.head_start_seconds, set[str]()
+    for workload in snapshot.running.get(project_id, ()):
+        stint, ahead = snapshot.stints.get(workload.workload_id), entry.rank - workload.priority_rank
+        if stint is None or ahead < 0 or not gives_way(workload) or workload.workload_id in entry.gave_way_to:
+            continue
+        if stint.at >= entry.waits_from and stint.since > entry.since - (ahead * head_start if ahead else 0.0):
+            found.add(workload.workload_id)
+    return frozenset(found)
 
 
 def _quotas(project: ProjectView, holder: str, pool: str) -> list[Bound]:
@@ -446,8 +496,7 @@ def _unit(victims: Victims, right: Right, victim: Victim, going: _Going) -> tupl
         return None
     unit = victims.unit(victim)
     if (until := victims.not_before(unit)) is not None:
-        planning = right.planning
-        planning.look_again = until if planning.look_again is None else min(planning.look_again, until)
+        right.planning.look_again_at(until)
         return None
     return unit, reason
 

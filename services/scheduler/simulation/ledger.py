@@ -183,5 +183,3 @@ class RestlessError(Exception):
 
     def __init__(self, cycles: int) -> None:
         super().__init__(f"the scheduler does not come to rest: {cycles} plans in a row each had something to do")
-
-

@@ -14,7 +14,7 @@ from events.cluster_protocol import EnvironmentSource, Login, Registry, RunPod, 
 from events.workload import rendezvous
 from events.workload.fields.distribution import DistributedFramework
 from events.workload.fields.scheduling import MatchExpression, NodeSelectorTerm, PodAffinity, Toleration
-from events.workload.mpi import SUGGESTED, Mpi
+from events.workload.mpi import Mpi, ssh_files, suggested
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
 from events.workload.pod_sets import Container, ContainerPort
@@ -38,7 +38,7 @@ from services.agent.backends.kubernetes.act.code_manifests import code_map_manif
 from services.agent.backends.kubernetes.act.manifests import Manifest, pod_manifest
 from services.agent.backends.kubernetes.act.objects import Pod, PodMeta
 from services.agent.backends.kubernetes.act.port_manifests import port_service_manifest, types_of
-from services.agent.backends.kubernetes.act.secret_manifests import needs_of, secret_manifest
+from services.agent.backends.kubernetes.act.secret_manifests import NOTHING, needs_of, secret_manifest
 from services.agent.backends.kubernetes.act.volume_manifests import claim_manifest
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -107,17 +107,24 @@ def peer(framework: DistributedFramework, **more: Any) -> Manifest:
     return pod(made, service=names.service_name(made))
 
 
-def of_mpi(name: str, **more: Any) -> Manifest:
-    """The launcher, or the first worker, of a launcher and two workers."""
+PAIR = ("a private key\n", "ssh-ed25519 AAAA\n")
+"""As OpenSSH writes them, but for their content."""
+
+
+def of_mpi(name: str, *, ssh: str = "", **more: Any) -> Manifest:
+    """The launcher, or the first worker, of a launcher and two workers. `ssh`: the folder with their keys."""
+    mpi = Mpi(role="launcher" if name == "master" else "worker", workers=2, slots=4, ssh=ssh, serves=bool(ssh))
+    needs = needs_of(SealedValues(ssh=ssh_files(mpi, *PAIR)), SECRET) if ssh else NOTHING
     made = run(
         workload_name="bert",
         pod_key=f"defghijklmno-{name}-0",
         pod=PodRef(pod_set=name, index=0, attempt=1, try_=0),
         pods=3,
-        mpi=Mpi(role="launcher" if name == "master" else "worker", workers=2, slots=4),
+        mpi=mpi,
+        environment=suggested(mpi),
         **more,
     )
-    return pod(made, service=names.service_name(made))
+    return pod(made, service=names.service_name(made), needs=needs)
 
 
 def full() -> RunPod:
@@ -318,6 +325,9 @@ OF_NODES: tuple[Volume, ...] = (
 HOST = Container(host_network=True, host_ipc=True, seccomp="Unconfined", capabilities=("SYS_ADMIN",))
 
 
+MPIRUN = ("mpirun", "python", "train.py")
+
+
 CASES: dict[str, Callable[[], Manifest]] = {
     "pod": lambda: pod(run()),
     "pod-full": lambda: pod(full()),
@@ -341,10 +351,14 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "pod-tensorflow": lambda: peer("TensorFlow"),
     "pod-xgboost": lambda: peer("XGBoost"),
     "pod-jax": lambda: peer("JAX"),
-    "pod-mpi-launcher": lambda: of_mpi(
-        "master", arguments=("mpirun", "python", "train.py"), environment=dict(SUGGESTED)
-    ),
+    "pod-mpi-launcher": lambda: of_mpi("master", arguments=MPIRUN),
     "pod-mpi-worker": lambda: of_mpi("worker", devices=whole(4)),
+    "pod-mpi-launcher-ssh": lambda: of_mpi("master", arguments=MPIRUN, ssh="/root/.ssh"),
+    "pod-mpi-worker-ssh": lambda: of_mpi("worker", ssh="/root/.ssh"),
+    "pod-mpi-worker-ssh-user": lambda: of_mpi("worker", ssh="/home/me/.ssh", container=Container(user=1000)),
+    "secret-ssh": lambda: secret(
+        SealedValues(ssh=ssh_files(Mpi(role="worker", workers=2, slots=4, ssh="/root/.ssh", serves=True), *PAIR))
+    ),
     "pod-replica": lambda: pod(replica()),
     "pod-restricted": lambda: pod(run(pod_security="restricted"), namespace=STRICT, security="restricted"),
     "pod-restricted-by-project": lambda: pod(run(pod_security="restricted")),

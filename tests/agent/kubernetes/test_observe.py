@@ -23,6 +23,7 @@ from services.agent.backends.kubernetes.read.observe import (
     creation_refused,
     lost_with_node,
     missing_code,
+    missing_secret,
     observed_pod,
     unreachable,
     warning_of,
@@ -310,6 +311,24 @@ def test_a_node_that_does_not_find_code_is_told_apart(message: str, digest: str 
     found = missing_code(event("FailedMount", message, involvedObject=about))
     assert found == (None if digest is None else ("muster-p", digest))
     assert missing_code(event("BackOff", message, involvedObject=about)) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "found"),
+    [
+        ("FailedMount", f'{MOUNT} : secret "muster-credentials-a1" not found', True),
+        ("FailedMount", f'{MOUNT} : object "muster-p"/"muster-credentials-a1" not registered', False),
+        ("FailedMount", f'{MOUNT} : secret "mpi-ssh" not found', False),
+        ("Failed", 'Error: secret "muster-credentials-a1" not found', True),
+        ("BackOff", 'secret "muster-credentials-a1" not found', False),
+    ],
+)
+def test_a_node_that_does_not_find_the_secret_of_a_pod_is_told_apart(reason: str, message: str, *, found: bool) -> None:
+    """S063: who makes it is told, however the pod needs it: as variables, for its image, or as files."""
+    about = {"kind": "Pod", "name": "x", "namespace": "muster-p", "uid": "u-1"}
+    at = datetime(2026, 1, 1, 12, 7, tzinfo=UTC)
+    expected = ("muster-p", "muster-credentials-a1", at) if found else None
+    assert missing_secret(event(reason, message, involvedObject=about)) == expected
 
 
 @pytest.mark.parametrize(

@@ -5,4 +5,4 @@ from typing import Final
 from services.scheduler.policy.orders import first_come
 from services.scheduler.policy.rules import Order
 
-ORDER: Final = Order(name="last_come", value=lambda workload: -first_come.value(workload))
+ORDER: Final = Order(name="last_come", value=lambda workload, age: -first_come.value(workload, age))

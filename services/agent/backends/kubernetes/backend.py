@@ -176,6 +176,9 @@ class KubernetesBackend:
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
+    def follow(self, cluster: WantedCluster) -> bool:  # noqa: ARG002 (what it is stands in its settings)
+        return False
+
     async def list_all(self) -> Picture:
         await self._lease.start()
         term = self._lease.term

@@ -33,6 +33,7 @@ from events.cluster_protocol import (
     SessionOpen,
     SourceToLookAt,
     UsageSample,
+    WantedCluster,
 )
 from events.node import NodeFacts
 from events.phases import NO_CLAIM, NODE_PORT_TAKEN
@@ -203,6 +204,9 @@ class LocalBackend:
                 return
 
     # -- what is there ---------------------------------------------------------------------------------------------
+
+    def follow(self, cluster: WantedCluster) -> bool:  # noqa: ARG002 (what it is stands in its settings)
+        return False
 
     async def list_all(self) -> Picture:
         while not self._news.empty():

@@ -139,7 +139,7 @@ class _Move:
         planning, row, milli = self._planning, int(candidates.rows[index]), int(candidates.gpu_milli[index])
         devices = part.request.gpu_devices
         needed = Needed(part.request, milli // devices if devices else 0, 0, 0)
-        right = Right(planning, part, self._entry.rank)
+        right = Right(planning, part, self._entry)
         moved: list[Victim] = []
 
         def helps(of: list[Victim]) -> bool:
@@ -171,8 +171,7 @@ class _Move:
         if key in self._waits:
             return False
         if (until := self._victims.not_before([victim])) is not None:
-            planning = self._planning
-            planning.look_again = until if planning.look_again is None else min(planning.look_again, until)
+            self._planning.look_again_at(until)
             return False
         return True
 

@@ -101,8 +101,7 @@ def _of_share(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -
         share, milli = shares.of(project_id, number), shares.milli_of(pod_class.request, number)
         if shares.allows(project_id, number, milli) or share >= shares.total(number):
             return ""
-        spoken = (of.get(number, 0) for j, of in planning.spoken_for.items() if _is_of(planning, j, project_id))
-        used = shares.used.get((project_id, number), 0) - sum(spoken)
+        used = shares.used.get((project_id, number), 0)
         told.append(f"{gpus(used)} of pool {pool}, where its fair share is {gpus(share)}")
     return f"; project {shares.project(project_id).name} has {listed(tuple(told))}" if told else ""
 
@@ -115,14 +114,26 @@ def held() -> Waiting:
     )
 
 
-def _is_of(planning: Planning, i: int, project_id: str) -> bool:
-    return planning.snapshot.queues[i].pod_class.project_id == project_id
-
-
-def reserved(waiting: Waiting, count: int) -> Waiting:
+def reserved(count: int) -> str:
     """Of a workload for which room is kept as it comes free."""
-    told = f"it has waited for long, and what comes free on {nodes(count)} is kept for it"
-    return Waiting(reason=waiting.reason, message=f"{waiting.message}; {told}")
+    return f"it has waited for long, and what comes free on {nodes(count)} is kept for it"
+
+
+def spoken_for() -> str:
+    """Of a workload that its project's share is to have room for."""
+    return (
+        "it has waited for long: it starts once enough of what its project held before has ended, and what the project "
+        "runs meanwhile gives way to it"
+    )
+
+
+def behind(planning: Planning, pod_class: PodClass) -> Waiting:
+    """Of a workload that is not let in behind one that has waited for longer."""
+    first = planning.spoken_for_by[pod_class.project_id][0]
+    return Waiting(
+        reason=WaitingReason.SHARE_RESERVED,
+        message=f"what is left of the fair share of its project is kept for {first.name}, which has waited for longer",
+    )
 
 
 def why_gang(planning: Planning, part: PodClass, shortfall: Shortfall, *, placed: int, of: Pending) -> Waiting:

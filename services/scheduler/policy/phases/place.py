@@ -14,16 +14,17 @@ too: a plan spends so much on that for each project, and puts the rest off to th
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from events.workload.pod import PodRef
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, ShortAt, Shortfall
 from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.pools import pools_of
-from services.scheduler.policy.reserve import reserve
+from services.scheduler.policy.reserve import reserve, waits_behind
 from services.scheduler.policy.together import Stay, most_together
-from services.scheduler.policy.turns import Turns
+from services.scheduler.policy.turns import Turn, Turns
 from services.scheduler.snapshot import GangPart, Pending, PodClass, Queue, Waiting
 
 TRIED_IN_VAIN: Final = 2_000
@@ -48,47 +49,97 @@ def run(planning: Planning) -> None:
         for i, pod_class in classes.items()
         if not pod_class.gang and not pod_class.probing
     }
-    later: dict[int, list[tuple[str, Candidates]]] = {}
     longest: dict[str, int] = {}
     for i, pod_class in classes.items():
         longest[pod_class.project_id] = max(longest.get(pod_class.project_id, 0), queues[i].put_off)
+    probing = {i: cost for i, pod_class in classes.items() if (cost := pod_class.probing)}
+    later: dict[int, list[tuple[str, Candidates]]] = {}
     for turn in turns:
-        i, at = turn.queue, turn.entry
+        i = turn.queue
         queue = queues[i]
-        entry = queue.entries[at]
-        probing, done, pods = queue.pod_class.probing, 0, entry.pods[turn.start : turn.stop]
-        if probing and _puts_off(planning, queue, longest):
+        entry = queue.entries[turn.entry]
+        if waits_behind(planning, queue.pod_class, entry):
+            planning.short[i] = Shortfall(waiting=explain.behind(planning, queue.pod_class))
+            planning.short_at[i] = ShortAt(turn.entry, turn.start)
+            continue
+        if i in probing and _puts_off(planning, queue, longest):
             planning.put_off.add(i)
             continue
         if queue.pod_class.gang:
-            before = planning.tried_in_vain
-            shortfall = _place_gang(planning, queue.pod_class, entry)
-            if shortfall is not None and hold_gang(planning, i, queue.pod_class, entry):
-                shortfall = None
-            probing = COUNTED_AS + planning.tried_in_vain - before
+            short, cost = _turn_of_gang(planning, turn, queue)
         else:
             if i not in pools:
                 pools[i] = pools_of(planning, queue.pod_class)
-            at_first = len(planning.placed.pods)
-            shortfall = _place(planning, queue.pod_class, entry, pods, pools[i])
-            done = len(planning.placed.pods) - at_first
-            if shortfall is not None and planning.later is not None and queue.pod_class.together is None:
-                if i not in later:
-                    later[i] = pools_of(planning, queue.pod_class, later=True)
-                done += hold(planning, i, entry, len(pods) - done, later[i])
-                shortfall = None if done == len(pods) else shortfall
-        if shortfall is not None:
-            planning.probed[queue.pod_class.project_id] += probing
+            short, cost = _turn(planning, turn, queue, pools[i], later), probing.get(i, 0)
+        if short is not None:
+            planning.probed[queue.pod_class.project_id] += cost
         if planning.cut_short:
             return
-        if shortfall is not None:
-            planning.short[i], planning.short_at[i] = shortfall, ShortAt(at, turn.start + done)
-            if count := reserve(planning, i, queue.pod_class, entry):
-                waiting = explain.why(planning, queue.pod_class, shortfall)
-                planning.held[entry.key] = explain.reserved(waiting, count)
-                planning.held_queues.setdefault(i, entry.key)
-        else:
+        if short is None:
             turns.go_on(turn)
+            continue
+        planning.short[i], planning.short_at[i] = short.fall, short.at
+        entry = queue.entries[short.at.entry]
+        if told := reserve(planning, i, queue.pod_class, entry):
+            waiting = explain.why(planning, queue.pod_class, short.fall)
+            planning.held[entry.key] = replace(waiting, message=f"{waiting.message}; {told}")
+            planning.held_queues.setdefault(i, entry.key)
+
+
+class _Short(NamedTuple):
+    """That something of a turn found no room."""
+
+    fall: Shortfall
+    at: ShortAt
+
+
+def _turn(
+    planning: Planning,
+    turn: Turn,
+    queue: Queue,
+    pools: list[tuple[str, Candidates]],
+    later: dict[int, list[tuple[str, Candidates]]],
+) -> _Short | None:
+    """Place all that has this turn, or keep places for it; what found no room.
+
+    Args:
+        later: by index of a queue, the pools with the room that there will be, once they were looked at.
+    """
+    i, entries = turn.queue, queue.entries
+    spans = [(turn.entry, turn.start, turn.stop)]
+    if turn.through > turn.entry + 1:
+        spans += [(number, 0, len(entries[number].pods)) for number in range(turn.entry + 1, turn.through)]
+    while spans:
+        of, pods = list[Pending](), list[PodRef]()
+        for number, start, stop in spans:
+            of += [entries[number]] * (stop - start)
+            pods += entries[number].pods[start:stop]
+        at_first = len(planning.placed.pods)
+        shortfall = _place(planning, queue.pod_class, of, pods, pools)
+        if shortfall is None:
+            return None
+        done = len(planning.placed.pods) - at_first
+        while done >= spans[0][2] - spans[0][1]:
+            _, start, stop = spans.pop(0)
+            done -= stop - start
+        number, start, stop = spans.pop(0)
+        done += start
+        if planning.later is not None and queue.pod_class.together is None:
+            if i not in later:
+                later[i] = pools_of(planning, queue.pod_class, later=True)
+            done += hold(planning, i, entries[number], stop - done, later[i])
+        if done < stop:
+            return _Short(shortfall, ShortAt(number, done))
+    return None
+
+
+def _turn_of_gang(planning: Planning, turn: Turn, queue: Queue) -> tuple[_Short | None, int]:
+    """Place a gang, or keep places for it; that it found no room, and what that cost."""
+    before, entry = planning.tried_in_vain, queue.entries[turn.entry]
+    shortfall = _place_gang(planning, queue.pod_class, entry)
+    if shortfall is None or hold_gang(planning, turn.queue, queue.pod_class, entry):
+        return None, 0
+    return _Short(shortfall, ShortAt(turn.entry, turn.start)), COUNTED_AS + planning.tried_in_vain - before
 
 
 def _puts_off(planning: Planning, queue: Queue, longest: Mapping[str, int]) -> bool:
@@ -106,14 +157,14 @@ def _place_gang(planning: Planning, pod_class: PodClass, entry: Pending) -> Shor
         planning.cut_short = True
         return None
     at, planning.in_gang = 0, True
-    for each in pod_class.gang:
-        part, before = pod_class.part(each), len(planning.placed.pods)
+    for each, part in planning.parts(pod_class):
+        before = len(planning.placed.pods)
         pools = pools_of(planning, part)
         # What is known to wait is tried in each plan where room is kept for it: mostly a count says that it still does.
         counted = entry.reported or planning.tried_in_vain >= TRIED_IN_VAIN
         waiting = _too_few(planning, part, each, pools, entry) if counted else None
         if waiting is None:
-            shortfall = _place(planning, part, entry, entry.pods[at : at + each.pods], pools)
+            shortfall = _place(planning, part, [entry] * each.pods, entry.pods[at : at + each.pods], pools)
             placed = len(planning.placed.pods)
             if shortfall is not None and placed - before < each.needed:
                 waiting = explain.why_gang(planning, part, shortfall, placed=placed - start, of=entry)
@@ -138,10 +189,9 @@ def _too_few(
     if part.together is not None and part.together.required:
         count = sum(most_together(planning, part.together, candidates, of.pods) for _, candidates in pools)
     else:
-        count = sum(candidates.fitting_in_all(of.pods) for _, candidates in pools)
+        count = sum(candidates.fitting_in_all(of.pods, enough=of.needed) for _, candidates in pools)
     left = [quota.left(planning, part, pool) for pool, _ in pools]
-    shortfall = _shortfall(planning, part, pools)
-    if shortfall.quota_need_milli and None not in left:
+    if None not in left and (shortfall := _shortfall(planning, part, pools)).quota_need_milli:
         # In all pools together at most so many: one bound may hold in several of them.
         by_quota = sum(max(each.milli, 0) // shortfall.quota_need_milli for each in left if each is not None)
         if by_quota < min(count, of.needed):
@@ -152,33 +202,39 @@ def _too_few(
 def _place(
     planning: Planning,
     pod_class: PodClass,
-    entry: Pending,
+    of: Sequence[Pending],
     pods: Sequence[PodRef],
     pools: list[tuple[str, Candidates]],
 ) -> Shortfall | None:
-    """Place pods of one workload; why the first that found no room did not."""
-    placed = planning.placed
-    stay = None if pod_class.together is None else Stay(planning, pod_class.together, entry, pools)
-    for pod in pods:
-        if len(placed.pods) >= planning.max_pods and not planning.in_gang:
-            planning.cut_short = True
-            return None
+    """Place pods of one class; why the first that found no room did not.
+
+    Args:
+        of: the entry of each pod; of those that stay together, all have the same.
+    """
+    stay = None if pod_class.together is None else Stay(planning, pod_class.together, of[0], pools)
+    at = 0
+    while at < len(pods):
+        most = len(pods) - at
+        if not planning.in_gang:
+            most = min(most, planning.max_pods - len(planning.placed.pods))
+            if most <= 0:
+                planning.cut_short = True
+                return None
         for pool, candidates in pools:
             left = quota.left(planning, pod_class, pool)
             left_milli = None if left is None else left.milli
-            index = candidates.best(most_gpu_milli=left_milli) if stay is None else stay.best(candidates, left_milli)
-            if index is None:
+            if stay is None:
+                found = planning.fill(candidates, pod_class.request, most, left_milli)
+            else:
+                found = planning.put(candidates, pod_class.request, stay.best(candidates, left_milli))
+            if found is None:
                 continue
-            row, devices = int(candidates.rows[index]), candidates.devices(index)
-            planning.take(row, pod_class.request, devices)
-            milli = int(candidates.gpu_milli[index])
-            quota.use(planning, pod_class, pool, milli)
-            placed.classes.append(pod_class)
-            placed.entries.append(entry)
-            placed.pods.append(pod)
-            placed.pools.append(pool)
-            placed.rows.append(row)
-            placed.devices.append(devices)
+            index, given = found
+            quota.use(planning, pod_class, pool, int(candidates.gpu_milli[index]) * len(given))
+            count, row = len(given), int(candidates.rows[index])
+            until = at + count
+            planning.placed.add(pod_class, of[at:until], pods[at:until], (pool, row), given)
+            at = until
             break
         else:
             return _shortfall(planning, pod_class, pools)
@@ -220,7 +276,7 @@ def keep(planning: Planning, pod_class: PodClass, pool: str, candidates: Candida
 
 def hold_gang(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> bool:
     """Keep places for a gang, or for none of it."""
-    parts = [(each, pod_class.part(each)) for each in pod_class.gang]
+    parts = planning.parts(pod_class)
     if planning.later is None or any(part.together is not None for _, part in parts):
         return False
     needed = sum(each.needed for each, _ in parts)
@@ -242,7 +298,8 @@ def _shortfall(planning: Planning, pod_class: PodClass, pools: list[tuple[str, C
     """The bound that stands in the way where a node with room takes the least; none where no node has room."""
     found = Shortfall()
     for pool, candidates in pools:
-        left, need = quota.left(planning, pod_class, pool), candidates.least_gpu_milli()
+        left = quota.left(planning, pod_class, pool)
+        need = None if left is None else candidates.least_gpu_milli()
         if left is None or need is None or (found.bound is not None and need >= found.quota_need_milli):
             continue
         used = planning.quota_used.get(left.bound.key, 0)

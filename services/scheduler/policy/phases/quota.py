@@ -19,6 +19,7 @@ class Left(NamedTuple):
 
 def run(planning: Planning) -> None:
     planning.quota_used |= planning.snapshot.held_milli
+    planning.counted.clear()
     leaving = planning.quota_leaving
     leaving |= dict.fromkeys(planning.quota_used, 0)
     for each in planning.snapshot.leaving:
@@ -28,14 +29,18 @@ def run(planning: Planning) -> None:
     _ = planning.shares  # as long as nothing was placed, and what is over was given back
 
 
-def bounds(planning: Planning, pod_class: PodClass, pool: str) -> Iterator[Bound]:
+def bounds(planning: Planning, pod_class: PodClass, pool: str) -> tuple[Bound, ...]:
     """Those that hold for such a pod in a pool."""
     project = planning.snapshot.projects.get(pod_class.project_id)
-    if project is None or not pod_class.request.gpu_devices:
-        return
-    for bound in project.bounds:
-        if bound.pool in ("", pool) and not (bound.firm and pod_class.preemptible):
-            yield bound
+    if project is None or not project.bounds or not pod_class.request.gpu_devices:
+        return ()
+    of = pod_class.project_id, pool, pod_class.preemptible
+    found = planning.bounds.get(of)
+    if found is None:
+        found = planning.bounds[of] = tuple(
+            bound for bound in project.bounds if bound.pool in ("", pool) and not (bound.firm and pod_class.preemptible)
+        )
+    return found
 
 
 def left_under(planning: Planning, bound: Bound, *, later: bool) -> int:
@@ -75,12 +80,22 @@ def _use(planning: Planning, project_id: str, where: tuple[str, str], gpu_milli:
 def _count(
     used: dict[BoundKey, int], planning: Planning, project_id: str, pool: str, gpu_milli: int, *, preemptible: bool
 ) -> None:
+    of = project_id, pool, preemptible
+    keys = planning.counted.get(of)
+    if keys is None:
+        keys = planning.counted[of] = tuple(_counted(planning, *of))
+    for key in keys:
+        used[key] += gpu_milli
+
+
+def _counted(planning: Planning, project_id: str, pool: str, preemptible: bool) -> Iterator[BoundKey]:  # noqa: FBT001
+    """Under which of the keys that count for anything it is counted what a pod holds."""
     project = planning.snapshot.projects.get(project_id)
     for holder in (project_id, project.department_id if project else ""):
         for place in ("", pool):
             for firm in (False,) if preemptible else (False, True):
-                if (key := (holder, place, firm)) in used:
-                    used[key] += gpu_milli
+                if (key := (holder, place, firm)) in planning.quota_used:
+                    yield key
 
 
 def within(planning: Planning, project_id: str, pool: str, milli: int) -> bool:
@@ -100,10 +115,21 @@ def left_within(planning: Planning, project_id: str, pool: str) -> int:
     """What a project may hold more of in this pool without going beyond its quota, or its department's; 0 where neither
     has one.
     """
+    used = planning.quota_used
+    return max(min((most - used.get(key, 0) for key, most in quotas(planning, project_id, pool)), default=0), 0)
+
+
+def quotas(planning: Planning, project_id: str, pool: str) -> tuple[tuple[BoundKey, int], ...]:
+    """The quotas of a project and its department that hold in this pool: under which key it is counted what all pods
+    hold, and how much that may be, with what those hold that were told to end.
+    """
     project = planning.snapshot.projects.get(project_id)
-    bounds = () if project is None else project.bounds
-    quotas = [bound for bound in bounds if bound.firm and bound.pool in ("", pool)]
-    return max(min((quota.milli - used(planning, quota) for quota in quotas), default=0), 0)
+    leaving = planning.quota_leaving
+    return tuple(
+        (bound.all_key, bound.milli + leaving.get(bound.all_key, 0))
+        for bound in (() if project is None else project.bounds)
+        if bound.firm and bound.pool in ("", pool)
+    )
 
 
 def used(planning: Planning, quota: Bound) -> int:
@@ -113,10 +139,17 @@ def used(planning: Planning, quota: Bound) -> int:
 
 def beyond(planning: Planning, project_id: str, holder: str) -> int:
     """What a project, or its department (`holder`: its id), holds beyond its quota everywhere, or all."""
+    key, most = own_quota(planning, project_id, holder)
+    return max(planning.quota_used.get(key, 0) - most, 0)
+
+
+def own_quota(planning: Planning, project_id: str, holder: str) -> tuple[BoundKey, int]:
+    """As of `quotas`, of the quota that it has everywhere; where it has none, that is 0."""
     project = planning.snapshot.projects.get(project_id)
     bounds = () if project is None else project.bounds
     own = next((bound.milli for bound in bounds if bound.firm and bound.id == holder and not bound.pool), 0)
-    return max(_staying(planning, (holder, "", False)) - own, 0)
+    key = holder, "", False
+    return key, own + planning.quota_leaving.get(key, 0)
 
 
 def _staying(planning: Planning, key: BoundKey) -> int:

@@ -6,7 +6,7 @@ is needed: of a gang, for all of it. Which node it is, `victims` decides: where 
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from events.ids import workload_key
@@ -17,7 +17,7 @@ from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning
 from services.scheduler.policy.phases import explain, place, quota
 from services.scheduler.policy.pools import pools_of
-from services.scheduler.policy.reserve import let_go, speak_for
+from services.scheduler.policy.reserve import gives_way, let_go, of_project, speak_for
 from services.scheduler.policy.victims import Choice, Cost, Needed, Right, Victim, Victims, choose, grown_by
 from services.scheduler.room import Room
 from services.scheduler.snapshot import Eviction, OrderKey, Pending, PodClass
@@ -38,15 +38,26 @@ def run(planning: Planning) -> None:
     lowest, grown = _lowest(planning), _grown(planning)
     victims: dict[str, Victims] = {}
     for i in sorted(planning.short, key=lambda i: _first_put_off(planning, i)):
-        pod_class = snapshot.queues[i].pod_class
-        speak_for(planning, i, pod_class, sign=-1)
+        # What is let in behind a gang of its project may take places back, too: the gang has them when it needs them.
+        own = of_project(planning, i) if _all_give_way(planning, i) else (i,)
+        for j in own:
+            speak_for(planning, j, sign=-1)
         if not _is_hopeless(planning, i, lowest, grown):
             _look_at(planning, i, victims)
-        if i in planning.short:
-            speak_for(planning, i, pod_class, sign=1)
+        for j in own:
+            speak_for(planning, j, sign=1)
         if sum(len(each.pods) for each in planning.evictions) >= MOST_EVICTED:
             planning.cut_short = True
             return
+
+
+def _all_give_way(planning: Planning, i: int) -> bool:
+    """Whether what is left of a queue may all be let in behind gangs of its project."""
+    queue = planning.snapshot.queues[i]
+    if i in planning.spoken_for or queue.pod_class.project_id not in planning.spoken_for_by:
+        return False
+    entries = queue.entries[planning.short_at[i].entry :]
+    return all(gives_way(planning, queue.pod_class, entry) for entry in entries)
 
 
 def _look_at(planning: Planning, i: int, victims: dict[str, Victims]) -> None:
@@ -98,7 +109,9 @@ def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int],
         return False
     if lowest.get((pod_class.project_id, pod_class.cluster_id), entry.rank) < entry.rank:
         return False
-    right = Right(planning, pod_class, entry.rank)
+    if planning.passed_by.get(i):
+        return False
+    right = Right(planning, pod_class, entry)
     return not any(
         len(candidates.gpu_milli) and any(right.claims(pool, int(candidates.gpu_milli.min())))
         for pool, candidates in pools_of(planning, pod_class)
@@ -116,13 +129,14 @@ def _take_back(planning: Planning, i: int, victims: Victims) -> None:
     for number in range(at.entry, len(queue.entries)):
         entry = queue.entries[number]
         spared = victims.among(entry.gave_way_to)
+        passed_by = planning.passed_by.get(i, frozenset()) if number == at.entry else frozenset[str]()
         if any(entry.rank <= rank and spared >= others for rank, others in failed):
             continue  # what was too little for one that may take as much is too little for it
-        if not searches or entry.rank > searches[0].entry.rank or spared != searches[0].spared:
+        if not searches or entry.rank > searches[0].entry.rank or searches[0].differs(spared, passed_by):
             if searches and planning.weighed[pod_class.project_id] >= MOST_WEIGHED:
                 planning.put_off.add(i)
                 return
-            searches = [Search(planning, victims, part, entry) for part in parts]
+            searches = [Search(planning, victims, part, entry, passed_by) for part in parts]
         for search in searches:
             search.turn_to(entry)
         count = len(entry.pods) - (at.done if number == at.entry else 0)
@@ -148,11 +162,13 @@ def _get(planning: Planning, i: int, entry: Pending, searches: Sequence["Search"
     needed = [each.needed for each in gang] or [most]
     mark, gone = planning.checkpoint(), set(victims.gone)
     got = [search.get(most) for search, most in zip(searches, needed, strict=True)]
-    if gang and got != needed:
+    if (gang and got != needed) or not searches[0].makes_up(i, mark.share_used):
         planning.rollback(mark)
         victims.gone = gone
         return False
     if any(got):
+        if entry is planning.snapshot.queues[i].entries[planning.short_at[i].entry]:
+            planning.spoken_for.pop(i, None)  # it has what it was to have
         planning.held[entry.key] = explain.held()
         planning.held_queues.setdefault(i, entry.key)
     return got == needed
@@ -161,10 +177,12 @@ def _get(planning: Planning, i: int, entry: Pending, searches: Sequence["Search"
 class Search:
     """Places that are kept for pods of one class, while others are told to end. Mutable."""
 
-    def __init__(self, planning: Planning, victims: Victims, pod_class: PodClass, entry: Pending) -> None:
+    def __init__(
+        self, planning: Planning, victims: Victims, pod_class: PodClass, entry: Pending, passed_by: frozenset[str]
+    ) -> None:
         self._planning, self.victims = planning, victims
         self.spared = victims.among(entry.gave_way_to)
-        self._right = Right(planning, pod_class, entry.rank, self.spared)
+        self._right = Right(planning, pod_class, entry, passed_by, self.spared)
         self.entry = entry
         """For which the places are."""
         self._pools = pools_of(planning, pod_class, later=True)
@@ -174,9 +192,13 @@ class Search:
         """
         self._seen = 0
 
+    def differs(self, spared: frozenset[str], passed_by: frozenset[str]) -> bool:
+        """Whether it spares others than these, or others have passed it."""
+        return (self.spared, self._right.passed_by) != (spared, passed_by)
+
     def turn_to(self, entry: Pending) -> None:
         """The next in the queue, of no higher priority: it takes no more than the one before, and spares the same."""
-        self.entry, self._right = entry, self._right._replace(rank=entry.rank)
+        self.entry, self._right = entry, self._right._replace(entry=entry)
 
     def get(self, most: int) -> int:
         """Keep places for so many pods; for how many."""
@@ -184,6 +206,33 @@ class Search:
             if not place.hold_one(self._planning, self._right.pod_class, self._pools) and not self._evict():
                 return count
         return most
+
+    def makes_up(self, i: int, before: Mapping[tuple[str, int], int]) -> bool:
+        """Have those end that passed it, until its project has no more than its share again, or than before; whether
+        that is possible. The last that came go first. Its department gets back what can be given.
+
+        Args:
+            i: index of its queue.
+        """
+        right, planning = self._right, self._planning
+        if not right.passed_by:
+            return True
+        shares, project_id = planning.shares, right.pod_class.project_id
+        last = self.victims.of(right.passed_by)
+        for number in planning.spoken_for[i]:
+            for holder in (project_id, shares.project(project_id).department_id):
+                most = max(shares.of(holder, number), before.get((holder, number), 0))
+                while shares.used.get((holder, number), 0) > most:
+                    victim = next((one for one in last if right.number(one.pool) == number), None)
+                    if victim is None:
+                        if holder == project_id:
+                            return False
+                        break
+                    unit = self.victims.unit(victim)
+                    last = [one for one in last if one not in unit]
+                    if not self.victims.not_before(unit):
+                        self._end(unit, "backfilled")
+        return True
 
     def _evict(self) -> bool:
         """Have others end for one pod, and keep its place; whether that is possible."""
@@ -248,8 +297,13 @@ class Search:
         needed = Needed(pod_class.request, milli // devices if devices else 0, own, of_department)
         row = int(candidates.rows[index])
         self._planning.weighed[pod_class.project_id] += 1 + len(self.victims.on(row))
-        claims = self._right.claims(pool, milli)
+        claims = self._right.claims(pool, max(milli - self._given_up(pool), 1) if milli else 0)
         return choose(self.victims, self._right, self._planning.soon(), row, needed, claims=claims)
+
+    def _given_up(self, pool: str) -> int:
+        """What those hold there that passed it: its project has that to give, whatever else it has."""
+        passed_by = self._right.passed_by
+        return sum(one.gpu_milli for one in self.victims.of(passed_by) if one.pool == pool) if passed_by else 0
 
     def _end(self, unit: Sequence[Victim], reason: EvictionReason) -> None:
         planning, workload = self._planning, unit[0].workload

@@ -35,7 +35,9 @@ def pull_secrets(container: Container, needs: Needs) -> Manifest:
     return {"imagePullSecrets": named} if named else {}
 
 
-def folders(run: RunPod, cluster_id: str, code_maps: int) -> tuple[list[Manifest], list[Manifest]]:
+def folders(
+    run: RunPod, cluster_id: str, *, code_maps: int, needs: Needs, level: Security
+) -> tuple[list[Manifest], list[Manifest]]:
     """(mounts of the run's own container, volumes of its pod). Those that nobody asked for by path are empty at first
     but that of the code, and gone with the pod. Memory that is written to /dev/shm counts for the container's limit.
     """
@@ -51,7 +53,8 @@ def folders(run: RunPod, cluster_id: str, code_maps: int) -> tuple[list[Manifest
         mounts.append({"name": _SHM_VOLUME, "mountPath": "/dev/shm"})  # noqa: S108 (of the container)
         volumes.append({"name": _SHM_VOLUME, "emptyDir": {"medium": "Memory"}})
     more_mounts, more_volumes = volume_manifests(run)
-    return [*mounts, *mpi_mounts(run), *more_mounts], [*volumes, *mpi_volumes(run), *more_volumes]
+    mounts += [*mpi_mounts(run, needs), *more_mounts]
+    return mounts, [*volumes, *mpi_volumes(run, needs, level), *more_volumes]
 
 
 def readiness_probe(run: RunPod) -> Manifest:

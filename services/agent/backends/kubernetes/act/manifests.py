@@ -98,7 +98,7 @@ def pod_manifest(
     if level == "restricted" and security != level:
         run = replace(run, container=within_restricted(run.container))
     working_dir = CODE_FOLDER if run.code else run.working_dir
-    mounts, volumes = folders(run, cluster_id, code_maps)
+    mounts, volumes = folders(run, cluster_id, code_maps=code_maps, needs=needs, level=level)
     before = _before(run, level, needs, own_image)
     container = {
         "name": MAIN,

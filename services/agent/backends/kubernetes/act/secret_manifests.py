@@ -1,4 +1,4 @@
-"""The Secret of a pod that needs values of credentials, and how the pod refers to it. Pure.
+"""The Secret of a pod that needs values of credentials or keys for ssh, and how the pod refers to it. Pure.
 
 A pod's own object says names alone. Its Secret is its dependent: where nobody of Muster is there to delete it,
 Kubernetes does once the pod is gone.
@@ -34,19 +34,22 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it pulls its image with it."""
     logins: frozenset[str] = frozenset()
     """Paths of repositories that are cloned with a login."""
+    ssh: tuple[str, ...] = ()
+    """Names of the files in the folder with its keys for ssh."""
 
 
 NOTHING: Final = Needs(secret="")
 
 
 def needs_of(values: SealedValues, secret: str) -> Needs:
-    if not (values.environment or values.registries or values.logins):
+    if not (values.environment or values.registries or values.logins or values.ssh):
         return NOTHING
     return Needs(
         secret=secret,
         variables=tuple(values.environment),
         pulls=bool(values.registries),
         logins=frozenset(values.logins),
+        ssh=tuple(sorted(values.ssh)),
     )
 
 
@@ -66,11 +69,17 @@ def login_variables(needs: Needs, mount_path: str, user: str, password: str) -> 
     ]
 
 
+def ssh_items(needs: Needs) -> list[Manifest]:
+    """Which keys of the Secret are which files of the folder with keys for ssh."""
+    return [{"key": _key("ssh", name), "path": name} for name in needs.ssh]
+
+
 def secret_manifest(pod: Pod, values: SealedValues, name: str, labels: dict[str, str]) -> Manifest:
     """Kept for this pod alone."""
     data = {_key("variable", variable): value for variable, value in values.environment.items()}
     for path, login in values.logins.items():
         data |= {_key("user", path): login.user, _key("password", path): login.password}
+    data |= {_key("ssh", name): content for name, content in values.ssh.items()}
     if values.registries:
         data[_PULL_KEY] = _docker_config(values.registries)
     return {

@@ -1,4 +1,4 @@
-"""Secrets of pods that need values of credentials: one for each such pod, there as long as the pod is.
+"""Secrets of pods that need values of credentials, or keys for ssh: one for each such pod, there as long as the pod is.
 
 As with Services (headless.py) what should be there follows from the pods alone: the pod is made first and says that it
 has one, it waits for it, and the Secret is deleted before the pod is let go. Who dies in between finds a pod that says
@@ -82,9 +82,10 @@ class Secrets:
                 await self._make(pod, values, name)
             except ApiError as error:
                 self._pauses.rest(name)
+                sentence = _sentence(error, values)
                 if not error.unreachable:
-                    self._tell(pod, _sentence(error))
-                raise BackendError(_sentence(error), again_seconds=error.retry_after_seconds) from None
+                    self._tell(pod, sentence)
+                raise BackendError(sentence, again_seconds=error.retry_after_seconds) from None
         reached("secret_made")
 
     def lacking(self) -> Sequence[tuple[str, int]]:
@@ -194,9 +195,11 @@ class Secrets:
         self._view.warn(pod.metadata.uid, PodWarning(reason=NO_CREDENTIALS, message=message, at=datetime.now(UTC)))
 
 
-def _sentence(error: ApiError) -> str:
+def _sentence(error: ApiError, values: SealedValues) -> str:
     """Of what the server says only what it surely says of names: a webhook may quote what it was shown."""
-    said = f"the values of its credentials cannot be put on the cluster ({error.status} {error.reason})"
+    of_credentials = bool(values.environment or values.registries or values.logins)
+    what = "the values of its credentials" if of_credentials else "its keys for ssh"
+    said = f"{what} cannot be put on the cluster ({error.status} {error.reason})"
     if error.status == _FORBIDDEN and "exceeded quota" in error.message:
         return f"{said}; an administrator may raise the ResourceQuota of the project's namespace; it is tried again"
     if error.status == _FORBIDDEN:

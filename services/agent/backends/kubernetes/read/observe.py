@@ -216,13 +216,19 @@ def missing_code(event: Event) -> tuple[str, str] | None:
 
 def missing_secret(event: Event) -> tuple[str, str, datetime] | None:
     """Namespace and name of a Secret of ours that a node did not find, and when."""
-    found = _SECRET_NOT_FOUND.search(event.message) if event.reason in _OF_SECRETS else None
+    found = words.search(event.message) if (words := _OF_SECRETS.get(event.reason)) is not None else None
     at = event.last_timestamp or event.event_time or event.metadata.creation_timestamp
     return (event.involved_object.namespace, found[0], at) if found and at is not None else None
 
 
-_OF_SECRETS: Final = frozenset({"Failed", "FailedToRetrieveImagePullSecret"})
 _SECRET_NOT_FOUND: Final = re.compile(rf"{CREDENTIAL_SECRETS}[a-z0-9]+")
+_OF_SECRETS: Final = {
+    "Failed": _SECRET_NOT_FOUND,
+    "FailedToRetrieveImagePullSecret": _SECRET_NOT_FOUND,
+    # A mount fails for other reasons, too, in which it is named.
+    "FailedMount": re.compile(rf'{CREDENTIAL_SECRETS}[a-z0-9]+(?=" not found)'),
+}
+"""By the reason of an event: how a node names one that it did not find."""
 _CODE_NOT_FOUND: Final = re.compile(
     rf'configmap "{names.CODE_MAP}[a-z0-9]+-(?P<digest>[0-9a-f]{{64}})-[0-9]+" not found'
 )

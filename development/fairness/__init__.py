@@ -1,0 +1,1 @@
+"""Days of load on a small cluster, with the scheduler's own fold and plan and a clock that jumps."""
