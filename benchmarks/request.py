@@ -80,7 +80,7 @@ def _command(whole: Merged) -> None:
     ordered, beside = checked.order()
     full = KIND.with_defaults(ordered)
     set_by(KIND, whole, full, beside)
-    not_yet_in_force(full, beside)
+    not_yet_in_force(full)
 
 
 def _cpu(act: Callable[[], object], times: int) -> float:

@@ -244,6 +244,8 @@ has now.
 """
 RECLAIMED: Final = "reclaimed"
 """Reason of a workload that waits again: its place was taken for a project below its quota."""
+MOVED: Final = "moved"
+"""Reason of a workload that waits again: it makes room for another one, and another place is kept for it."""
 TAINTED: Final = "tainted"
 """Reason of a workload that waits again: its node got a taint that it does not tolerate."""
 DRAINED: Final = "drained"

@@ -124,7 +124,7 @@ class Workload:
     saved_at: datetime | None = None
     """When the newest file of its checkpoint folder was changed."""
     removed: set[Place] = field(default_factory=set[Place])
-    """Replicas that were too many: their places are not used again."""
+    """Replicas and elastic workers that were too many: their places are not used again."""
     pods: dict[Place, Run | Waiting] = field(default_factory=dict[Place, Run | Waiting])
     limit: str = ""
     """The limit on its time that ends it."""
@@ -160,7 +160,9 @@ class Workload:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many pods each of its sets has; the end of the first set's is its own end."""
+        """How many pods each of its sets has, of elastic workers those that it needs; the end of the first set's is its
+        own end.
+        """
         if self.inference:
             return {"replica": self.replicas}
         if not self.distributed:
@@ -170,10 +172,24 @@ class Workload:
         return {"master": 1, **workers} if self.distributed["master"] else workers
 
     @property
+    def growth(self) -> int:
+        """How many workers it may have beyond those that it needs."""
+        if not self.distributed:
+            return 0
+        distribution = self.distributed["distribution"]
+        return int(distribution.get("maxReplicas") or distribution["numWorkers"]) - self.sizes["worker"]
+
+    def meets_at(self, place: Place) -> bool:
+        """Whether the pods of an elastic one meet there."""
+        return self.growth > 0 and place == (next(iter(self.sizes)), 0)
+
+    @property
     def all_done(self) -> bool:
         if self.inference:
             return False
         decides, count = next(iter(self.sizes.items()))
+        if self.growth > 0 and decides == "worker" and any(pod_set == decides for pod_set, _ in self.live):
+            return False
         return sum(pod_set == decides for pod_set, _ in self.succeeded) >= count
 
     @property
@@ -181,7 +197,9 @@ class Workload:
         if self.inference:
             # Those that were told to go count until they have.
             return self.replicas + sum(run.phase == "stopping" for run in self.live.values())
-        return sum(self.sizes.values()) if self.distributed else int(self.spec.get("parallelism", 1))
+        if not self.distributed:
+            return int(self.spec.get("parallelism", 1))
+        return sum(self.sizes.values()) + self.growth
 
     @property
     def launcher_waits(self) -> bool:
@@ -370,17 +388,18 @@ class Model:
             yield "parallel", f"{self.workload.name} has {open_} pods at once, and may have {most}"
         if self.workload.distributed:
             placed = sum(run.phase != "stopping" for run in self.workload.live.values()) + len(self.workload.succeeded)
-            if placed < most:
-                yield "gang", f"{self.workload.name} has {placed} of the {most} pods that are bound together"
+            together = sum(self.workload.sizes.values())
+            if placed < together:
+                yield "gang", f"{self.workload.name} has {placed} of the {together} pods that are bound together"
 
     def _bind(self, placement: Fields, token: int) -> Iterator[Wrong]:
         workload, pod = self.workload, placement["pod"]
         place, name = (pod["pod_set"], pod["index"]), run_name(self.workload.id, pod)
         before = workload.pods.get(place)
-        # The index of a replica is never used again, so it says nothing of how many there are.
+        # The index of a replica, or an elastic worker, is never used again: it says nothing of how many there are.
         in_set = (
             pod["pod_set"] in workload.sizes
-            if workload.inference
+            if workload.inference or (workload.growth > 0 and pod["pod_set"] == "worker")
             else pod["index"] < workload.sizes.get(pod["pod_set"], 0)
         )
         if pod["index"] < 0 or not in_set:
@@ -420,10 +439,10 @@ class Model:
 
     def _pods_evicted(self, data: Fields) -> Iterator[Wrong]:
         # What lies in the node spares no non-preemptible workload, and is none of terminateAfterPreemption.
-        of_node = data["reason"] in {"tainted", "drained"}
-        workload, self._evicted = self.workload, not of_node
+        of_node, shrinks = data["reason"] in {"tainted", "drained"}, data["reason"] == "shrunk"
+        workload, self._evicted = self.workload, not (of_node or shrinks)
         yield from self._may_run("was evicted")
-        if not of_node and workload.spec.get("preemptibility") == "non-preemptible":
+        if not (of_node or shrinks) and workload.spec.get("preemptibility") == "non-preemptible":
             yield "evicted", f"{workload.name} is non-preemptible, and was evicted"
         for pod in data["pods"]:
             run = workload.pods.get((pod["pod_set"], pod["index"]))
@@ -436,8 +455,13 @@ class Model:
         if data["attempt"] != workload.attempt + (not staying):
             yield "token", f"{workload.name}: attempt {data['attempt']} follows {workload.attempt}, {staying} pods stay"
         workload.attempt = data["attempt"]
-        if workload.distributed and staying > 0 and staying + len(workload.succeeded) < workload.most_at_once:
-            yield "gang", f"{workload.name} was evicted, and {staying} pods of {workload.most_at_once} stay"
+        together = sum(workload.sizes.values())
+        if workload.distributed and staying > 0 and staying + len(workload.succeeded) < together:
+            yield "gang", f"{workload.name} was evicted, and {staying} pods of {together} stay"
+        if staying > 0 and any(workload.meets_at((pod["pod_set"], pod["index"])) for pod in data["pods"]):
+            yield "gang", f"{workload.name} goes on without the pod at which the others meet"
+        if shrinks and not (staying > 0 and workload.growth > 0):
+            yield "evicted", f"{workload.name} shrank, and {staying} pods of it go on"
         for place, waiting in workload.pods.items():
             if isinstance(waiting, Waiting) and not staying:
                 workload.pods[place] = Waiting(workload.attempt, 0, waiting.not_before)
@@ -649,7 +673,7 @@ class Model:
             else:
                 old = run.attempt != workload.attempt
                 workload.pods[place] = Waiting(workload.attempt, 0) if old else Waiting(run.attempt, run.try_ + 1)
-                if workload.inference and workload.desired == "Running" and len(workload.pods) > workload.replicas:
+                if workload.desired == "Running" and self._is_surplus(place):
                     self._remove(place)
         else:
             workload.pods[place] = again
@@ -658,6 +682,16 @@ class Model:
                 if code is not None and code < SIGNALLED and data.get("reason", "exit_code") == "exit_code":
                     workload.exits[run.name] = code
                 yield from self._failed_run(run, data, retry_at)
+
+    def _is_surplus(self, place: Place) -> bool:
+        """Whether there are as many without one that was told to end and has."""
+        workload = self.workload
+        if workload.inference:
+            return len(workload.pods) > workload.replicas
+        if not workload.growth > 0 or place[0] != "worker" or workload.meets_at(place):
+            return False
+        workers = sum(pod_set == "worker" for pod_set, _ in (*workload.pods, *workload.succeeded))
+        return workers > workload.sizes["worker"]
 
     def _failed_run(self, run: Run, data: Fields, retry_at: datetime | None) -> Iterator[Wrong]:
         workload = self.workload

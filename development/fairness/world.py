@@ -21,7 +21,7 @@ from services.scheduler.plan import plan
 from services.scheduler.planning import Policy
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.simulation.ledger import BATCH_MESSAGES, Ledger
-from services.scheduler.snapshot import Plan, Queue, Snapshot
+from services.scheduler.snapshot import Growth, Plan, Queue, Snapshot
 
 GIB = 1024**3
 ACTOR = Actor(id="ann")
@@ -39,6 +39,8 @@ class World(Ledger):
         self.project_id = ""
         self.seen_queues: tuple[Queue, ...] = ()
         """That the last plan was made by which was carried out."""
+        self.seen_growth: tuple[Growth, ...] = ()
+        """Likewise."""
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
@@ -156,3 +158,4 @@ class World(Ledger):
 
     def looked_at(self, snapshot: Snapshot, planned: Plan) -> None:
         self.seen_queues = snapshot.queues
+        self.seen_growth = snapshot.growing

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, Literal, TypeGuard, assert_never
 
 import msgspec
 
@@ -31,7 +31,8 @@ from events.workload.pod import (
     pod_id,
 )
 from events.workload.pod_sets import PodSet
-from events.workload.state import Edit, PodsEvicted, Workload, WorkloadCreated, WorkloadEvent, take
+from events.workload.pods import Pods, PodsEdit
+from events.workload.state import Edit, PodsEvicted, Workload, WorkloadCreated, WorkloadEvent, grows_by, take
 from events.workload.state import WorkloadChanged as Changed
 from events.workload.state import WorkloadDeleted as Deleted
 from events.workload.state import WorkloadScaled as Scaled
@@ -226,17 +227,21 @@ class WorkloadTransferred(OfWorkload, frozen=True, kw_only=True, rename="camel")
 
 
 class WorkloadScaled(OfWorkload, frozen=True, kw_only=True, rename="camel"):
-    """The number of replicas of an inference changed, with its load."""
+    """The number of replicas of an inference changed, with its load; or that of the workers of an elastic training,
+    with what is left over.
+    """
 
     replicas: int
     """How many there are to be from now on."""
     previous_replicas: int
     """How many there were to be before."""
-    reason: Literal["load", "idle", "request"]
+    reason: Literal["load", "idle", "request", "grown", "shrunk", "tainted", "drained"]
     """`load`: the load on each replica; `idle`: nobody asked for long; `request`: somebody asked while there was none.
+    Of an elastic training: `grown` by what nobody who waits could use; `shrunk` for somebody who waits; `tainted` and
+    `drained`: by what was on such a node.
     """
     message: str
-    """The load that it was decided by, in a sentence."""
+    """The load that it was decided by, or for whom, in a sentence."""
 
 
 class WorkloadDeleted(OfWorkload, frozen=True, kw_only=True, rename="camel"):
@@ -315,7 +320,7 @@ EVENTS: Final[tuple[type[PublicEvent], ...]] = (
 
 def tell(happening: Happening[Workload]) -> Iterator[Told]:
     """The public events of a commit of a workload."""
-    for index, event, was, state, pod, message in _steps(happening):
+    for index, event, was, state, pod, message, workers in _steps(happening):
         of = {
             "actor": happening.actor,
             "workload_id": state.workload_id,
@@ -325,13 +330,17 @@ def tell(happening: Happening[Workload]) -> Iterator[Told]:
         if isinstance(event, PodsBound):
             for part, told in enumerate(_placed(event, of)):
                 yield Told(index, told, state.project_id, workload_id=state.workload_id, part=part)
-        for told in (*_of_event(event, state, was, pod, of), *_of_phase(state, message, was, of)):
+        for told in (
+            *_of_event(event, state, was, pod, of),
+            *_resized(event, was, workers, of),
+            *_of_phase(state, message, was, of),
+        ):
             yield Told(index, told, state.project_id, workload_id=state.workload_id)
 
 
-type _Step = tuple[int, WorkloadEvent, Workload, Workload, Pod | None, str]
+type _Step = tuple[int, WorkloadEvent, Workload, Workload, Pod | None, str, tuple[int, int]]
 """(number of the event, the event, the state before and after it, the pod that it is about as it was before it, what
-the workload says after it)."""
+the workload says after it, workers of an elastic one before and after it)."""
 
 
 def _steps(happening: Happening[Workload]) -> Iterator[_Step]:
@@ -339,7 +348,8 @@ def _steps(happening: Happening[Workload]) -> Iterator[_Step]:
     events, before, after = happening.commit.events, happening.before, happening.after
     if len(events) == 1 and not is_of_pod(events[0]):
         if after is not before:
-            yield 0, events[0], before, after, None, after.message
+            workers = (_workers(before, before.pods), _workers(after, after.pods)) if _resizes(events[0]) else (0, 0)
+            yield 0, events[0], before, after, None, after.message, workers
         return
     edit = Edit(before)
     for index, event in enumerate(events):
@@ -347,10 +357,41 @@ def _steps(happening: Happening[Workload]) -> Iterator[_Step]:
             edit = Edit(edit.value())  # another life of the name begins
         was = edit.state
         pod = edit.pods.live.get(pod_id(event.pod)) if is_of_pod(event) else None
+        workers_before = _workers(was, edit.pods) if _resizes(event) else 0
         if take(edit, event):
             # Which nodes do not answer, the state leaves to be said later.
             message = nodes_unreachable(edit.pods.unseen) if edit.names_unseen else edit.state.message
-            yield index, event, was, edit.state, pod, message
+            workers = workers_before, _workers(edit.state, edit.pods) if _resizes(event) else 0
+            yield index, event, was, edit.state, pod, message, workers
+
+
+def _resizes(event: WorkloadEvent) -> TypeGuard[PodsBound | PodsEvicted]:
+    return isinstance(event, PodsBound | PodsEvicted)
+
+
+def _workers(of: Workload, pods: Pods | PodsEdit) -> int:
+    """Of an elastic workload: those that are not on their way out; 0 of any other."""
+    if not of.elastic:
+        return 0
+    name = next(pod_set.name for pod_set in of.pod_sets if pod_set.elastic)
+    return sum(id_[0] == name and pod.phase is not PodPhase.STOPPING for id_, pod in pods.live.items())
+
+
+def _resized(
+    event: WorkloadEvent, was: Workload, workers: tuple[int, int], of: dict[str, Any]
+) -> Iterator[WorkloadScaled]:
+    """That an elastic workload goes on with more or fewer workers; not that it does not, or that one runs again."""
+    before, after = workers
+    if not before or not after or before == after:
+        return
+    match event:
+        case PodsBound() if grows_by(was, event):
+            reason, message = "grown", "nobody who waits needs the place"
+        case PodsEvicted(reason="shrunk" | "tainted" | "drained" as reason):
+            message = event.message
+        case _:
+            return
+    yield WorkloadScaled(replicas=fit(after), previous_replicas=fit(before), reason=reason, message=cut(message), **of)
 
 
 def _of_event(
@@ -425,7 +466,7 @@ def _asked(pod_set: PodSet) -> AskedPods:
     return AskedPods(
         pod_set=cut(pod_set.name, MOST_NAME_CHARACTERS),
         count=fit(pod_set.count),
-        parallelism=fit(pod_set.at_once),
+        parallelism=fit(pod_set.most or pod_set.at_once),
         cpu_milli=fit(request.cpu_milli),
         memory_bytes=fit(request.memory_bytes),
         gpu_devices=fit(request.gpu_devices),

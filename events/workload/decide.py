@@ -103,6 +103,7 @@ from events.workload.state import (
     WorkloadWaiting,
     bindable_among,
     evictable,
+    goes_on_without,
     is_completed,
     is_whole,
     milli_seconds_at_risk,
@@ -591,21 +592,24 @@ def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
 
 def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDecision:
     """On the scheduler's word, and only while all that it decided by still holds."""
-    told: Counter[str] = Counter()
     leaves = command.reason in LEAVES_NODE
-    if not schedulable(state) or not (state.preemptible or leaves):
+    shrinks = command.reason == "shrunk"
+    moves_for_good = command.reason == "moved" and state.spec.terminate_after_preemption
+    if not schedulable(state) or not (state.preemptible or leaves or shrinks) or moves_for_good:
         return Refusal(code="stale_eviction", message=f"{state.name!r} is {state.phase} and gives up no place")
     for ref in command.pods:
         pod = state.pods.live.get(pod_id(ref))
         if pod is None or not pod.is_run(ref) or not evictable(pod):
             return Refusal(code="stale_eviction", message=f"{ref} holds no node (any more)")
-        told[ref.pod_set] += 1
     if len(set(map(pod_id, command.pods))) != len(command.pods) or not command.pods:
         return Refusal(code="stale_eviction", message="an eviction names at least one pod, and each once")
     ending = sum(pod.phase is PodPhase.STOPPING for pod in state.pods.live.values())
     staying = state.pods.live.size - ending - len(command.pods)
-    if staying and not is_whole(state, {name: -count for name, count in told.items()}):
+    if staying and not goes_on_without(state, command.pods):
         message = f"the pods of {state.name!r} live together, and too few of them would be left"
+        return Refusal(code="stale_eviction", message=message)
+    if shrinks and not (staying and state.elastic):
+        message = f"{state.name!r} has no more pods than it needs, and gives up none of them alone"
         return Refusal(code="stale_eviction", message=message)
     evicted = PodsEvicted(
         pods=command.pods,
@@ -615,7 +619,7 @@ def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDec
         beneficiary=command.beneficiary,
         gpu_seconds_at_risk=_at_risk(command.pods, state, context.now),
     )
-    if leaves or not state.spec.terminate_after_preemption:
+    if leaves or shrinks or not state.spec.terminate_after_preemption:
         return (evicted,)
     message = f"ended because it was preempted, as terminateAfterPreemption asks: {evicted.message}"
     return (
@@ -709,7 +713,10 @@ def _of_fact(fact: PodFact, edit: Edit, now: datetime) -> tuple[PodEvent, ...]:
         case "unreachable":
             unseen = PodUnreachable(pod=fact.pod, at=fact.at, reason=fact.reason, message=fact.message)
             return (unseen,) if PodPhase.UNKNOWN in next_phases else ()
-        case "succeeded" if edit.state.inference is None:
+        # One of an elastic workload that ends well when it is told to has not done the work of all.
+        case "succeeded" if edit.state.inference is None and not (
+            pod.phase is PodPhase.STOPPING and edit.state.elastic
+        ):
             return (PodSucceeded(pod=fact.pod, at=fact.at),)
         # The workload of a pod that outlives it has its end already.
         case "stopped" | "succeeded" | "failed" | "interrupted" | "refused" if (
@@ -768,13 +775,15 @@ def _interrupted(fact: PodFact, interruptions: int, now: datetime) -> PodInterru
 def _what_follows(event: PodEvent, edit: Edit, now: datetime) -> WorkloadEvent | None:
     """The workload's own end, or stop, where this was the end of the last run that it waited for."""
     state = edit.state
-    if not isinstance(event, PodSucceeded | PodStopped | PodFailed) or state.phase in FINISHED:
+    if not isinstance(event, PodSucceeded | PodStopped | PodFailed | PodInterrupted) or state.phase in FINISHED:
         return None
-    if isinstance(event, PodFailed):
-        return _spent(event, state, now) if event.retry_at is None else None
+    if isinstance(event, PodFailed) and event.retry_at is None:
+        return _spent(event, state, now)
+    if isinstance(event, PodFailed | PodInterrupted) and not state.elastic:
+        return None
     if state.desired is DesiredPhase.DELETED:
         return None if edit.pods.live.size else WorkloadDeleted(at=now)
-    if is_completed(state):
+    if is_completed(state, edit.pods):
         return WorkloadCompleted(at=now, succeeded=state.succeeded, delete_at=_delete_at(state, now))
     if state.phase is Phase.STOPPING and not edit.pods.live.size:
         return WorkloadStopped(at=now)

@@ -146,6 +146,12 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True):
     parallelism: int
     minimum: int = 0
     """Pods of it that must have a place before any pod of the workload may start; 0 where each may start for itself."""
+    wanted: int = 0
+    """Where it grows: before others grow beyond theirs, it has so many, as far as there is room."""
+    most: int = 0
+    """Pods that it may grow to, by what is left over; 0 where it does not grow. One that is added has a new index, and
+    what it grew by is given up before the workload is.
+    """
     endless: bool = False
     """Whether none of its pods ever succeeds, and `count` rises and falls while it lives: a pod that is added has a new
     index, and the newest are removed.
@@ -172,6 +178,11 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True):
     def at_once(self) -> int:
         """The most pods that live at the same time."""
         return min(self.count, self.parallelism)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether it may have more pods than those that start together."""
+        return self.most > self.count
 
     def values(self, index: int) -> dict[str, str]:
         """What the environment of the pod of this index has beside the template's."""

@@ -19,6 +19,9 @@ from events.workload import mpi
 from events.workload.fields.distribution import DistributedFramework
 from events.workload.mpi import Mpi
 
+RESTARTS: Final = {"PET_MAX_RESTARTS": "100"}
+"""Of elastic PyTorch. Torchrun takes a pod that goes for a failure of its group, and by default gives up at the first.
+"""
 PYTORCH_PORT: Final = 23456
 TENSORFLOW_PORT: Final = 2222
 XGBOOST_PORT: Final = 9999
@@ -94,21 +97,29 @@ def _port(usual: int, rank: int = 0) -> str:
 
 def _pytorch(peers: Peers, rank: int) -> dict[str, str]:
     host, port, size = _host(peers, 0), _port(PYTORCH_PORT), str(peers.size)
-    found = {
-        "MASTER_ADDR": host,
-        "MASTER_PORT": port,
-        "WORLD_SIZE": size,
-        "RANK": str(rank),
-        # Of a process that is started without torchrun: one in each pod.
-        "LOCAL_RANK": "0",
-        "PET_NPROC_PER_NODE": str(peers.processes),
-        "PET_NODE_RANK": str(rank),
-    }
+    found, processes = {"MASTER_ADDR": host, "MASTER_PORT": port}, str(peers.processes)
     if peers.elastic is None:
-        return {**found, "PET_NNODES": size, "PET_MASTER_ADDR": host, "PET_MASTER_PORT": port}
+        return {
+            **found,
+            "WORLD_SIZE": size,
+            "RANK": str(rank),
+            # Of a process that is started without torchrun: one in each pod.
+            "LOCAL_RANK": "0",
+            "PET_NPROC_PER_NODE": processes,
+            "PET_NODE_RANK": str(rank),
+            "PET_NNODES": size,
+            "PET_MASTER_ADDR": host,
+            "PET_MASTER_PORT": port,
+        }
+    # Ranks and their number change with each pod that comes or goes: torchrun hands them out anew each time.
     least, most = peers.elastic
-    meeting = {"PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": f"{host}:{port}"}
-    return {**found, "PET_NNODES": f"{least}:{most}", **meeting}
+    return {
+        **found,
+        "PET_NPROC_PER_NODE": processes,
+        "PET_NNODES": f"{least}:{most}",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"{host}:{port}",
+    }
 
 
 def _tensorflow(peers: Peers, rank: int) -> dict[str, str]:

@@ -241,7 +241,7 @@ class WorkloadScaled(_Event, frozen=True, kw_only=True):
     """The load that it was decided by, in a sentence."""
 
 
-EvictionReason = Literal["preempted", "reclaimed", "backfilled", "tainted", "drained"]
+EvictionReason = Literal["preempted", "reclaimed", "backfilled", "shrunk", "moved", "tainted", "drained"]
 LEAVES_NODE: Final[frozenset[EvictionReason]] = frozenset({"tainted", "drained"})
 """Reasons that lie in the node: they hold for non-preemptible workloads, too, and nobody gets the place."""
 
@@ -257,8 +257,9 @@ class PodsEvicted(_Event, frozen=True, kw_only=True):
     """The workload's from now on: another one where no pod of it goes on."""
     reason: EvictionReason
     """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `backfilled`: for
-    one of its project that has waited for longer, and was passed; `tainted`: their node has a taint that they do not
-    tolerate, or no longer; `drained`: an administrator drains their node.
+    one of its project that has waited for longer, and was passed; `shrunk`: it goes on with fewer, since somebody waits
+    for what it had grown by; `moved`: to make room in one piece, while another place is kept for them; `tainted`: their
+    node has a taint that they do not tolerate, or no longer; `drained`: an administrator drains their node.
     """
     message: str
     """For whom, and by which rule, in a sentence."""
@@ -356,7 +357,7 @@ class SetProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The lowest index that was never bound."""
     succeeded: int = 0
     removed: int = 0
-    """Pods that had to leave, since fewer are wanted: their indexes are not used again."""
+    """Pods that had to leave, since fewer are wanted, or there was room for fewer: their indexes are not used again."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -427,6 +428,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return _pod_sets(self.kind, self.spec, self.beside) if self.exists else ()
 
     @property
+    def elastic(self) -> bool:
+        """Whether it may have more pods than start together."""
+        return self.distributed is not None and any(pod_set.elastic for pod_set in self.pod_sets)
+
+    @property
     def exposed_urls(self) -> tuple[ExposedUrl, ...]:
         """At which it is reached through the proxy, whatever its kind."""
         if self.inference is None:
@@ -481,10 +487,17 @@ def schedulable(state: Workload) -> bool:
     return state.living and state.desired is DesiredPhase.RUNNING and state.phase not in CLOSING
 
 
-def is_completed(state: Workload) -> bool:
-    """Whether its kind takes it for completed."""
+def is_completed(state: Workload, pods: PodsEdit, *, ends: int = 0) -> bool:
+    """Whether its kind takes it for completed. What an elastic one grew by ends with the others, and is waited for.
+
+    Args:
+        ends: how many of its live pods are just ending.
+    """
     succeeded = {name: progress.succeeded for name, progress in state.progress.items()}
-    return KINDS[state.kind].completed(state.pod_sets, succeeded)
+    sets = state.pod_sets
+    if not KINDS[state.kind].completed(sets, succeeded):
+        return False
+    return not sets[0].elastic or pods.live.of_set(sets[0].name) <= ends
 
 
 def bindable(state: Workload, now: datetime) -> list[PodRef]:
@@ -560,12 +573,45 @@ def evictable(pod: Pod) -> bool:
     return pod.phase in {PodPhase.BOUND, PodPhase.STARTING, PodPhase.RUNNING}
 
 
+def goes_on_without(state: Workload, refs: Iterable[PodRef]) -> bool:
+    """Whether its other pods go on where these runs, which stay otherwise, have to end: of those that live together
+    enough are left, and the one is, at which they meet.
+    """
+    refs = tuple(refs)
+    going = Counter(ref.pod_set for ref in refs)
+    if not is_whole(state, {name: -count for name, count in going.items()}):
+        return False
+    return not any(meets_at(state, pod_id(ref)) for ref in refs)
+
+
+def meets_at(state: Workload, id_: PodId) -> bool:
+    """Whether the others of an elastic workload meet at this pod: without it, all of them begin again."""
+    sets = state.pod_sets
+    return id_[1] == 0 and sets[0].name == id_[0] and state.elastic
+
+
+def needed_of(state: Workload, pod_set: PodSet) -> int:
+    """How many more pods of the set must have a place before the workload may go on."""
+    missing = pod_set.minimum - placed_of(state, pod_set)
+    id_ = (pod_set.name, 0)
+    meets = pod_set.elastic and meets_at(state, id_) and state.pods.waiting.get(id_) is not None
+    return max(missing, int(meets), 0)
+
+
+def grows_by(before: Workload, event: PodsBound) -> int:
+    """How many pods are added to an elastic workload that has had its first ones."""
+    if not (before.progress and before.elastic):
+        return 0
+    first = {name: progress.next_index for name, progress in before.progress.items()}
+    return sum(at.pod.index >= first.get(at.pod.pod_set, 0) for at in event.placements)
+
+
 def leaving_with(state: Workload, refs: Iterable[PodRef]) -> tuple[PodRef, ...]:
     """The runs that are told to end where these have to: of a gang of which too few would be left, all. None where that
     is not possible now, since nobody sees some of them.
     """
     going = tuple(sorted(set(refs)))
-    if is_whole(state, {name: -count for name, count in Counter(ref.pod_set for ref in going).items()}):
+    if goes_on_without(state, going):
         return going
     staying = [(id_, pod) for id_, pod in state.pods.live.items() if pod.phase is not PodPhase.STOPPING]
     if not all(evictable(pod) for _, pod in staying):
@@ -595,10 +641,14 @@ def bindable_among(state: Workload, refs: Iterable[PodRef], now: datetime) -> se
 def new_indexes(state: Workload, pod_set: PodSet) -> range:
     """Those that may be bound for the first time: as many as there is room for beside the pods that are not over."""
     progress = state.progress.get(pod_set.name, SetProgress())
+    if pod_set.elastic and progress.succeeded:
+        return range(0)  # they end together: nothing is left to be done for one more
     not_over = progress.next_index - progress.succeeded - progress.removed
-    room = max(min(pod_set.parallelism, MOST_PODS) - not_over, 0)
+    at_once = pod_set.most if pod_set.elastic else pod_set.parallelism
+    room = max(min(at_once, MOST_PODS) - not_over, 0)
     end = progress.next_index + room
-    return range(progress.next_index, end if pod_set.endless else min(end, pod_set.count))
+    renews = pod_set.endless or pod_set.elastic
+    return range(progress.next_index, end if renews else min(end, pod_set.count))
 
 
 def _is_due(pod: Pod, now: datetime) -> bool:
@@ -607,13 +657,13 @@ def _is_due(pod: Pod, now: datetime) -> bool:
 
 
 def next_retry_at(state: Workload, now: datetime) -> datetime | None:
-    """When the next waiting pod may be placed, or the last one, where they start together; None where none waits for a
+    """When the next waiting pod may be placed, or the last one, where all start together; None where none waits for a
     time that is still to come.
     """
     if not schedulable(state):
         return None
     times = [pod.not_before for pod in state.pods.waiting.values() if pod.not_before and not _is_due(pod, now)]
-    together = any(pod_set.minimum for pod_set in state.pod_sets)
+    together = not state.elastic and any(pod_set.minimum for pod_set in state.pod_sets)
     return (max if together else min)(times, default=None)
 
 
@@ -718,7 +768,7 @@ def _take_of_pod(edit: Edit, event: PodEvent, pod: Pod) -> None:
             progress = state.progress[event.pod.pod_set]
             done = replace(progress, succeeded=progress.succeeded + 1)
             edit.state = replace(state, progress=state.progress | {event.pod.pod_set: done})
-            ends = is_completed(edit.state)
+            ends = is_completed(edit.state, edit.pods, ends=1)
         case PodFailed():
             edit.state = replace(state, failures=state.failures + 1)
             ends = event.retry_at is None
@@ -733,7 +783,7 @@ def _take_of_pod(edit: Edit, event: PodEvent, pod: Pod) -> None:
         lost = state.gpu_milli_seconds_lost + milli_seconds_at_risk(state, pod, event.at)
         edit.state = state = replace(state, gpu_milli_seconds_lost=min(lost, MOST_MILLI_SECONDS))
     edit.pods.put(pod_id(event.pod), moved(pod, event, attempt=None if over else state.attempt))
-    if state.inference is not None and isinstance(event, PodStopped):
+    if isinstance(event, PodStopped) and (state.inference is not None or state.elastic):
         _leave_if_surplus(edit, pod_id(event.pod))
     # What ends the workload is followed by its end: nothing is pending in between.
     if not ends and not isinstance(event, PodWarned):
@@ -889,8 +939,10 @@ def _evict(edit: Edit, event: PodsEvicted) -> None:
             if (waiting := edit.pods.waiting.get(id_)) is not None:
                 edit.pods.put(id_, replace(waiting, attempt=event.attempt, try_=0))
         edit.state = replace(edit.state, attempt=event.attempt)
-    others = tuple(id_ for id_ in edit.state.gave_way_to if id_ != event.beneficiary)
-    edit.state = replace(edit.state, gave_way_to=(*others, event.beneficiary)[-MOST_GAVE_WAY_TO:])
+    # What it had grown by was never its own to be taken back.
+    if event.reason != "shrunk":
+        others = tuple(id_ for id_ in edit.state.gave_way_to if id_ != event.beneficiary)
+        edit.state = replace(edit.state, gave_way_to=(*others, event.beneficiary)[-MOST_GAVE_WAY_TO:])
     _derive(edit)
     if edit.state.phase is Phase.PENDING:
         _say(edit, Phase.PENDING, reason=event.reason, message=event.message)
@@ -934,13 +986,17 @@ def _remove_surplus(edit: Edit) -> None:
 
 
 def _leave_if_surplus(edit: Edit, id_: PodId) -> None:
-    """A pod that was told to end has. It is run again only where it is wanted after all, beside all others."""
+    """A pod that was told to end has. It is run again only where it is wanted after all, beside all others; of an
+    elastic workload, where it is one of those that must start together.
+    """
     state, pods = edit.state, edit.pods
-    if state.desired is not DesiredPhase.RUNNING or pods.waiting.get(id_) is None:
+    if state.desired is not DesiredPhase.RUNNING or pods.waiting.get(id_) is None or meets_at(state, id_):
         return
     for pod_set in state.pod_sets:
-        if pod_set.name == id_[0] and pods.live.of_set(id_[0]) + pods.waiting.of_set(id_[0]) > pod_set.count:
-            _remove(edit, id_)
+        if pod_set.name == id_[0] and (pod_set.endless or pod_set.elastic):
+            succeeded = state.progress.get(id_[0], SetProgress()).succeeded
+            if pods.live.of_set(id_[0]) + pods.waiting.of_set(id_[0]) + succeeded > pod_set.count:
+                _remove(edit, id_)
 
 
 def _remove(edit: Edit, id_: PodId) -> None:

@@ -33,14 +33,20 @@ def told_phase(row: Row) -> str:
 
 
 def pods(row: Row) -> str:
-    """Those that run of those that may; of what has ended, those that succeeded of those that had to."""
+    """Those that run of those that may, such as `3/2-6` where it has at least 2 and may grow to 6; of what has ended,
+    those that succeeded of those that had to.
+    """
     if text_of(row, "phase") in _OUTCOMES:
         return succeeded(row)
-    return f"{format_number(number_of(row, 'runningPods'))}/{format_number(number_of(row, 'requestedPods'))}"
+    requested, most = number_of(row, "requestedPods"), number_of(row, "mostPods")
+    grows = f"-{format_number(most)}" if most > requested else ""
+    return f"{format_number(number_of(row, 'runningPods'))}/{format_number(requested)}{grows}"
 
 
 def succeeded(row: Row) -> str:
-    return f"{format_number(number_of(row, 'succeededPods'))}/{format_number(number_of(row, 'completions') or 1)}"
+    done = number_of(row, "succeededPods")
+    # What an elastic training grew by ends with the others.
+    return f"{format_number(done)}/{format_number(max(number_of(row, 'completions') or 1, done))}"
 
 
 def runs(row: Row, word: str = "") -> str:

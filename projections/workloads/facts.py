@@ -62,6 +62,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     backoff_limit: int
     auto_deletion_seconds: int
     pods: int
+    most_pods: int
+    """To which it may grow; as many as `pods` where it does not."""
     pod_cpu_milli: int
     pod_memory_bytes: int
     of_sets: tuple[tuple[str, PodRequest], ...]
@@ -91,12 +93,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         sets = state.pod_sets
         used = None if state.made_from is None else state.made_from.environment
         first = sets[0].template.request
-        completions = parallelism = pods = gpu_milli = gpu_memory = cpu_milli = memory = 0
+        completions = parallelism = pods = most = gpu_milli = gpu_memory = cpu_milli = memory = 0
         for pod_set in sets:
             request, at_once = pod_set.template.request, pod_set.at_once
             completions += pod_set.count
             parallelism += pod_set.parallelism
             pods += at_once
+            most += pod_set.most or at_once
             gpu_milli += at_once * request.gpu_devices * request.gpu_milli
             gpu_memory += at_once * request.gpu_devices * request.gpu_memory_bytes
             cpu_milli += at_once * request.cpu_milli
@@ -117,6 +120,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             backoff_limit=fit(spec.backoff_limit),
             auto_deletion_seconds=fit(spec.auto_deletion_time_after_completion_seconds),
             pods=fit(pods),
+            most_pods=fit(most),
             pod_cpu_milli=fit(first.cpu_milli),
             pod_memory_bytes=fit(first.memory_bytes),
             of_sets=tuple((pod_set.name, pod_set.template.request) for pod_set in sets),

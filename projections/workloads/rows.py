@@ -256,7 +256,22 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     requested_pods: Annotated[
         int,
         _Column(lambda w: w.asked.pods),
-        Public("requestedPods", "REQUESTED-PODS", "Number of pods that may exist at the same time.", "csv"),
+        Public(
+            "requestedPods",
+            "REQUESTED-PODS",
+            "Number of pods that may exist at the same time; of an elastic training those that it starts with.",
+            "csv",
+        ),
+    ]
+    most_pods: Annotated[
+        int,
+        _Column(lambda w: w.asked.most_pods),
+        Public(
+            "mostPods",
+            "MOST-PODS",
+            "Number of pods that an elastic training may grow to; otherwise the same as the requested pods.",
+            "csv",
+        ),
     ]
     completions: Annotated[
         int,

@@ -52,6 +52,7 @@ from events.workload.state import (
     WorkloadSuspended,
     WorkloadTransferred,
     WorkloadWaiting,
+    grows_by,
 )
 from projections.workloads.facts import Asked
 
@@ -97,7 +98,7 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
         case WorkloadWaiting():
             return f"waits: {event.message or event.reason}"
         case PodsBound():
-            return _bound(event)
+            return f"{_grown(event, happened)}{_bound(event)}"
         case PodStarting():
             told = f": {event.message}" if event.message else ""
             return f"pod {_pod(event.pod)} is {_again(happened)}starting{_on(happened)}{told}"
@@ -110,7 +111,8 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
         case PodWarned():
             return f"pod {_pod(event.pod)}{_on(happened)}: {event.message or event.reason.replace('_', ' ')}"
         case PodSucceeded():
-            done = f"{happened.state.succeeded} of {happened.asked.completions} done"
+            of = max(happened.asked.completions, happened.state.succeeded)
+            done = f"{happened.state.succeeded} of {of} done"
             return f"pod {_pod(event.pod)} succeeded{_lasted(happened, event.at)} ({done})"
         case PodFailed():
             return _failed(event, happened)
@@ -188,10 +190,12 @@ def _created(event: WorkloadCreated, happened: Happened) -> str:
     for pod_set in happened.state.pod_sets:
         at_once = pod_set.at_once
         alone = len(happened.state.pod_sets) == 1 and not pod_set.endless
-        pods = _count(pod_set.count, "pod" if alone else pod_set.name)
+        pods = _count(pod_set.most or pod_set.count, "pod" if alone else pod_set.name)
+        pods = f"{pod_set.count} to {pods}" if pod_set.elastic else pods
         if pod_set.count > at_once:
             pods += f", {at_once} at a time"
-        parts.append(f"{pods}{', each' if pod_set.count > 1 else ''} with {_request(pod_set.template.request)}")
+        each = ", each" if max(pod_set.count, pod_set.most) > 1 else ""
+        parts.append(f"{pods}{each} with {_request(pod_set.template.request)}")
     priority = f"priority {happened.asked.priority_class}, {happened.asked.preemptibility}"
     kind = "distributed training" if event.kind == "Distributed" else event.kind.lower()
     return f"submitted by {event.owner}: {kind} {event.name!r}, {'; '.join(parts)}; {priority}"
@@ -211,6 +215,12 @@ def _request(request: PodRequest) -> str:
         parts.append(f"{format_bytes(request.memory_bytes)} memory")
     parts += [f"{each.amount} {each.resource}" for each in request.extended]
     return _listed(parts) if parts else "no resource requests"
+
+
+def _grown(event: PodsBound, happened: Happened) -> str:
+    """That an elastic workload that held nodes already has more pods."""
+    new = grows_by(happened.was, event)
+    return f"grown by {_count(new, 'pod')}, since nobody who waits needs the place: " if new else ""
 
 
 def _bound(event: PodsBound) -> str:

@@ -55,7 +55,7 @@ async def evaluate(call: Call, kind: Kind) -> Answer[Evaluation]:
             accepted=not issues,
             fields=[fields.field(path, source) for path, source in told.items()],
             issues=[*map(_issue, issues)],
-            not_yet_in_force=not_yet_in_force(spec, beside),
+            not_yet_in_force=not_yet_in_force(spec),
         )
     )
 

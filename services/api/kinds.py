@@ -167,7 +167,7 @@ def _created(call: Call, kind: Kind, command: CreateWorkload, reply: Accepted) -
         "desired_phase": DesiredPhase.RUNNING,
         "actual_phase": Phase.CREATING,
         "spec": kind.shown(spec, beside),
-        "not_yet_in_force": not_yet_in_force(spec, beside),
+        "not_yet_in_force": not_yet_in_force(spec),
     }
     return Shown(fields=fields, spec=spec, beside=beside)
 
@@ -211,7 +211,7 @@ async def _shown(call: Look, state: Workload, *, at: int | None = None) -> Shown
         "desired_phase": state.desired,
         "actual_phase": state.phase,
         "spec": KINDS[state.kind].shown(state.spec, state.beside),
-        "not_yet_in_force": not_yet_in_force(state.spec, state.beside),
+        "not_yet_in_force": not_yet_in_force(state.spec),
     }
     if call.values.get(EXPLAIN.name):
         fields["set_by"] = explained(KINDS[state.kind], state.spec, state.beside, state.made_from)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from events.authorize import Permission
 from events.workload.pod import PodId
-from events.workload.state import Workload
+from events.workload.state import SetProgress, Workload
 from services.api.context import Call
 from services.api.errors import ApiError, bad_request, unavailable
 from services.api.follows import STALLED, followed_answer
@@ -132,7 +132,11 @@ def wanted_pod(call: Call, state: Workload) -> PodId | None:
     if given is None:
         return None
     match = _POD.match(given)
-    counts = {pod_set.name: pod_set.count for pod_set in state.pod_sets}
+    # Of those whose number changes, a pod that is added has a new index.
+    counts = {
+        pod_set.name: max(pod_set.count, state.progress.get(pod_set.name, SetProgress()).next_index)
+        for pod_set in state.pod_sets
+    }
     if match is None or int(match[2]) >= counts.get(match[1], 0):
         sets = ", ".join(
             f"{name}-0" + (f" to {name}-{count - 1}" if count > 1 else "") for name, count in counts.items()

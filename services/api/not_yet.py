@@ -6,15 +6,13 @@ from typing import Any
 
 from events.fields.node import Node, tree
 from events.workload.fields.creation import TrainingCreation
-from events.workload.kinds.distributed import growth_ahead
-from events.workload.spec import Beside, Distributed, TrainingSpec
+from events.workload.spec import TrainingSpec
 
 
-def not_yet_in_force(spec: TrainingSpec, beside: Beside = None) -> tuple[str, ...]:
+def not_yet_in_force(spec: TrainingSpec) -> tuple[str, ...]:
     """Paths of fields with another value than their default, such as `spec.tolerations[0].seconds`."""
     node = tree(TrainingCreation).by_name["spec"]
-    ahead = growth_ahead(beside.distribution) if isinstance(beside, Distributed) else ()
-    return (*_given(node, spec, node.name), *ahead)
+    return tuple(_given(node, spec, node.name))
 
 
 def _given(node: Node, value: Any, path: str) -> Iterator[str]:

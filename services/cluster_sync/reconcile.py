@@ -147,7 +147,7 @@ def run_pod(desired: Desired, *, ssh_keys: bool = False) -> RunPod:
         keeps_entry_point=not template.command,
         working_dir=template.working_dir,
         code=template.code,
-        environment=({} if mpi is None else suggested(mpi))
+        environment=_suggested(mpi, elastic=pod_set.peers is not None and pod_set.peers.elastic is not None)
         | {
             one.name: one.value or ""
             for one in template.environment
@@ -177,6 +177,13 @@ def run_pod(desired: Desired, *, ssh_keys: bool = False) -> RunPod:
     )
 
 
+def _suggested(mpi: Mpi | None, *, elastic: bool) -> dict[str, str]:
+    """Variables that the workload may set otherwise."""
+    if elastic:
+        return dict(rendezvous.RESTARTS)
+    return {} if mpi is None else suggested(mpi)
+
+
 def mpi_of(desired: Desired, *, ssh_keys: bool) -> Mpi | None:
     """What the pod is in an MPI training; None where it is in none."""
     peers = _pod_set(desired).peers
@@ -188,7 +195,9 @@ def _pods(pod_set: PodSet) -> int:
     """How many find each other; those of an endless set come and go, and need not."""
     if pod_set.endless:
         return 1
-    return pod_set.at_once if pod_set.peers is None else pod_set.peers.size
+    if pod_set.peers is None:
+        return pod_set.at_once
+    return pod_set.peers.size if pod_set.peers.elastic is None else pod_set.peers.elastic[1]
 
 
 def stop_pod(desired: Desired) -> StopPod:

@@ -229,9 +229,9 @@ SERVICES: Final[dict[str, Service]] = {
             fold_snapshots_filter("scheduler"),
             subscribe=(WHAT_IF, WHY),
         ),
+        settings=("consolidate", "priority_head_start_hours"),
         group="workers",
         uid=10014,
-        settings=("priority_head_start_hours",),
     ),
     "cluster_sync": Service(
         rights=log_follower(

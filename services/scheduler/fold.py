@@ -8,7 +8,7 @@ all that a stored snapshot holds; the rest is an index over it.
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -32,12 +32,14 @@ from events.workload.pod import (
     LIVE_POD_PHASES,
     Pod,
     PodFailed,
+    PodId,
     PodRef,
     PodsBound,
     PodStopped,
     PodSucceeded,
     pod_id,
 )
+from events.workload.pod_sets import PodSet
 from events.workload.pods import changed
 from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import (
@@ -45,6 +47,7 @@ from events.workload.state import (
     Workload,
     WorkloadWaiting,
     bindable,
+    needed_of,
     next_retry_at,
     placed_of,
     schedulable,
@@ -59,12 +62,15 @@ from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Age, Order
 from services.scheduler.queue import WaitingQueue
 from services.scheduler.snapshot import (
+    INFINITE,
     Bound,
     BoundKey,
     ClusterView,
     GangPart,
+    Growth,
     HeldKey,
     Leaving,
+    Moving,
     MustLeave,
     NotSchedulable,
     Pending,
@@ -89,9 +95,17 @@ LEAVING_LATE: Final = timedelta(minutes=5)
 """How long after its grace a pod that was told to end is still counted on to end."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
+GROWS_AGAIN_AFTER: Final = timedelta(minutes=1)
+"""So long an elastic workload keeps its number of pods before it grows again: with each change all its pods meet anew,
+and go on from their last checkpoint.
+"""
 
 
-type _Beside = tuple[bytes, dict[str, str], dict[str, datetime], bytes, dict[str, tuple[float, float]]]
+type _Moved = dict[str, set[PodId]]
+type _Resized = dict[str, datetime]
+type _Beside = tuple[
+    bytes, dict[str, str], dict[str, datetime], bytes, dict[str, tuple[float, float]], _Resized, _Moved
+]
 
 
 @dataclass(slots=True)
@@ -110,6 +124,8 @@ class SchedulingState(LogFold):
         self._waits = Waits()
         self.workloads, self.nodes = self.of(WORKLOAD), self.of(NODE)
         self.clusters, self.projects, self.departments = self.of(CLUSTER), self.of(PROJECT), self.of(DEPARTMENT)
+        self.consolidates = True
+        """As of Snapshot: a setting."""
         self.freed = 0
         """Rises whenever something may fit that did not before."""
         self.mix = Mix()
@@ -136,8 +152,14 @@ class SchedulingState(LogFold):
         """By id of a reservation: for which workload its pod was told to end."""
         self._placed_again: dict[str, datetime] = {}
         """By workload key, of those that gave up a place to another before: when it got the last one."""
+        self._moved: _Moved = {}
+        """By workload key: pods that were told to end to make room for others, until they are bound again."""
+        self._growing: dict[str, Growth] = {}
+        """By workload key: what elastic workloads may grow by."""
+        self._resized: dict[str, datetime] = {}
+        """By workload key: when an elastic workload that held nodes got or gave up others."""
         self._running: dict[str, dict[str, Workload]] = {}
-        """By project id and workload key: preemptible workloads that hold nodes."""
+        """By project id and workload key: preemptible workloads that hold nodes, and elastic ones."""
         self._running_frozen: dict[str, tuple[Workload, ...]] = {}
         self._emptied: dict[str, tuple[MustLeave, ...]] = {}
         """By key of a node with a taint that evicts, or that is drained: its pods that have to leave, the first first.
@@ -167,9 +189,15 @@ class SchedulingState(LogFold):
             case "workload":
                 self._dirty_workloads.add(commit.key)
                 self._waits.took(commit, before.state, after.state)
+                if after.state.elastic:
+                    self._resize(commit, before.state, after.state)
                 for event in commit.events:
                     if isinstance(event, PodsEvicted):
                         self._promise(after.state.workload_id, event)
+                        if event.reason == "moved":
+                            self._moved.setdefault(commit.key, set()).update(map(pod_id, event.pods))
+                    if isinstance(event, PodsBound) and commit.key in self._moved:
+                        self._moved[commit.key] -= {pod_id(each.pod) for each in event.placements}
                     if isinstance(event, PodsBound) and any(after.state.gave_way_to):
                         self._placed_again[commit.key] = commit.record.occurred_at
                     if type(event) in _TELLING:
@@ -184,6 +212,13 @@ class SchedulingState(LogFold):
                 self._cluster_changed(before.state, after.state)
             case _:
                 self.freed += 1  # a project or department; or the log was restored, before all else here
+
+    def _resize(self, commit: Commit, before: Workload, after: Workload) -> None:
+        """It has another number of pods from now on, and went on with those that it had."""
+        if before.pods.live.size and before.attempt == after.attempt:
+            for event in commit.events:
+                if isinstance(event, PodsBound | PodsEvicted):
+                    self._resized[commit.key] = commit.record.occurred_at
 
     def _promise(self, workload_id: str, event: PodsEvicted) -> None:
         for ref in event.pods if event.beneficiary else ():
@@ -229,9 +264,12 @@ class SchedulingState(LogFold):
         """
         super().restore(seq, chains)
         try:
-            mix, self._promised, self._placed_again, learnt, waits = msgspec.msgpack.decode(beside, type=_Beside)
+            mix, self._promised, self._placed_again, learnt, waits, self._resized, self._moved = msgspec.msgpack.decode(
+                beside, type=_Beside
+            )
         except msgspec.MsgspecError:
             mix, self._promised, self._placed_again, learnt, waits = b"", {}, {}, b"", dict[str, tuple[float, float]]()
+            self._resized, self._moved = {}, {}
         self._waits = Waits(waits)
         self.mix, self.forecast = Mix.restored(mix), Forecast.restored(learnt)
         self._dirty_workloads.update(self.workloads)
@@ -239,11 +277,12 @@ class SchedulingState(LogFold):
 
     def beside(self) -> bytes:
         """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
-        others were told to end, when those got another place, what was learnt of how long all that takes, and how long
-        workloads have waited.
+        others were told to end, when those got another place, what was learnt of how long all that takes, how long
+        workloads have waited, when elastic ones grew or shrank, and which pods make room for others.
         """
         learnt, waits = self.forecast.stored(), self._waits.stored()
-        return msgspec.msgpack.encode((self.mix.stored(), self._promised, self._placed_again, learnt, waits))
+        kept = self.mix.stored(), self._promised, self._placed_again, learnt, waits, self._resized, self._moved
+        return msgspec.msgpack.encode(kept)
 
     @property
     def incarnation(self) -> int:
@@ -372,6 +411,9 @@ class SchedulingState(LogFold):
         self._count_running(key, before, state)
         if not state.pods.live:
             self._placed_again.pop(key, None)
+            self._resized.pop(key, None)
+        if key in self._moved:
+            self._settle_moved(key, state)
         over = not state.pods.live and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
             self._take_out(key)
@@ -386,12 +428,20 @@ class SchedulingState(LogFold):
         if schedulable(state):
             self._put_in_queue(key, state, indexed, now, idle=not state.pods.live)
 
+    def _settle_moved(self, key: str, state: Workload) -> None:
+        """Forget those that need no other place any more."""
+        left = {id_ for id_ in self._moved[key] if (pod := state.pods.get(id_)) is not None and _makes_room(pod)}
+        if left and schedulable(state):
+            self._moved[key] = left
+        else:
+            del self._moved[key]
+
     def _count_running(self, key: str, before: Workload, after: Workload) -> None:
         """Keep it among those whose place others may take, where it is one."""
         if before.project_id:
             self._running.get(before.project_id, {}).pop(key, None)
             self._running_frozen.pop(before.project_id, None)
-        if schedulable(after) and after.preemptible and after.pods.live.size:
+        if schedulable(after) and (after.preemptible or after.elastic) and after.pods.live.size:
             self._running.setdefault(after.project_id, {})[key] = after
             self._running_frozen.pop(after.project_id, None)
 
@@ -439,6 +489,8 @@ class SchedulingState(LogFold):
 
     def _take_out(self, key: str) -> None:
         self._not_schedulable.pop(key, None)
+        if (growth := self._growing.pop(key, None)) is not None:
+            uncount(self._extended_asked, growth.pod_class.extended)
         indexed = self._indexed.pop(key, None)
         if indexed is None:
             return
@@ -455,13 +507,12 @@ class SchedulingState(LogFold):
         retry_at = next_retry_at(state, now)
         if retry_at is not None:
             heapq.heappush(self._due, (retry_at, key))
-        if not ready:
-            self._nothing_to_bind(key, state, retry_at if idle else None)
-            return
         stint = self._waits.of(state)
-        order = self._order(state, stint.since)
-        for number, (pod_class, pods) in enumerate(_classes(key, state, ready)):
-            entry = Pending(
+        # One that made room for others has a place, and goes before all who wait.
+        order = (-INFINITE,) if key in self._moved else self._order(state, stint.since)
+
+        def entry_of(pod_class: PodClass, pods: tuple[PodRef, ...], number: int) -> Pending:
+            return Pending(
                 order=(order, key, number),
                 rank=state.priority_rank,
                 key=key,
@@ -478,6 +529,15 @@ class SchedulingState(LogFold):
                 # All of them stand where the first stands.
                 beside=_a_node(state) if pod_class.together is not None else "",
             )
+
+        classes = _classes(key, state, ready)
+        if state.elastic and (growth := _growth(key, state, ready, entry_of, starts=bool(classes))) is not None:
+            self._growing[key] = growth
+            self._extended_asked.update(growth.pod_class.extended)
+        if not classes:
+            self._nothing_to_bind(key, state, retry_at if idle else None)
+        for number, (pod_class, pods) in enumerate(classes):
+            entry = entry_of(pod_class, pods, number)
             queue = self._queues.get(pod_class)
             if queue is None:
                 queue = self._queues[pod_class] = WaitingQueue(pod_class)
@@ -506,9 +566,11 @@ class SchedulingState(LogFold):
         self.settle(now)
         queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in self._queues.values())
         must_leave = self._must_leave(now)
+        growing = tuple(self._grows(key, growth, now) for key, growth in self._growing.items() if key not in must_leave)
         running = self._frozen_running(without=must_leave.keys()) if queues else {}
-        holders = {project_id for project_id, *_ in self._held_in} if queues else set[str]()
+        holders = {project_id for project_id, *_ in self._held_in} if queues or growing else set[str]()
         ids = {queue.pod_class.project_id for queue in queues} | running.keys() | holders
+        ids |= {each.pod_class.project_id for each in growing}
         projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
         return Snapshot(
             now=now,
@@ -522,6 +584,9 @@ class SchedulingState(LogFold):
             not_schedulable=tuple(self._not_schedulable.values()),
             releases=tuple(self._release(id_, node_key) for id_, node_key in self._stale.items()),
             leaving=tuple(self._still_leaving()),
+            consolidates=self.consolidates,
+            moving=tuple(self._moving()) if queues or growing else (),
+            growing=growing,
             running=running,
             must_leave=tuple(
                 (self.workloads[key].state, tuple(of_workload)) for key, of_workload in sorted(must_leave.items())
@@ -533,9 +598,17 @@ class SchedulingState(LogFold):
         )
 
     def is_idle(self, now: datetime) -> bool:
-        """Whether nothing waits, nothing is to be released or reported, and no node is to be emptied."""
+        """Whether nothing waits or may grow, nothing is to be released or reported, and no node is to be emptied."""
         self.settle(now)
-        return not (self._queues or self._stale or self._not_schedulable or self._emptied)
+        return not (self._queues or self._growing or self._stale or self._not_schedulable or self._emptied)
+
+    def _grows(self, key: str, growth: Growth, now: datetime) -> Growth:
+        resized = self._resized.get(key)
+        # By a clock that was ahead it may be a time to come, which is none to wait for.
+        if resized is None or not resized <= now < resized + GROWS_AGAIN_AFTER:
+            return growth
+        heapq.heappush(self._due, (resized + GROWS_AGAIN_AFTER, ""))
+        return replace(growth, rests_until=resized + GROWS_AGAIN_AFTER)
 
     def _must_leave(self, now: datetime) -> dict[str, list[MustLeave]]:
         """By key of their workload: the pods that have to leave their node now."""
@@ -547,6 +620,19 @@ class SchedulingState(LogFold):
                 found.setdefault(each.key, []).append(each)
         return found
 
+    def _moving(self) -> Iterator[Moving]:
+        for key, ids in sorted(self._moved.items()):
+            state: Workload = self.workloads[key].state
+            for name, index in sorted(ids):
+                pod = state.pods.live.get((name, index))
+                if pod is None:
+                    continue
+                held = reservation_id(state.workload_id, name, index, pod.attempt, pod.try_)
+                pod_set = next((each for each in state.pod_sets if each.name == name), None)
+                row = self._columns.rows.get(pod.node_key)
+                if held in self._leaving and pod_set is not None and row is not None:
+                    yield Moving(_class_of(key, state, pod_set), row)
+
     def _promises(self) -> dict[str, int]:
         """What is promised to each workload (by its id), in thousandths of a GPU."""
         found: dict[str, int] = {}
@@ -555,6 +641,13 @@ class SchedulingState(LogFold):
             held = self.nodes[node_key].state.reservations.get(id_) if node_key in self.nodes else None
             milli = 0 if held is None else sum(share.milli for share in held.devices)
             found[of] = found.get(of, 0) + milli
+        for key, ids in self._moved.items():
+            state: Workload = self.workloads[key].state
+            requests = {each.name: each.template.request for each in state.pod_sets}
+            back = [requests[name] for name, index in ids if (name, index) in state.pods.waiting and name in requests]
+            if back:
+                milli = sum(each.gpu_devices * each.gpu_milli for each in back)
+                found[state.workload_id] = found.get(state.workload_id, 0) + milli
         return found
 
     def _still_leaving(self) -> Iterator[Leaving]:
@@ -788,19 +881,17 @@ def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:
 def _classes(
     key: str, state: Workload, ready: Mapping[str, Sequence[PodRef]]
 ) -> list[tuple[PodClass, tuple[PodRef, ...]]]:
-    """The classes of a workload's pods that may be bound now: one for each pod set, or one for a whole gang."""
+    """The classes of a workload's pods that may be bound now: one for each pod set, or one for a whole gang. What an
+    elastic one may grow by is not among them.
+    """
     sets = [pod_set for pod_set in state.pod_sets if pod_set.name in ready]
-    classes = [
-        PodClass(
-            project_id=state.project_id,
-            cluster_id=state.cluster_id,
-            pools=pod_set.node_pools,
-            request=pod_set.template.request,
-            preemptible=state.preemptible,
-            together=_together(key, pod_set.pod_affinity),
-        )
-        for pod_set in sets
-    ]
+    if state.elastic:
+        needed = {pod_set.name: needed_of(state, pod_set) for pod_set in sets}
+        ready = {name: refs[: needed[name]] for name, refs in ready.items() if needed[name]}
+        sets = [pod_set for pod_set in sets if pod_set.name in ready]
+    classes = [_class_of(key, state, pod_set) for pod_set in sets]
+    if not classes:
+        return []
     if not any(pod_set.minimum for pod_set in sets):
         return [(each, tuple(ready[pod_set.name])) for each, pod_set in zip(classes, sets, strict=True)]
     parts = tuple(
@@ -808,11 +899,52 @@ def _classes(
             pools=pod_set.node_pools,
             request=pod_set.template.request,
             pods=len(ready[pod_set.name]),
-            needed=min(len(ready[pod_set.name]), pod_set.minimum - placed_of(state, pod_set)),
+            needed=min(len(ready[pod_set.name]), needed_of(state, pod_set)),
         )
         for pod_set in sets
     )
     return [(replace(classes[0], gang=parts), tuple(pod for pod_set in sets for pod in ready[pod_set.name]))]
+
+
+def _class_of(key: str, state: Workload, pod_set: PodSet) -> PodClass:
+    return PodClass(
+        project_id=state.project_id,
+        cluster_id=state.cluster_id,
+        pools=pod_set.node_pools,
+        request=pod_set.template.request,
+        preemptible=state.preemptible,
+        together=_together(key, pod_set.pod_affinity),
+    )
+
+
+def _growth(
+    key: str,
+    state: Workload,
+    ready: Mapping[str, Sequence[PodRef]],
+    entry_of: Callable[[PodClass, tuple[PodRef, ...], int], Pending],
+    *,
+    starts: bool,
+) -> Growth | None:
+    """What an elastic workload may grow by; one of its pod sets grows. `starts`: as of Growth."""
+    for number, pod_set in enumerate(state.pod_sets):
+        needed = needed_of(state, pod_set)
+        refs = tuple(ready.get(pod_set.name, ()))[needed:]
+        if pod_set.elastic and refs:
+            pod_class = _class_of(key, state, pod_set)
+            return Growth(
+                pod_class=pod_class,
+                entry=entry_of(pod_class, refs, number),
+                pods=placed_of(state, pod_set) + needed,
+                wanted=pod_set.wanted,
+                most=pod_set.most,
+                starts=starts,
+                rests_until=None,
+            )
+    return None
+
+
+def _makes_room(pod: Pod) -> bool:
+    return pod.phase in {PodPhase.STOPPING, PodPhase.PENDING}
 
 
 def _together(workload_key: str, affinity: PodAffinity | None) -> Together | None:

@@ -161,16 +161,12 @@ class Planning:
         self.releases: tuple[Release, ...] = ()
         self.short: dict[int, Shortfall] = {}
         """By index of the queue: those that found no room."""
-        self.cut_short = False
-        """Whether placing stopped at `max_pods`."""
-        self.probed: Counter[str] = Counter()
-        """By project id: what was tried in vain, in pods."""
+        self.probed, self.weighed = Counter[str](), Counter[str]()
+        """By project id: what was tried in vain, in pods, and what was looked at of pods that could give way."""
         self.put_off: set[int] = set()
         """By index of the queue: those that were not tried for that, or not to the end."""
-        self.weighed: Counter[str] = Counter()
-        """By project id: what was looked at of others' pods, to take their place."""
-        self.in_gang = False
-        """Whether a gang is just being placed, which nothing cuts short."""
+        self.cut_short = self.in_gang = False
+        """Whether placing stopped at `max_pods`, and whether a gang is just being placed, which nothing cuts short."""
         self.tried_in_vain = 0
         """Pods of gangs that were placed and taken back."""
         self.blocked: dict[int, Waiting] = {}
@@ -201,6 +197,8 @@ class Planning:
         self.evictions: list[Eviction] = []
         self.look_again: datetime | None = None
         """As of Plan."""
+        self.not_grown: dict[str, str] = {}
+        """By key of an elastic workload: why it has no more pods, in words."""
         self.updates: list[StatusUpdate] = []
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""

@@ -373,6 +373,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
                 health.ready()
 
             answering.fold = None
+            fold.consolidates = settings.consolidate
             await Scheduler(store, fold, snapshots=snapshots).run(
                 stop, on_ready=on_ready, on_reading=health.reading, on_standing=standing
             )

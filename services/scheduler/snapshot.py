@@ -167,6 +167,24 @@ class NotSchedulable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What an elastic workload may grow by."""
+
+    pod_class: PodClass
+    entry: Pending
+    """Its pods are those that it does not need."""
+    pods: int
+    """How many of the set there are already, or come before these."""
+    wanted: int
+    """How many it would like to have before others have more than they would."""
+    most: int
+    starts: bool
+    """Whether pods that it needs wait: it grows only where these have a place first."""
+    rests_until: datetime | None
+    """When it may change its number again; None where it may now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     name: str
     exists: bool
@@ -299,6 +317,14 @@ class Leaving(NamedTuple):
     preemptible: bool
 
 
+class Moving(NamedTuple):
+    """A pod that makes room for others. It has another place, on a node from which nobody is moved."""
+
+    pod_class: PodClass
+    row: int
+    """Where it still is."""
+
+
 class MustLeave(NamedTuple):
     """A run, and why and from when on it has to leave its node."""
 
@@ -324,8 +350,13 @@ class Snapshot:
     not_schedulable: tuple[NotSchedulable, ...]
     releases: tuple[Release, ...]
     leaving: tuple[Leaving, ...] = ()
+    consolidates: bool = True
+    """Whether pods may be moved to make room for what is wide."""
+    moving: tuple[Moving, ...] = ()
+    """Pods that were told to end to make room for others, and have not yet."""
+    growing: tuple[Growth, ...] = ()
     running: dict[str, tuple[Workload, ...]] = field(default_factory=dict[str, tuple[Workload, ...]])
-    """By project id: preemptible workloads that hold nodes."""
+    """By project id: preemptible workloads that hold nodes, and elastic ones."""
     must_leave: tuple[tuple[Workload, tuple[MustLeave, ...]], ...] = ()
     """Workloads of which pods have to leave their node now, and those pods. None of them is among the running."""
     placed_again: dict[str, datetime] = field(default_factory=dict[str, datetime])

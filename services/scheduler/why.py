@@ -27,7 +27,7 @@ from events.why import (
     Step,
     Why,
 )
-from events.workload.state import Workload, next_retry_at, schedulable
+from events.workload.state import Workload, next_retry_at, placed_of, schedulable
 from services.scheduler.changes import changes
 from services.scheduler.estimate import BY_BOUND, BY_ROOM, Estimates
 from services.scheduler.fold import SchedulingState
@@ -40,7 +40,7 @@ from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.words import wish
 from services.scheduler.room import View
-from services.scheduler.scene import Scene, phases, scene_of
+from services.scheduler.scene import NO_REPORT, Scene, phases, scene_of
 from services.scheduler.snapshot import PodClass
 from services.scheduler.what_if import NEVER
 
@@ -65,9 +65,23 @@ def why(fold: SchedulingState, workload_id: str, now: datetime, readable: frozen
     message = {
         "starts": "the next plan gives it a place",
         "unknown": "the scheduler is busy with what waits already, and did not get to it; ask again",
-        "runs": "",
+        "runs": _why_no_more(fold, state, key, now) if state.elastic else "",
     }[scene]
     return Why(outcome=scene, message=message, places=places)
+
+
+def _why_no_more(fold: SchedulingState, state: Workload, key: str, now: datetime) -> str:
+    """Of an elastic workload: how many pods it has of how many it may, and why not more."""
+    pod_set = next(each for each in state.pod_sets if each.elastic)
+    told = f"it has {placed_of(state, pod_set)} of {pod_set.minimum} to {pod_set.most} pods"
+    if not any(each.entry.key == key for each in fold.snapshot(now).growing):
+        return told
+    policy = phases(POLICY, NO_REPORT)
+    planning = Planning(fold.snapshot(now), policy, MAX_PODS_PER_PLAN)
+    for phase in policy.phases:
+        phase.run(planning)
+    why_not = planning.not_grown.get(key)
+    return f"{told}; {why_not}" if why_not else f"{told}, and the next plan gives it more"
 
 
 def _backs_off(state: Workload, retry_at: datetime) -> Why:

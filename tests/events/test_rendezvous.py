@@ -8,7 +8,6 @@ import pytest
 from events.workload.fields.distribution import DistributedFramework, Distribution
 from events.workload.fields.storage import EmptyDirVolume, StorageSpec
 from events.workload.kinds import KINDS
-from events.workload.kinds.distributed import growth_ahead
 from events.workload.mpi import Mpi, hostfile, machinefile, ssh_files, sshd_options, suggested
 from events.workload.mpi import variables as mpi_variables
 from events.workload.pod_sets import PodSet
@@ -66,21 +65,27 @@ def test_elastic_pytorch_meets_by_torchruns_rendezvous_with_least_and_most() -> 
         "c10d",
         "worker-0.s:23456",
     )
-    assert "PET_MASTER_ADDR" not in said
+    assert said["MASTER_ADDR"] == "worker-0.s"
+    assert said.keys().isdisjoint({"PET_MASTER_ADDR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PET_NODE_RANK"}), (
+        "they change with each pod that comes or goes, and torchrun says them"
+    )
+    assert found(worker, 7) == said, "one that is added later meets the others as they do"
 
 
 @pytest.mark.parametrize(
-    ("given", "ahead"),
+    ("given", "sizes"),
     [
-        ({"num_workers": 2}, ()),
-        ({"num_workers": 2, "min_replicas": 2}, ()),
-        ({"num_workers": 3, "min_replicas": 2}, ("spec.numWorkers",)),
-        ({"num_workers": 2, "max_replicas": 4}, ("spec.maxReplicas",)),
-        ({"num_workers": 3, "min_replicas": 1, "max_replicas": 4}, ("spec.numWorkers", "spec.maxReplicas")),
+        ({"num_workers": 2}, (2, 0, 0)),
+        ({"num_workers": 2, "min_replicas": 2}, (2, 0, 0)),
+        ({"num_workers": 3, "min_replicas": 2}, (2, 3, 3)),
+        ({"num_workers": 2, "max_replicas": 4}, (2, 2, 4)),
+        ({"num_workers": 3, "min_replicas": 1, "max_replicas": 4}, (1, 3, 4)),
     ],
 )
-def test_growth_beyond_what_runs_is_not_yet_in_force(given: dict[str, Any], ahead: tuple[str, ...]) -> None:
-    assert growth_ahead(Distribution(distributed_framework="PyTorch", **given)) == ahead
+def test_an_elastic_one_has_least_wanted_and_most_workers(given: dict[str, Any], sizes: tuple[int, ...]) -> None:
+    master, worker = sets_of("PyTorch", **given)
+    assert (worker.minimum, worker.wanted, worker.most) == sizes
+    assert (master.minimum, master.wanted, master.most) == (1, 0, 0)
 
 
 def test_tensorflow_reads_one_variable_with_the_cluster_and_its_task() -> None:

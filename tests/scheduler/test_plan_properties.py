@@ -29,7 +29,9 @@ from events.workload.fields.scheduling import (
     Toleration,
 )
 from events.workload.pod import PodRef
-from services.scheduler.snapshot import Plan
+from events.workload.state import Workload
+from services.scheduler.snapshot import Plan, PodClass
+from tests.scheduler.test_elastic import elastic
 from tests.scheduler.test_quotas import department
 from tests.scheduler.test_take_back import gang
 from tests.scheduler.world import GIB, World
@@ -169,10 +171,18 @@ def check_evictions(world: World, planned: Plan, protected: AbstractSet[str]) ->
     kept = {
         entry.workload_id for queue in world.seen_queues if queue.pod_class in planned.held for entry in queue.entries
     }
+    ended = {each.workload_id for each in planned.evictions if each.reason != "shrunk"}
     for each in planned.evictions:
         victim, winner = ids[each.workload_id], ids[each.beneficiary]
         assert each.beneficiary in kept
-        if each.reason == "preempted":
+        if each.reason == "shrunk":
+            # Another one may take the rest of it in the same plan, by right.
+            if each.workload_id not in ended:
+                check_goes_on(victim)
+        elif each.reason == "moved":
+            assert victim.preemptible
+            assert victim.priority_rank <= winner.priority_rank
+        elif each.reason == "preempted":
             assert (victim.project_id, victim.priority_rank) < (winner.project_id, winner.priority_rank)
             assert victim.project_id == winner.project_id
         elif each.reason == "backfilled":
@@ -181,6 +191,39 @@ def check_evictions(world: World, planned: Plan, protected: AbstractSet[str]) ->
         else:
             assert winner.project_id != victim.project_id
             assert victim.project_id not in protected, "its project stayed within its quota"
+
+
+def check_goes_on(of: Workload) -> None:
+    """It has as many pods as it needs, and the one at which they meet."""
+    live = [id_ for id_, pod in of.pods.live.items() if pod.phase != "Stopping"]
+    for pod_set in of.pod_sets:
+        assert sum(name == pod_set.name for name, _ in live) + of.succeeded >= pod_set.minimum
+    assert (of.pod_sets[0].name, 0) in {*live, *of.pods.waiting} or of.succeeded
+
+
+def check_growth(world: World, planned: Plan) -> None:
+    """Nobody has more pods than it may, and what was added takes no place that somebody who waits could use now."""
+    growth = {each.entry.key: each for each in world.seen_growth}
+    for (kind, _), chain in world.chains.items():
+        of = chain.state
+        if kind == "workload" and of.elastic and of.living:
+            live = [pod for pod in of.pods.live.values() if pod.phase != "Stopping"]
+            assert len(live) <= sum(pod_set.most or pod_set.count for pod_set in of.pod_sets)
+    added = [
+        each for each in planned.bindings if each.key in growth and each.placement.pod in growth[each.key].entry.pods
+    ]
+    waits = [
+        queue
+        for queue in world.seen_queues
+        if queue.pod_class in planned.blocked and planned.blocked[queue.pod_class].reason == "insufficient_gpu"
+    ]
+    # All nodes are alike in this world: whoever waits for GPUs could use any.
+    large = [queue for queue in waits if max(_gpus(queue.pod_class)) <= 4]
+    assert not (added and large), f"{len(added)} pods were added while {len(large)} classes wait"
+
+
+def _gpus(of: PodClass) -> list[int]:
+    return [each.request.gpu_devices for each in of.gang] or [of.request.gpu_devices]
 
 
 def within_quota(world: World, quotas: Mapping[str, int]) -> set[str]:
@@ -271,6 +314,7 @@ dense_steps = st.one_of(
                 "portion": st.sampled_from([None, None, None, 0.5]),
                 "pods": st.integers(1, 3),
                 "gang": st.booleans(),
+                "growth": st.sampled_from([0, 0, 1, 5]),
                 "priority_class": st.sampled_from(["low", "medium", "medium-high", "high"]),
             }
         ),
@@ -282,6 +326,11 @@ dense_steps = st.one_of(
 
 def submit_dense(world: World, name: str, project_id: str, what: dict[str, Any]) -> str:
     spec: dict[str, Any] = {"priority_class": what["priority_class"]}
+    if what["growth"]:
+        least = what["pods"]
+        return elastic(
+            world, name, least=least, most=least + what["growth"], project_id=project_id, gpus=what["gpus"], **spec
+        )
     if what["gang"]:
         return gang(world, name, workers=what["pods"], project_id=project_id, gpus=what["gpus"], **spec)
     share = {"gpu_request_type": "portion", "gpu_portion_request": what["portion"]} if what["portion"] else {}
@@ -301,6 +350,11 @@ def of_pod(world: World, keys: list[str], number: int, kind: PodFactKind, phases
         key, ref = pods[number % len(pods)]
         fact = PodFact(pod=ref, kind=kind, at=world.now)
         world.do("workload", key, ReportPods(workload_id=world.workload(key).workload_id, facts=(fact,)))
+
+
+def for_whom(planned: Plan) -> set[tuple[str, str]]:
+    """Who does not go on, and for whom."""
+    return {(each.workload_id, each.beneficiary) for each in planned.evictions if each.reason != "shrunk"}
 
 
 @settings(max_examples=100, deadline=None)
@@ -326,12 +380,13 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
             case "cycle":
                 protected = within_quota(world, quotas)
                 planned = world.cycle()
+                check_growth(world, planned)
                 # Who gets a pod in the same plan, or a place that is kept, may be beyond its quota by that.
                 ids = {state.workload_id: state for state in map(world.workload, keys)}
                 grown = {world.workload(each.key).project_id for each in planned.bindings}
                 grown |= {ids[each.beneficiary].project_id for each in planned.evictions}
                 check_evictions(world, planned, protected - grown)
-                evicted_for |= {(each.workload_id, each.beneficiary) for each in planned.evictions}
+                evicted_for |= for_whom(planned)
                 again = world.cycle()
                 # What was bound just now, behind a higher priority that found no room, may be told to end by the next.
                 # One that gave up places has less than its share: others may have a right that they had not before.
@@ -339,9 +394,9 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
                 settled = again
                 for _ in range(5):
                     settled = settled if not settled.evictions else world.cycle()
-                    evicted_for |= {(each.workload_id, each.beneficiary) for each in settled.evictions}
+                    evicted_for |= for_whom(settled)
                 assert not settled.evictions, "it comes to rest"
-                evicted_for |= {(each.workload_id, each.beneficiary) for each in again.evictions}
+                evicted_for |= for_whom(again)
             case "end":
                 of_pod(world, keys, what, "stopped", {"Stopping"})
             case "running" | "succeeded":

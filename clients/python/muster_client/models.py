@@ -850,7 +850,9 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     running_pods: int
     """Number of pods that are running."""
     requested_pods: int
-    """Number of pods that may exist at the same time."""
+    """Number of pods that may exist at the same time; of an elastic training those that it starts with."""
+    most_pods: int
+    """Number of pods that an elastic training may grow to; otherwise the same as the requested pods."""
     completions: int
     """Number of pods that must succeed."""
     parallelism: int
@@ -2244,11 +2246,17 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     MPI. Mandatory.
     """
     num_workers: int | None = None
-    """Number of workers, 1 to 499; a master comes on top. Default: 1."""
+    """Number of workers, 1 to 499; a master comes on top. Elastic PyTorch: number that it would like to have. It
+    starts with minReplicas, and has so many before others grow beyond theirs. Default: 1.
+    """
     min_replicas: int | None = None
-    """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
+    """Elastic PyTorch: number of workers that it needs at least. It starts once all of these have a place, grows
+    by what is left over, and gives that up again before it is evicted. Default: numWorkers.
+    """
     max_replicas: int | None = None
-    """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    """Elastic PyTorch: number of workers that it may grow to while nobody waits for the place. Default:
+    numWorkers.
+    """
     slots_per_worker: int | None = None
     """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
     mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
@@ -2681,11 +2689,17 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     MPI. Mandatory.
     """
     num_workers: int | None = None
-    """Number of workers, 1 to 499; a master comes on top. Default: 1."""
+    """Number of workers, 1 to 499; a master comes on top. Elastic PyTorch: number that it would like to have. It
+    starts with minReplicas, and has so many before others grow beyond theirs. Default: 1.
+    """
     min_replicas: int | None = None
-    """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
+    """Elastic PyTorch: number of workers that it needs at least. It starts once all of these have a place, grows
+    by what is left over, and gives that up again before it is evicted. Default: numWorkers.
+    """
     max_replicas: int | None = None
-    """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    """Elastic PyTorch: number of workers that it may grow to while nobody waits for the place. Default:
+    numWorkers.
+    """
     slots_per_worker: int | None = None
     """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
     mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
@@ -3154,11 +3168,17 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     MPI. Mandatory.
     """
     num_workers: int | None = None
-    """Number of workers, 1 to 499; a master comes on top. Default: 1."""
+    """Number of workers, 1 to 499; a master comes on top. Elastic PyTorch: number that it would like to have. It
+    starts with minReplicas, and has so many before others grow beyond theirs. Default: 1.
+    """
     min_replicas: int | None = None
-    """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
+    """Elastic PyTorch: number of workers that it needs at least. It starts once all of these have a place, grows
+    by what is left over, and gives that up again before it is evicted. Default: numWorkers.
+    """
     max_replicas: int | None = None
-    """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    """Elastic PyTorch: number of workers that it may grow to while nobody waits for the place. Default:
+    numWorkers.
+    """
     slots_per_worker: int | None = None
     """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
     mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
@@ -3753,7 +3773,9 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     running_pods: int
     """Number of pods that are running."""
     requested_pods: int
-    """Number of pods that may exist at the same time."""
+    """Number of pods that may exist at the same time; of an elastic training those that it starts with."""
+    most_pods: int
+    """Number of pods that an elastic training may grow to; otherwise the same as the requested pods."""
     completions: int
     """Number of pods that must succeed."""
     parallelism: int
@@ -3913,11 +3935,17 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     MPI. Mandatory.
     """
     num_workers: int | None = None
-    """Number of workers, 1 to 499; a master comes on top. Default: 1."""
+    """Number of workers, 1 to 499; a master comes on top. Elastic PyTorch: number that it would like to have. It
+    starts with minReplicas, and has so many before others grow beyond theirs. Default: 1.
+    """
     min_replicas: int | None = None
-    """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
+    """Elastic PyTorch: number of workers that it needs at least. It starts once all of these have a place, grows
+    by what is left over, and gives that up again before it is evicted. Default: numWorkers.
+    """
     max_replicas: int | None = None
-    """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    """Elastic PyTorch: number of workers that it may grow to while nobody waits for the place. Default:
+    numWorkers.
+    """
     slots_per_worker: int | None = None
     """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
     mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
@@ -5514,7 +5542,9 @@ class WorkloadTransferredPublicEvent(Model, frozen=True, kw_only=True, rename="c
 
 
 class WorkloadScaledPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The number of replicas of an inference changed, with its load."""
+    """The number of replicas of an inference changed, with its load; or that of the workers of an elastic
+    training, with what is left over.
+    """
 
     type: Literal["muster.WorkloadScaled.v1"]
     specversion: str
@@ -6893,8 +6923,10 @@ class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """The workload's from now on: another one where no pod of it goes on."""
     reason: PodsEvictedDataReason
     """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `backfilled`:
-    for one of its project that has waited for longer, and was passed; `tainted`: their node has a taint that
-    they do not tolerate, or no longer; `drained`: an administrator drains their node.
+    for one of its project that has waited for longer, and was passed; `shrunk`: it goes on with fewer, since
+    somebody waits for what it had grown by; `moved`: to make room in one piece, while another place is kept for
+    them; `tainted`: their node has a taint that they do not tolerate, or no longer; `drained`: an administrator
+    drains their node.
     """
     message: str
     """For whom, and by which rule, in a sentence."""
@@ -7597,7 +7629,9 @@ class WorkloadTransferred(Model, frozen=True, kw_only=True, rename="camel", omit
 
 
 class WorkloadScaled(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The number of replicas of an inference changed, with its load."""
+    """The number of replicas of an inference changed, with its load; or that of the workers of an elastic
+    training, with what is left over.
+    """
 
     actor: PublicActor
     """Who caused it."""
@@ -7611,12 +7645,13 @@ class WorkloadScaled(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """How many there are to be from now on."""
     previous_replicas: int
     """How many there were to be before."""
-    reason: WorkloadScaledDataReason
+    reason: WorkloadScaledReason
     """`load`: the load on each replica; `idle`: nobody asked for long; `request`: somebody asked while there was
-    none.
+    none. Of an elastic training: `grown` by what nobody who waits could use; `shrunk` for somebody who waits;
+    `tainted` and `drained`: by what was on such a node.
     """
     message: str
-    """The load that it was decided by, in a sentence."""
+    """The load that it was decided by, or for whom, in a sentence."""
 
 
 class WorkloadDeleted(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8572,11 +8607,17 @@ class DistributionData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     MPI. Mandatory.
     """
     num_workers: int | None = None
-    """Number of workers, 1 to 499; a master comes on top. Default: 1."""
+    """Number of workers, 1 to 499; a master comes on top. Elastic PyTorch: number that it would like to have. It
+    starts with minReplicas, and has so many before others grow beyond theirs. Default: 1.
+    """
     min_replicas: int | None = None
-    """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
+    """Elastic PyTorch: number of workers that it needs at least. It starts once all of these have a place, grows
+    by what is left over, and gives that up again before it is evicted. Default: numWorkers.
+    """
     max_replicas: int | None = None
-    """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    """Elastic PyTorch: number of workers that it may grow to while nobody waits for the place. Default:
+    numWorkers.
+    """
     slots_per_worker: int | None = None
     """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
     mpi_launcher_creation_policy: DistributedSpecMpiLauncherCreationPolicy | None = None
@@ -8850,7 +8891,9 @@ if TYPE_CHECKING:
     ]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
-    type PodsEvictedDataReason = Literal["backfilled", "drained", "preempted", "reclaimed", "tainted"]
+    type PodsEvictedDataReason = Literal[
+        "backfilled", "drained", "moved", "preempted", "reclaimed", "shrunk", "tainted"
+    ]
     type PolicyMetaScope = Literal["department", "project", "tenant"]
     type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
     type PreStopSignal = Literal["SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2"]
@@ -9000,6 +9043,7 @@ if TYPE_CHECKING:
     type WorkloadDiffDifference = Literal["appeared", "changed", "gone"]
     type WorkloadGuaranteedTimeLeft = Literal["none", "unlimited"]
     type WorkloadScaledDataReason = Literal["idle", "load", "request"]
+    type WorkloadScaledReason = Literal["drained", "grown", "idle", "load", "request", "shrunk", "tainted"]
     type WorkloadType = Literal["Distributed", "Inference", "Training", "Workspace"]
 else:
     AccessRuleRoleName = str
@@ -9150,4 +9194,5 @@ else:
     WorkloadDiffDifference = str
     WorkloadGuaranteedTimeLeft = str
     WorkloadScaledDataReason = str
+    WorkloadScaledReason = str
     WorkloadType = str

@@ -24,11 +24,15 @@ class Distribution(Section, frozen=True, kw_only=True):
     or MPI. Mandatory.
     """
     num_workers: Annotated[Int32, About(rows="S065", flag="--workers")] = 1
-    """Number of workers, 1 to 499; a master comes on top. Default: 1."""
+    """Number of workers, 1 to 499; a master comes on top. Elastic PyTorch: number that it would like to have. It starts
+    with minReplicas, and has so many before others grow beyond theirs. Default: 1.
+    """
     min_replicas: Annotated[Int32 | None, About(rows="S065", flag="--min-replicas")] = None
-    """Elastic PyTorch: number of workers that it needs at least. So many run. Default: numWorkers."""
+    """Elastic PyTorch: number of workers that it needs at least. It starts once all of these have a place, grows by
+    what is left over, and gives that up again before it is evicted. Default: numWorkers.
+    """
     max_replicas: Annotated[Int32 | None, About(rows="S065", flag="--max-replicas")] = None
-    """Elastic PyTorch: number of workers that it may grow to. Not in force yet. Default: minReplicas."""
+    """Elastic PyTorch: number of workers that it may grow to while nobody waits for the place. Default: numWorkers."""
     slots_per_worker: Annotated[Int32 | None, About(rows="S065", flag="--slots-per-worker")] = None
     """MPI: processes that each worker has room for, 1 to 1024, as the launcher's host file says. Default: 1."""
     mpi_launcher_creation_policy: Annotated[

@@ -2,7 +2,7 @@
 
 Where there is a master, its end completes the workload; without one all workers must succeed. Any pod that fails is run
 again, with the same index and so the same rank, as often as the backoff limit allows in all. With MPI the master is the
-launcher.
+launcher. An elastic one starts with the workers that it needs at least, and grows by what is left over.
 """
 
 from collections.abc import Mapping
@@ -49,18 +49,13 @@ def pod_sets(spec: TrainingSpec, beside: Beside) -> tuple[PodSet, ...]:
 
 
 def workers(distribution: Distribution) -> int:
-    """How many run: an elastic one has as many as it needs at least."""
+    """How many start together: of an elastic one as many as it needs at least."""
     return distribution.num_workers if distribution.min_replicas is None else distribution.min_replicas
 
 
-def growth_ahead(distribution: Distribution) -> tuple[str, ...]:
-    """Fields of a request that are kept, and that nothing acts on yet: growth beyond the workers that run."""
-    running, most = workers(distribution), distribution.max_replicas
-    beyond = {
-        "spec.numWorkers": distribution.num_workers > running,
-        "spec.maxReplicas": most is not None and most > running,
-    }
-    return tuple(field for field, ahead in beyond.items() if ahead)
+def most_workers(distribution: Distribution) -> int:
+    """How many it may grow to."""
+    return distribution.num_workers if distribution.max_replicas is None else distribution.max_replicas
 
 
 def completed(sets: tuple[PodSet, ...], succeeded: Mapping[str, int]) -> bool:
@@ -95,13 +90,16 @@ def _pod_set(
     count = dict(sizes)[name]
     made = template(own)
     pods = sum(each for _, each in sizes)
-    growth = max((distribution.max_replicas or 0) - dict(sizes)[WORKER], 0)
+    growth = max(min(most_workers(distribution), MOST_WORKERS) - dict(sizes)[WORKER], 0)
+    grows = name == WORKER and growth > 0
     elastic = distribution.min_replicas is not None or distribution.max_replicas is not None
     return PodSet(
         name=name,
         count=count,
         parallelism=count,
         minimum=count,
+        wanted=distribution.num_workers if grows else 0,
+        most=count + growth if grows else 0,
         template=with_checkpoint(
             replace(made, grace_seconds=workload.termination_grace_period_seconds, stop_by=stop_by(workload)),
             workload,

@@ -67,6 +67,10 @@ class Settings(BaseSettings):
     only https (TLS 1.2 or later). It is read again when it changes. If unset, the API serves plain HTTP."""
     http_key_file: Path | None = None
     """The private key of that certificate, in PEM, without a passphrase."""
+    consolidate: bool = True
+    """Whether the scheduler moves single preemptible pods to another node, to make room in one piece for a gang or a
+    pod of several GPUs that waits though enough is free in all. A pod that is moved begins again from its last
+    checkpoint."""
     requests_per_second: float = Field(default=20.0, gt=0)
     """Requests per second of one user in the long run, for each `api` process. More are answered 429 with
     `Retry-After`."""

@@ -17,7 +17,18 @@ from services.scheduler.policy.filters import (
     topology,
 )
 from services.scheduler.policy.orders import aged, first_come
-from services.scheduler.policy.phases import clear_nodes, explain, place, quota, release, report, take_back
+from services.scheduler.policy.phases import (
+    clear_nodes,
+    consolidate,
+    explain,
+    grow,
+    keep_homes,
+    place,
+    quota,
+    release,
+    report,
+    take_back,
+)
 from services.scheduler.policy.scores import free_cpu, free_gpus, gpu_left_over, gpu_price, node_value
 
 POLICY: Final = Policy(
@@ -49,9 +60,12 @@ POLICY: Final = Policy(
         release.PHASE,
         clear_nodes.PHASE,
         quota.PHASE,
+        keep_homes.PHASE,
         place.PHASE,
         take_back.PHASE,
+        consolidate.PHASE,
         explain.PHASE,
+        grow.PHASE,
         report.PHASE,
     ),
 )

@@ -25,14 +25,15 @@ class Stay:
             counts = (_counts(candidates, self._column, values, len(entry.pods)) for _, candidates in pools)
             self._value = next((int(each.argmax()) for each in counts if each.any()), None)
 
-    def best(self, candidates: Candidates, most_gpu_milli: int | None) -> int | None:
+    def best(self, candidates: Candidates, most_gpu_milli: int | None, *, within: Booleans | None = None) -> int | None:
         """As `Candidates.best`; where the pods need not stay together, any node is better than none."""
         index = None
         if self._value is not None:
-            within = self._column[candidates.rows] == self._value
-            index = candidates.best(most_gpu_milli=most_gpu_milli, within=within)
+            there = self._column[candidates.rows] == self._value
+            there = there if within is None else there & within
+            index = candidates.best(most_gpu_milli=most_gpu_milli, within=there)
         if index is None and not self._together.required:
-            return candidates.best(most_gpu_milli=most_gpu_milli)
+            return candidates.best(most_gpu_milli=most_gpu_milli, within=within)
         if index is not None and self._value is not None:
             self._planning.values[self._together] = self._value
         return index

@@ -4,10 +4,13 @@ Two rules, both about preemptible workloads only. *Preempt*: those of a lower pr
 those of projects beyond their quota, for a project that stays within its own; and those of projects beyond their fair
 share of a node pool, for one that stays within its own. So nobody takes back what was taken: who reclaims is within its
 quota or share then, and who preempts has the higher priority.
+
+What an elastic workload has grown by is everybody's who waits: it was left over, and is given up before anybody else's
+place. It goes on with the others (*shrunk*).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +21,7 @@ import numpy as np
 from events.phases import PodPhase
 from events.workload.pod import Pod, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
-from events.workload.state import EvictionReason, Workload, evictable, placed_of, seconds_at_risk
+from events.workload.state import EvictionReason, Workload, evictable, meets_at, placed_of, seconds_at_risk
 from services.scheduler.columns import clipped
 from services.scheduler.planning import Planning
 from services.scheduler.policy.phases import quota
@@ -49,6 +52,8 @@ class Victim:
     """When its workload began to wait for the place."""
     at_risk_seconds: int
     """How long it has run since its workload saved its work last, or since it began."""
+    grown: bool = False
+    """Whether it may be one by which an elastic workload has grown: as long as enough others are left."""
 
     @property
     def gpu_milli(self) -> int:
@@ -68,6 +73,7 @@ class Victims:
         self._on: dict[int, list[Victim]] = {}
         self._of: dict[str, list[Victim]] = {}
         self._spare: dict[tuple[str, str], int] = {}
+        """By workload id and pod set: how many pods it has grown by."""
         self._later: dict[Victim, datetime] = {}
         """Those that have not run for long enough, and when they will have."""
         self._freed: dict[tuple[str, int, frozenset[str]], _Freed] = {}
@@ -86,6 +92,10 @@ class Victims:
         ):
             return  # it cannot go whole: what nobody sees is told nothing
         requests = {pod_set.name: pod_set.template.request for pod_set in workload.pod_sets}
+        spare = grown_by(workload)
+        if not workload.preemptible and not spare:
+            return
+        self._spare |= {(workload.workload_id, name): count for name, count in spare.items()}
         for (name, index), pod in workload.pods.live.items():
             if not evictable(pod) or pod.node_key not in rows or name not in requests:
                 continue
@@ -98,15 +108,12 @@ class Victims:
                 shares={share.device: share.milli for share in pod.devices},
                 workload_since=planning.snapshot.stints.get(workload.workload_id, NEVER).since,
                 at_risk_seconds=seconds_at_risk(workload, pod, planning.snapshot.now),
+                grown=name in spare and not meets_at(workload, (name, index)),
             )
             if (until := _undisturbed_until(planning, workload, pod)) > planning.snapshot.now:
                 self._later[victim] = until
             self._on.setdefault(victim.row, []).append(victim)
             self._of.setdefault(workload.workload_id, []).append(victim)
-        for pod_set in workload.pod_sets:
-            if pod_set.minimum:
-                spare = placed_of(workload, pod_set) - pod_set.minimum
-                self._spare[workload.workload_id, pod_set.name] = max(spare, 0)
 
     def hopeful(self, right: "Right", room: Room, request: PodRequest, share_milli: int) -> set[int]:
         """Rows where such a pod may have room once all have ended that `right` may be over. Sooner said than `choose`
@@ -134,7 +141,8 @@ class Victims:
                 over := [
                     victim
                     for victim in on
-                    if victim.workload.project_id != own
+                    if victim.grown
+                    or victim.workload.project_id != own
                     or victim.workload.priority_rank < right.rank
                     or victim.workload.workload_id in right.passed_by
                 ]
@@ -175,15 +183,35 @@ class Victims:
         first = [one for one in unit if not one.ref.try_] or unit
         return max((self._later[one] for one in first if one in self._later), default=None)
 
+    def shrinks(self, victim: Victim, going: Collection[Victim]) -> bool:
+        """Whether its workload goes on without it.
+
+        Args:
+            going: others that are to go in the same step.
+        """
+        if not victim.grown:
+            return False
+        of, pod_set = self._of[victim.workload.workload_id], victim.ref.pod_set
+        gone = sum(one.ref.pod_set == pod_set and (one in self.gone or one in going) for one in of)
+        return self._spare[victim.workload.workload_id, pod_set] > gone
+
     def unit(self, victim: Victim) -> list[Victim]:
-        """All that go with it: a gang goes whole, unless it has pods beyond its minimum; so does what ends for good."""
+        """All that go with it where its workload does not go on: a gang goes whole; so does what ends for good."""
         of = self._of[victim.workload.workload_id]
-        if victim.workload.spec.terminate_after_preemption:
+        together = any(pod_set.minimum for pod_set in victim.workload.pod_sets)
+        if together or victim.workload.spec.terminate_after_preemption:
             return [one for one in of if one not in self.gone]
-        spare = self._spare.get((victim.workload.workload_id, victim.ref.pod_set))
-        if spare is None or spare > sum(one.ref.pod_set == victim.ref.pod_set and one in self.gone for one in of):
-            return [victim]
-        return [one for one in of if one not in self.gone]
+        return [victim]
+
+
+def grown_by(workload: Workload) -> dict[str, int]:
+    """By pod set: how many more pods it has than must start together. Once one has succeeded, the others are to end."""
+    if not workload.elastic or workload.succeeded:
+        return {}
+    counts = {
+        pod_set.name: placed_of(workload, pod_set) - pod_set.minimum for pod_set in workload.pod_sets if pod_set.elastic
+    }
+    return {name: count for name, count in counts.items() if count > 0}
 
 
 def _undisturbed_until(planning: Planning, workload: Workload, pod: Pod) -> datetime:
@@ -216,9 +244,12 @@ def _sums(of: Iterable[int]) -> Integers:
     return np.array([clipped(each) for each in of], dtype=np.int64)
 
 
-def _loss(victim: Victim) -> tuple[int, int, int, str, PodRef]:
+def _loss(victim: Victim) -> tuple[bool, int, int, int, str, int, PodRef]:
+    """What a workload has grown by loses the least: of that the newest."""
+    index = -victim.ref.index if victim.grown else victim.ref.index
     workload = victim.workload
-    return workload.priority_rank, victim.loss, victim.at_risk_seconds, workload.workload_id, victim.ref
+    rank, loss = workload.priority_rank, victim.loss
+    return not victim.grown, rank, loss, victim.at_risk_seconds, workload.workload_id, index, victim.ref
 
 
 class Claims(NamedTuple):
@@ -267,13 +298,13 @@ class Right(NamedTuple):
         )
 
     def over(self, victim: Victim, freed: Counter[str], claims: Claims) -> EvictionReason | None:
-        """By which rule it may take the place of this pod; None: it may not.
+        """By which rule it may take the place of this pod, where its workload does not go on; None: it may not.
 
         Args:
             freed: by id of a project, what of its GPUs is given up in the same step.
             claims: of the pod that needs the place.
         """
-        if victim.workload.workload_id in self.spared:
+        if victim.workload.workload_id in self.spared or not victim.workload.preemptible:
             return None
         if self.pod_class.project_id == victim.workload.project_id:
             if preempts(self.planning.snapshot, self.entry, victim.workload):
@@ -328,6 +359,11 @@ class Right(NamedTuple):
         """
         projects, shares = self.planning.snapshot.projects, self.planning.shares
         mine, of = projects.get(self.pod_class.project_id), projects.get(victim.workload.project_id)
+        if reason == "shrunk":
+            same = self.pod_class.project_id == victim.workload.project_id
+            who = by if same or mine is None else f"a workload of project {mine.name}"
+            least = next(each.minimum for each in victim.workload.pod_sets if each.name == victim.ref.pod_set)
+            return f"{who} waits for the place, and what it has beyond its {least} is given up first; it goes on"
         if reason == "backfilled":
             return f"{by}, of the same project, has waited for longer and was passed by it, and has room now"
         if reason == "preempted" or mine is None or of is None:
@@ -378,6 +414,8 @@ def _quotas(project: ProjectView, holder: str, pool: str) -> list[Bound]:
 class Cost(NamedTuple):
     """What it costs to make room on a node: the least is the best."""
 
+    evicts: bool
+    """Whether any workload does not go on."""
     spared: bool
     """Whether one of a project goes that has no more than its fair share."""
     rank: int
@@ -417,34 +455,36 @@ def choose(victims: Victims, right: Right, room: Room, row: int, needed: Needed,
     freed: Counter[str] = Counter()
     chosen: set[Victim] = set()
     own, reclaims = right.pod_class.project_id, any(claims)
-    on = [victim for victim in victims.on(row) if reclaims or victim.workload.project_id == own]
-    spared = {victim for victim in on if victim.workload.project_id != own and right.spares(victim)}
+    on = [each for each in victims.on(row) if reclaims or each.grown or each.workload.project_id == own]
+    spared = {each for each in on if not each.grown and each.workload.project_id != own and right.spares(each)}
     for victim in sorted(on, key=spared.__contains__) if spared else on:
         if victim in chosen:
             continue
-        reason = right.over(victim, freed, claims)
-        if reason is None:
+        found = _unit(victims, right, victim, _Going(chosen, freed, claims))
+        if found is None:
             continue
-        unit = [one for one in victims.unit(victim) if one not in chosen]
-        if (until := victims.not_before(unit)) is not None:
-            right.planning.look_again_at(until)
-            continue
+        unit, reason = found
+        if reason != "shrunk":
+            # What it was to give up alone goes with the rest.
+            units = [each for each in units if chosen.isdisjoint(unit) or each[0][0] not in unit]
         units.append((unit, reason))
-        chosen.update(unit)
         for one in unit:
-            freed[one.workload.project_id] += one.gpu_milli
-        if _fits(room, row, needed, right, units):
+            freed[one.workload.project_id] += one.gpu_milli if one not in chosen else 0
+        chosen.update(unit)
+        if fits(room, row, needed, right, units):
             break
     else:
         return None
     for each in units[-2::-1]:
         # A small one that came first may not be needed beside a large one.
         others = [unit for unit in units if unit is not each]
-        if _fits(room, row, needed, right, others):
+        if fits(room, row, needed, right, others):
             units = others
+    ended = [victim for unit, reason in units for victim in unit if reason != "shrunk"]
     gone = [victim for unit, _ in units for victim in unit]
     cost = Cost(
-        spared=not spared.isdisjoint(gone),
+        evicts=bool(ended),
+        spared=not spared.isdisjoint(ended),
         rank=max(one.workload.priority_rank for one in gone),
         loss=sum(one.loss for one in gone) + len(gone) * AGAIN_MILLI_SECONDS,
         pods=len(gone),
@@ -453,7 +493,30 @@ def choose(victims: Victims, right: Right, room: Room, row: int, needed: Needed,
     return Choice(cost, units)
 
 
-def _fits(
+class _Going(NamedTuple):
+    """Who is to go from a node in the same step."""
+
+    chosen: set[Victim]
+    freed: Counter[str]
+    """By project id: GPUs."""
+    claims: Claims
+
+
+def _unit(victims: Victims, right: Right, victim: Victim, going: _Going) -> tuple[list[Victim], EvictionReason] | None:
+    """Those that go with it, and by which rule; None where it may not be taken, or not yet."""
+    if victims.shrinks(victim, going.chosen):
+        return [victim], "shrunk"
+    reason = right.over(victim, going.freed, going.claims)
+    if reason is None:
+        return None
+    unit = victims.unit(victim)
+    if (until := victims.not_before(unit)) is not None:
+        right.planning.look_again_at(until)
+        return None
+    return unit, reason
+
+
+def fits(
     room: Room, row: int, needed: Needed, right: Right, units: Sequence[tuple[list[Victim], EvictionReason]]
 ) -> bool:
     """Whether the pod has room on the node once these have ended. As the filters say it, for one node and in plain

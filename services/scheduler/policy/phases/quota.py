@@ -65,8 +65,9 @@ def use(planning: Planning, pod_class: PodClass, pool: str, gpu_milli: int) -> N
 
 
 def give_up(planning: Planning, workload: Workload, pool: str, gpu_milli: int) -> None:
-    """A preemptible pod of this workload was told to end that holds so much."""
-    _use(planning, workload.project_id, (workload.cluster_id, pool), -gpu_milli, preemptible=True)
+    """A pod of this workload was told to end that holds so much."""
+    where = workload.cluster_id, pool
+    _use(planning, workload.project_id, where, -gpu_milli, preemptible=workload.preemptible)
 
 
 def _use(planning: Planning, project_id: str, where: tuple[str, str], gpu_milli: int, *, preemptible: bool) -> None:

@@ -1,4 +1,5 @@
-"""What found no room may take the place of others: of a lower priority in its project, or of projects beyond quota.
+"""What found no room may take the place of others: what elastic workloads have grown by, those of a lower priority in
+its project, and those of projects beyond quota.
 
 Those are told to end, and the place is kept until they have. Nobody is told so without a place being kept for which it
 is needed: of a gang, for all of it. Which node it is, `victims` decides: where the least is lost.
@@ -17,7 +18,7 @@ from services.scheduler.planning import Phase, Planning
 from services.scheduler.policy.phases import explain, place, quota
 from services.scheduler.policy.pools import pools_of
 from services.scheduler.policy.reserve import gives_way, let_go, of_project, speak_for
-from services.scheduler.policy.victims import Choice, Cost, Needed, Right, Victim, Victims, choose
+from services.scheduler.policy.victims import Choice, Cost, Needed, Right, Victim, Victims, choose, grown_by
 from services.scheduler.room import Room
 from services.scheduler.snapshot import Eviction, OrderKey, Pending, PodClass
 
@@ -34,14 +35,14 @@ def run(planning: Planning) -> None:
     snapshot = planning.snapshot
     if not snapshot.running or planning.cut_short:
         return
-    lowest = _lowest(planning)
+    lowest, grown = _lowest(planning), _grown(planning)
     victims: dict[str, Victims] = {}
     for i in sorted(planning.short, key=lambda i: _first_put_off(planning, i)):
         # What is let in behind a gang of its project may take places back, too: the gang has them when it needs them.
         own = of_project(planning, i) if _all_give_way(planning, i) else (i,)
         for j in own:
             speak_for(planning, j, sign=-1)
-        if not _is_hopeless(planning, i, lowest):
+        if not _is_hopeless(planning, i, lowest, grown):
             _look_at(planning, i, victims)
         for j in own:
             speak_for(planning, j, sign=1)
@@ -90,7 +91,13 @@ def _lowest(planning: Planning) -> dict[tuple[str, str], int]:
     return lowest
 
 
-def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int]) -> bool:
+def _grown(planning: Planning) -> set[str]:
+    """Ids of clusters where anybody has grown by what is left over."""
+    running = (each for workloads in planning.snapshot.running.values() for each in workloads if each.elastic)
+    return {each.cluster_id for each in running if grown_by(each)}
+
+
+def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int], grown: set[str]) -> bool:
     """Whether it has no right to anything, or no place of others would help; without looking at any pod."""
     queue, shortfall = planning.snapshot.queues[i], planning.short[i]
     pod_class, entry = queue.pod_class, queue.entries[planning.short_at[i].entry]
@@ -98,6 +105,8 @@ def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int])
         return True
     if shortfall.waiting is not None and shortfall.waiting.reason not in _MAY_HELP:
         return True
+    if pod_class.cluster_id in grown:
+        return False
     if lowest.get((pod_class.project_id, pod_class.cluster_id), entry.rank) < entry.rank:
         return False
     if planning.passed_by.get(i):
