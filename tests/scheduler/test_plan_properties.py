@@ -275,7 +275,7 @@ dense_steps = st.one_of(
             }
         ),
     ),
-    st.tuples(st.sampled_from(["running", "end", "cycle", "succeeded"]), st.integers(0, 50)),
+    st.tuples(st.sampled_from(["running", "end", "cycle", "succeeded", "wait"]), st.integers(0, 50)),
 )
 """Little room and many who want it."""
 
@@ -327,9 +327,8 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
                 protected = within_quota(world, quotas)
                 planned = world.cycle()
                 # Who gets a pod in the same plan, or a place that is kept, may be beyond its quota by that.
-                ids = {state.workload_id: state for state in map(world.workload, keys)}
                 grown = {world.workload(each.key).project_id for each in planned.bindings}
-                grown |= {ids[each.beneficiary].project_id for each in planned.evictions}
+                grown |= {pod_class.project_id for pod_class in planned.held}
                 check_evictions(world, planned, protected - grown)
                 evicted_for |= {(each.workload_id, each.beneficiary) for each in planned.evictions}
                 again = world.cycle()
@@ -342,6 +341,8 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
                     evicted_for |= {(each.workload_id, each.beneficiary) for each in settled.evictions}
                 assert not settled.evictions, "it comes to rest"
                 evicted_for |= {(each.workload_id, each.beneficiary) for each in again.evictions}
+            case "wait":
+                world.now += timedelta(minutes=20)
             case "end":
                 of_pod(world, keys, what, "stopped", {"Stopping"})
             case "running" | "succeeded":
