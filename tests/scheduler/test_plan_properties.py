@@ -319,7 +319,7 @@ dense_steps = st.one_of(
             }
         ),
     ),
-    st.tuples(st.sampled_from(["running", "end", "cycle", "succeeded"]), st.integers(0, 50)),
+    st.tuples(st.sampled_from(["running", "end", "cycle", "succeeded", "wait"]), st.integers(0, 50)),
 )
 """Little room and many who want it."""
 
@@ -382,9 +382,8 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
                 planned = world.cycle()
                 check_growth(world, planned)
                 # Who gets a pod in the same plan, or a place that is kept, may be beyond its quota by that.
-                ids = {state.workload_id: state for state in map(world.workload, keys)}
                 grown = {world.workload(each.key).project_id for each in planned.bindings}
-                grown |= {ids[each.beneficiary].project_id for each in planned.evictions}
+                grown |= {pod_class.project_id for pod_class in planned.held}
                 check_evictions(world, planned, protected - grown)
                 evicted_for |= for_whom(planned)
                 again = world.cycle()
@@ -397,6 +396,8 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
                     evicted_for |= for_whom(settled)
                 assert not settled.evictions, "it comes to rest"
                 evicted_for |= for_whom(again)
+            case "wait":
+                world.now += timedelta(minutes=20)
             case "end":
                 of_pod(world, keys, what, "stopped", {"Stopping"})
             case "running" | "succeeded":
