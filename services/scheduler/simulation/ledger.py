@@ -55,7 +55,7 @@ class Ledger:
     """
 
     def __init__(self, now: datetime, *, policy: Policy = POLICY, actor: Actor = NOBODY, seq: int = 0) -> None:
-        self.now = now
+        self.now: datetime = now
         self.policy = policy
         self.seq = seq
         self.fold = SchedulingState(orders=policy.orders)
