@@ -157,7 +157,7 @@ class Plane:
         self._agent_task: asyncio.Task[None] | None = None
 
     async def begin(self, facts: dict[str, NodeFacts]) -> None:
-        await self.people.cluster("simulated", "simulated")
+        await self.people.cluster("there", "kubernetes")
         await self.people.project()
         self.agent = Agent(self.nc, self.people.cluster_id)
         self._agent_task = asyncio.create_task(self.agent.run())
