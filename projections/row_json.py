@@ -23,7 +23,7 @@ def _made(column: Column[Any], public: Public) -> Callable[[Any], Any] | None:
     if column.in_thousandths:
         return lambda value: None if value is None else value / 1000
     if column.type == "number":
-        return lambda value: round(value, 3)
+        return lambda value: None if value is None else round(value, 3)
     return (lambda value: value or None) if public.empty_is_null else None
 
 

@@ -176,7 +176,8 @@ class SchedulingState(LogFold):
         self._due: list[tuple[datetime, str]] = []
         """Heap of (time, workload key): pods that may run again then. An empty key: look at the queues again."""
         self._dirty_workloads: set[str] = set()
-        self._dirty_nodes: set[str] = set()
+        # In the order of their first commits: nodes have their rows in it, however often it was settled in between.
+        self._dirty_nodes: dict[str, None] = {}
         self._settled_at: datetime | None = None
         self._look_again: datetime | None = None
         """When somebody has run for long enough to give up a place for which others wait."""
@@ -207,7 +208,7 @@ class SchedulingState(LogFold):
                 if before.state.workload_id != after.state.workload_id:
                     self._came(after.state, commit.record.occurred_at)
             case "node":
-                self._dirty_nodes.add(commit.key)
+                self._dirty_nodes[commit.key] = None
             case "cluster":
                 self._cluster_changed(before.state, after.state)
             case _:
@@ -253,7 +254,7 @@ class SchedulingState(LogFold):
         ids = {before.cluster_id, after.cluster_id}
         for key, chain in self.nodes.items():
             if chain.state.cluster_id in ids:
-                self._dirty_nodes.add(key)
+                self._dirty_nodes[key] = None
 
     @override
     def restore(self, seq: int, chains: Mapping[str, Mapping[str, Chain[Any]]], *, beside: bytes = b"") -> None:
@@ -273,7 +274,7 @@ class SchedulingState(LogFold):
         self._waits = Waits(waits)
         self.mix, self.forecast = Mix.restored(mix), Forecast.restored(learnt)
         self._dirty_workloads.update(self.workloads)
-        self._dirty_nodes.update(self.nodes)
+        self._dirty_nodes = dict.fromkeys(self.nodes)
 
     def beside(self) -> bytes:
         """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
@@ -311,7 +312,7 @@ class SchedulingState(LogFold):
         for key in self._dirty_nodes:
             self._settle_node(key)
         self._dirty_nodes.clear()
-        for key in self._dirty_workloads:
+        for key in sorted(self._dirty_workloads):
             self._settle_workload(key, now)
         self._dirty_workloads.clear()
         tellable: dict[tuple[str, str], bool] = {}
@@ -340,7 +341,7 @@ class SchedulingState(LogFold):
     def _settle_node(self, key: str) -> None:
         before, after = self._settled_nodes.get(key, NODE.initial), self.nodes[key].state
         self._count_held(before, after)
-        for id_ in before.reservations.keys() - after.reservations.keys():
+        for id_ in sorted(before.reservations.keys() - after.reservations.keys()):
             reservation = before.reservations[id_]
             held = self._held.get(reservation.workload_key, {})
             held.pop(id_, None)
@@ -350,7 +351,7 @@ class SchedulingState(LogFold):
             self._leaving.pop(id_, None)
             self._promised.pop(id_, None)
             self._dirty_workloads.add(reservation.workload_key)
-        for id_ in after.reservations.keys() - before.reservations.keys():
+        for id_ in sorted(after.reservations.keys() - before.reservations.keys()):
             reservation = after.reservations[id_]
             self._held.setdefault(reservation.workload_key, {})[id_] = key
             self._newly_held.setdefault(reservation.workload_key, set()).add(id_)
@@ -452,7 +453,7 @@ class SchedulingState(LogFold):
                 del self._running[project_id]
             elif project_id not in self._running_frozen:
                 self._running_frozen[project_id] = tuple(workloads[key] for key in sorted(workloads))
-        found = dict(self._running_frozen)
+        found = {project_id: self._running_frozen[project_id] for project_id in sorted(self._running_frozen)}
         for project_id in {self.workloads[key].state.project_id for key in without} & found.keys():
             of = self._running[project_id]
             found[project_id] = tuple(of[key] for key in sorted(of.keys() - without))
@@ -562,27 +563,31 @@ class SchedulingState(LogFold):
     # -- planning ----------------------------------------------------------------------------------------------------
 
     def snapshot(self, now: datetime) -> Snapshot:
-        """What the planner is to look at now; later changes of the fold do not reach it."""
+        """What the planner is to look at now; later changes of the fold do not reach it.
+
+        All of it is in an order that follows from the log, and not from when it was settled, or restored.
+        """
         self.settle(now)
-        queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in self._queues.values())
+        in_order = sorted(self._queues.values(), key=lambda queue: queue.entries[0].order)
+        queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in in_order)
         must_leave = self._must_leave(now)
-        growing = tuple(self._grows(key, growth, now) for key, growth in self._growing.items() if key not in must_leave)
+        growing = tuple(self._grows(key, self._growing[key], now) for key in sorted(self._growing.keys() - must_leave))
         running = self._frozen_running(without=must_leave.keys()) if queues else {}
         holders = {project_id for project_id, *_ in self._held_in} if queues or growing else set[str]()
         ids = {queue.pod_class.project_id for queue in queues} | running.keys() | holders
         ids |= {each.pod_class.project_id for each in growing}
-        projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
+        projects = {id_: view for id_ in sorted(ids) if (view := self._project_view(id_)) is not None}
         return Snapshot(
             now=now,
             nodes=self._columns.frozen(extended=self._extended_asked),
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects=projects,
             held_milli=self._held_of(projects),
-            held_in=dict(self._held_in),
+            held_in=dict(sorted(self._held_in.items())),
             queues=queues,
             mix=self.mix.told(),
-            not_schedulable=tuple(self._not_schedulable.values()),
-            releases=tuple(self._release(id_, node_key) for id_, node_key in self._stale.items()),
+            not_schedulable=tuple(self._not_schedulable[key] for key in sorted(self._not_schedulable)),
+            releases=tuple(self._release(id_, node_key) for id_, node_key in sorted(self._stale.items())),
             leaving=tuple(self._still_leaving()),
             consolidates=self.consolidates,
             moving=tuple(self._moving()) if queues or growing else (),
@@ -613,8 +618,8 @@ class SchedulingState(LogFold):
     def _must_leave(self, now: datetime) -> dict[str, list[MustLeave]]:
         """By key of their workload: the pods that have to leave their node now."""
         found: dict[str, list[MustLeave]] = {}
-        for of_node in self._emptied.values():
-            for each in of_node:
+        for node in sorted(self._emptied):
+            for each in self._emptied[node]:
                 if each.at > now:
                     break
                 found.setdefault(each.key, []).append(each)
@@ -651,7 +656,7 @@ class SchedulingState(LogFold):
         return found
 
     def _still_leaving(self) -> Iterator[Leaving]:
-        for id_, (node_key, _) in self._leaving.items():
+        for id_, (node_key, _) in sorted(self._leaving.items()):
             row, chain = self._columns.rows.get(node_key), self.nodes.get(node_key)
             reservation = None if chain is None else chain.state.reservations.get(id_)
             if row is not None and reservation is not None and id_ not in self._stale:
@@ -666,7 +671,7 @@ class SchedulingState(LogFold):
         # A snapshot has those whose place could be taken only where something waits.
         running = self._frozen_running()
         ids = {state.project_id, *snapshot.projects, *running, *(project_id for project_id, *_ in self._held_in)}
-        projects = {id_: view for id_ in ids if (view := self._project_view(id_)) is not None}
+        projects = {id_: view for id_ in sorted(ids) if (view := self._project_view(id_)) is not None}
         asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
         return (
             replace(

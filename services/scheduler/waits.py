@@ -43,7 +43,10 @@ class Waits:
         if has and not had:
             self._set(after, Stint(stint.since, at))
         elif had and not has:
-            self._set(after, Stint(at - max(stint.at - stint.since, 0.0), at))
+            waited = max(stint.at - stint.since, 0.0)
+            if after.created_at is not None:  # by a clock that was ahead it got its place at a time to come
+                waited = min(waited, max(at - after.created_at.timestamp(), 0.0))
+            self._set(after, Stint(at - waited, at))
         elif waits and not has:
             self._set(after, Stint(at, at))  # whoever suspends it has it wait anew
 

@@ -302,3 +302,17 @@ async def test_what_cannot_be_read_stops_each_of_them_behind_all_that_stands_bef
             with pytest.raises(UnreadableMessageError):
                 await read_on(each)
             await each.aclose()
+
+
+async def test_who_goes_along_is_told_nothing_only_where_nothing_came(client: Client, process: Process) -> None:
+    """The reading of the whole log is behind: what it reads first is of other kinds."""
+    store = process.store(client)
+    everything = store.follow(0, idle_seconds=0.1)
+    await write(store, 1, 20)
+    await until(everything, 20)
+    await write(store, 21, 60)
+    await store.append_batch([project_grant("b", 0)])
+    some = store.follow(17, aggregates=["project"], idle_seconds=5)
+    assert [c.seq for c in await anext(some)] == [61]
+    for each in (some, everything):
+        await each.aclose()

@@ -128,3 +128,24 @@ def test_a_fold_that_is_restored_knows_how_long_each_has_waited() -> None:
         entry.order for queue in theirs.queues for entry in queue.entries
     }
     assert plan(ours) == plan(theirs)
+
+
+def test_a_clock_that_was_ahead_when_a_place_was_given_makes_nobody_older() -> None:
+    """By a week, while it was bound; it gives the place up an hour after it came, by a right clock."""
+    world = World()
+    world.cluster()
+    world.node("n0", gpu_count=1)
+    world.project()
+    low = world.submit("low", gpu_devices_request=1, priority_class="low")
+    came = world.now
+    world.now = came + timedelta(days=7)
+    world.cycle()
+    world.now = came + timedelta(minutes=1)
+    world.fact(low, "running")
+    high = world.submit("high", gpu_devices_request=1, priority_class="high", preemptibility="preemptible")
+    world.now = came + timedelta(hours=1)
+    world.fact(low, "interrupted")
+    world.now += timedelta(minutes=1)
+    world.settle()
+    assert world.places(high)
+    assert not world.places(low)

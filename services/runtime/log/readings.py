@@ -242,21 +242,25 @@ class Reading:
         """Whether it does not go along with a reading of the whole log."""
 
     async def next(self, idle_seconds: float) -> list[Commit]:
-        """As a follower's."""
+        """As a follower's: what comes of other kinds only is no answer, and gives no more time."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + idle_seconds
         while True:
             shared = self._shared or self._begin()
             if not shared.holds(self.position):
                 await self._leave()  # too slow
                 continue
             if self.position < shared.end:
-                return self._taken(shared.after(self.position), shared)
+                if taken := self._taken(shared.after(self.position), shared):
+                    return taken
+                continue
             other = self._whole_log() or self._readings.instead_of(shared)
             if other is not None:
                 self._join(other)
                 await self._close(shared)
                 continue
             try:
-                more = await shared.read(self, idle_seconds)
+                more = await shared.read(self, max(deadline - clock(), 0.0))
             except UnreadableMessageError:
                 if self._goes_along(shared):
                     self._apart = True  # what others stand before is perhaps of a kind that is not followed here
