@@ -162,7 +162,8 @@ class Planning:
         self.short: dict[int, Shortfall] = {}
         """By index of the queue: those that found no room."""
         self.probed, self.weighed = Counter[str](), Counter[str]()
-        """By project id: what was tried in vain, in pods, and what was looked at of others' pods to take their place."""
+        """By project id: what was tried in vain, in pods, and what of others' pods was looked at to take their place.
+        """
         self.put_off: set[int] = set()
         """By index of the queue: those that were not tried for that, or not to the end."""
         self.cut_short = self.in_gang = False
