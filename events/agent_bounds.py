@@ -164,6 +164,7 @@ BOUNDS: Final[dict[type[msgspec.Struct], dict[str, Bound]]] = {
         "message": _SENTENCE,
         "note": _SENTENCE,
         "started_at": _MOMENT,
+        "checkpoint_at": _MOMENT,
         "warnings": Many(most=100, why="each reason is reported once, and ten of them reach the history"),
     },
     Taint: {"key": _LABEL_KEY, "value": _LABEL_VALUE, "effect": _LABEL_VALUE, "since": _MOMENT},

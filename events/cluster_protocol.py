@@ -20,7 +20,7 @@ from events.workload.fields.scheduling import NodeSelectorTerm, PodAffinity, Tol
 from events.workload.mpi import Mpi
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodAddress, PodRef
-from events.workload.pod_sets import Container, ContainerPort
+from events.workload.pod_sets import Container, ContainerPort, StopBy
 from events.workload.readiness import Readiness
 from events.workload.sessions import SessionKind
 from events.workload.volumes import Volume
@@ -172,6 +172,8 @@ class RunPod(_Message, frozen=True, kw_only=True):
     tolerations: tuple[Toleration, ...] = ()
     pod_affinity: PodAffinity | None = None
     grace_seconds: int = 30
+    stop_by: StopBy | None = None
+    """How it is told to end; None: by SIGTERM."""
     ports: tuple[ContainerPort, ...] = ()
     """Those that lead to this pod, each container port once."""
     labels: dict[str, str] = {}
@@ -308,6 +310,10 @@ class ObservedPod(_Message, frozen=True, kw_only=True):
     """What its cluster warned of during this run, oldest first."""
     address: PodAddress | None = None
     """Where it answers, as soon as that is known; None where it has no ports."""
+    checkpoint_at: datetime | None = None
+    """When the newest file of its workload's checkpoint folder was changed, as it was found last; None where it has no
+    such folder, no file is in it, or nobody could look.
+    """
 
 
 class ObservedNode(_Message, frozen=True, kw_only=True):

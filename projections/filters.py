@@ -35,6 +35,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from events.nearest import did_you_mean
 from events.phases import FINISHED, RUNS, Phase
+from events.workload.kinds import INFERENCE
+from events.workload.spec import WHOLE_GPU_MILLI
 from projections.columns import Column, Type, columns_of
 from projections.selectors import Requirement, selected
 from projections.tables import clusters, pods, projects, usage_samples, workloads
@@ -203,6 +205,24 @@ def _idle_gpus() -> ColumnElement[Any]:
     return case((_w.gpu_allocated_milli > 0, found), else_=0)
 
 
+def _work_at_risk() -> ColumnElement[Any]:
+    """GPU-hours of runs that go on, since the newest checkpoint. The past has no runs."""
+    p = pods.c
+    since = func.greatest(p.started_at, _w.checkpoint_at)
+    seconds = func.greatest(func.extract("epoch", func.now() - since).cast(Double), 0.0)
+    found = (
+        select(func.sum(p.gpu_milli * seconds) / (WHOLE_GPU_MILLI * 3600.0))
+        .where(p.workload_id == _w.id, p.finished_at.is_(None), p.gpu_milli > 0, p.started_at.is_not(None))
+        .correlate(workloads)
+        .scalar_subquery()
+    )
+    return case(
+        (_w.type == INFERENCE.name, None),
+        (_w.gpu_allocated_milli > 0, func.coalesce(found, 0.0)),
+        else_=0.0,
+    ).cast(Double)
+
+
 SUBJECTS: Final = "subjects"
 """The parameter of a statement that holds `WorkloadQuery.subjects`."""
 
@@ -225,6 +245,7 @@ UNSTORED: Final[dict[str, ColumnElement[Any]]] = {
     "total_pending_seconds": total_pending_seconds,
     "total_running_seconds": total_running_seconds,
     "idle_gpus": _idle_gpus(),
+    "work_at_risk": _work_at_risk(),
 }
 """How a query of workloads makes the columns that their table does not have."""
 

@@ -36,6 +36,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "PodRunning": "cluster_sync",
     "PodUnreachable": "cluster_sync",
     "PodWarned": "cluster_sync",
+    "CheckpointSaved": "cluster_sync",
     "PodSucceeded": "cluster_sync",
     "PodFailed": "cluster_sync",
     "PodInterrupted": "cluster_sync",

@@ -22,6 +22,7 @@ FACTS: Final = {
     "PodRunning": frozenset({"bound", "starting", "unknown"}),
     "PodUnreachable": frozenset({"bound", "starting", "running"}),
     "PodWarned": COUNTED,
+    "CheckpointSaved": COUNTED,
     "PodSucceeded": COUNTED,
     "PodFailed": COUNTED - {"stopping"},
     "PodInterrupted": COUNTED - {"stopping"},
@@ -120,6 +121,8 @@ class Workload:
     succeeded: set[Place] = field(default_factory=set[Place])
     sessions: dict[str, datetime] = field(default_factory=dict[str, datetime])
     """Those that are open, and when each is over at the latest."""
+    saved_at: datetime | None = None
+    """When the newest file of its checkpoint folder was changed."""
     removed: set[Place] = field(default_factory=set[Place])
     """Replicas and elastic workers that were too many: their places are not used again."""
     pods: dict[Place, Run | Waiting] = field(default_factory=dict[Place, Run | Waiting])
@@ -643,6 +646,13 @@ class Model:
                 run.phase = "unknown"
             case "PodWarned":
                 pass
+            case "CheckpointSaved":
+                at = moment(data["at"])
+                if not workload.spec.get("checkpoint"):
+                    yield "saved", f"a file of {name}, which has no checkpoint folder"
+                if workload.saved_at is not None and at <= workload.saved_at:
+                    yield "saved", f"a file of {name} that is no newer than the one told before"
+                workload.saved_at = at
             case _:
                 yield from self._end(type_, data, place, run)
 

@@ -1,7 +1,7 @@
 """What can be asked of a workload, by people (first) and by the services (below)."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -203,6 +203,7 @@ PodFactKind = Literal["starting", "running", "unreachable", "succeeded", "failed
 """The first three are of a run that lives, the others are ends. `unreachable`: its node has not been heard from for
 long, so nobody knows whether it still runs.
 """
+LIVE_FACTS: Final[frozenset[PodFactKind]] = frozenset({"starting", "running", "unreachable"})
 
 
 class PodWarning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -232,6 +233,8 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the cluster warned of during this run, oldest first, perhaps not for the first time."""
     address: PodAddress | None = None
     """With `running`: where it answers, if it has ports."""
+    checkpoint_at: datetime | None = None
+    """When the newest file of its workload's checkpoint folder was changed, as far as that is known."""
 
 
 class ReportPods(_Command, frozen=True, kw_only=True):

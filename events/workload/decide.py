@@ -26,6 +26,7 @@ from events.phases import (
 )
 from events.refusal import Refusal
 from events.workload.commands import (
+    LIVE_FACTS,
     ChangeWorkload,
     CloseSession,
     CreateWorkload,
@@ -74,11 +75,13 @@ from events.workload.sessions import (
     SessionClosed,
     SessionOpened,
 )
-from events.workload.spec import Distributed, Inference, beside_with_defaults
+from events.workload.spec import WHOLE_GPU_MILLI, Distributed, Inference, beside_with_defaults
 from events.workload.state import (
     LEAVES_NODE,
     LONGEST_RETRY_WAIT,
+    MOST_MILLI_SECONDS,
     ActUndone,
+    CheckpointSaved,
     Edit,
     PodsEvicted,
     SetProgress,
@@ -103,6 +106,7 @@ from events.workload.state import (
     goes_on_without,
     is_completed,
     is_whole,
+    milli_seconds_at_risk,
     schedulable,
     take,
 )
@@ -111,6 +115,10 @@ from events.workload.volumes import FetchedFolder
 MAX_WARNINGS_OF_RUN: Final = 10
 """Different reasons; a history with more of them tells nobody more."""
 
+SHORTEST_CHECKPOINT_PAUSE: Final = timedelta(minutes=1)
+LONGEST_CHECKPOINT_PAUSE: Final = timedelta(minutes=10)
+"""A run that saves its work all the time tells of it some 35 times in its first two hours, and six times an hour then.
+"""
 MOST_EVICTION_WORDS: Final = 1_000
 """Characters that are kept of why pods were evicted."""
 MOST_SCALE_WORDS: Final = 300
@@ -609,6 +617,7 @@ def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDec
         reason=command.reason,
         message=command.message[:MOST_EVICTION_WORDS],
         beneficiary=command.beneficiary,
+        gpu_seconds_at_risk=_at_risk(command.pods, state, context.now),
     )
     if leaves or shrinks or not state.spec.terminate_after_preemption:
         return (evicted,)
@@ -619,14 +628,27 @@ def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDec
     )
 
 
+def _at_risk(refs: Iterable[PodRef], state: Workload, now: datetime) -> int:
+    """GPUs times seconds."""
+    pods = (state.pods.live.get(pod_id(ref)) for ref in refs)
+    milli = sum(milli_seconds_at_risk(state, pod, now) for pod in pods if pod is not None)
+    return min(milli, MOST_MILLI_SECONDS) // WHOLE_GPU_MILLI
+
+
 def _report(command: ReportPods, state: Workload, context: Context) -> WorkloadDecision:
     edit = Edit(state)
     events: list[WorkloadEvent] = []
     for fact in sorted(command.facts, key=lambda fact: (fact.pod, fact.at)):
         # Warnings first: they may say why it ended.
-        for happened in (*_warnings(fact, edit), *_of_fact(fact, edit, context.now)):
+        for happened in (
+            *_warnings(fact, edit),
+            *_saved(fact, edit, context.now),
+            *_of_fact(fact, edit, context.now),
+        ):
             take(edit, happened)
             events.append(happened)
+            if isinstance(happened, CheckpointSaved):
+                continue
             if (follows := _what_follows(happened, edit, context.now)) is not None:
                 take(edit, follows)
                 events.append(follows)
@@ -652,6 +674,27 @@ def _warnings(fact: PodFact, edit: Edit) -> tuple[PodWarned, ...]:
             told.append(warning.reason)
             events.append(PodWarned(pod=fact.pod, at=warning.at, reason=warning.reason, message=warning.message))
     return tuple(events)
+
+
+def _saved(fact: PodFact, edit: Edit, now: datetime) -> tuple[CheckpointSaved, ...]:
+    """That there is a newer file in the checkpoint folder, where that is worth an event: for a run's first minutes each
+    minute, then ever less often; and when it ends. A file may say any time, so none is later than now.
+    """
+    pod, state = _newest_run(fact, edit), edit.state
+    if pod is None or fact.checkpoint_at is None or state.spec.checkpoint is None:
+        return ()
+    at, before = min(fact.checkpoint_at, now), state.checkpoint_at
+    began = pod.running_since or fact.at
+    if fact.kind in LIVE_FACTS:
+        told = before is not None and before >= began
+        if at < began or (told and before is not None and at - before < checkpoint_pause(at - began)):
+            return ()
+    return (CheckpointSaved(pod=fact.pod, at=at),) if before is None or at > before else ()
+
+
+def checkpoint_pause(age: timedelta) -> timedelta:
+    """How much newer a file must be than the last one that was told, of a run that is so old."""
+    return min(max(age / 10, SHORTEST_CHECKPOINT_PAUSE), LONGEST_CHECKPOINT_PAUSE)
 
 
 def _of_fact(fact: PodFact, edit: Edit, now: datetime) -> tuple[PodEvent, ...]:

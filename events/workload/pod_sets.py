@@ -94,6 +94,15 @@ class ContainerPort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Variable in which its pods find the port that they are to listen on, beside that of every port; empty: none."""
 
 
+class StopBy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a run is told that it has to end, where that is not by SIGTERM alone: one of the two."""
+
+    signal: str = ""
+    """In the place of SIGTERM, such as SIGUSR1."""
+    arguments: tuple[str, ...] = ()
+    """Of a command that runs before SIGTERM."""
+
+
 class PodTemplate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What each pod of a set is made of."""
 
@@ -115,6 +124,7 @@ class PodTemplate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """As they were written; the scheduler reads what the request has of them."""
     grace_seconds: int = 0
     """Between being told to go and being killed."""
+    stop_by: StopBy | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 

@@ -22,6 +22,7 @@ from events.workload.fields.lifetime import Lifetime
 from events.workload.fields.metadata import Metadata
 from events.workload.fields.probes import Probes
 from events.workload.fields.process import Process
+from events.workload.fields.saving import Checkpoint, Stopping
 from events.workload.fields.scheduling import (
     DEFAULT_INFERENCE_PRIORITY,
     DEFAULT_WORKSPACE_PRIORITY,
@@ -40,10 +41,11 @@ NO_INFERENCES: Final = frozenset(
     {
         *("completions", "parallelism", "backoff_limit", "restart_policy"),
         "auto_deletion_time_after_completion_seconds",
-        *("exposed_urls", "ports"),
+        *("exposed_urls", "ports", "checkpoint"),
     }
 )
-"""Fields that an inference does not have: it does not end by itself (R26), and is reached at its serving port."""
+"""Fields that an inference does not have: it does not end by itself (R26), is reached at its serving port, and saves no
+work."""
 MAX_AUTO_DELETION_SECONDS: Final = 100 * 365 * 24 * 3600
 """A hundred years: longer cannot be a wish, and a larger number would leave the calendar."""
 MAX_GRACE_SECONDS: Final = 3_600
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
         Connections,
         Scheduling,
         Lifetime,
+        Stopping,
+        Checkpoint,
         Sweep,
         Metadata,
         frozen=True,
@@ -84,6 +88,8 @@ if TYPE_CHECKING:
         Scheduling,
         OverQuota,
         Lifetime,
+        Stopping,
+        Checkpoint,
         Metadata,
         frozen=True,
         kw_only=True,
@@ -98,6 +104,8 @@ if TYPE_CHECKING:
         Connections,
         Scheduling,
         Lifetime,
+        Stopping,
+        Checkpoint,
         Metadata,
         Distribution,
         frozen=True,
@@ -106,7 +114,17 @@ if TYPE_CHECKING:
         """What a request may say of the workers of a distributed training, and of it as a whole."""
 
     class InferenceSpec(
-        Process, Resources, Storage, Probes, Scheduling, Lifetime, Metadata, Serving, frozen=True, kw_only=True
+        Process,
+        Resources,
+        Storage,
+        Probes,
+        Scheduling,
+        Lifetime,
+        Stopping,
+        Metadata,
+        Serving,
+        frozen=True,
+        kw_only=True,
     ):
         """What a request may say of an inference, and what is shown of one."""
 
@@ -119,6 +137,8 @@ if TYPE_CHECKING:
         Scheduling,
         OverQuota,
         Lifetime,
+        Stopping,
+        Checkpoint,
         Sweep,
         Metadata,
         Distribution,
@@ -131,13 +151,14 @@ if TYPE_CHECKING:
     class MasterSpec(Process, Resources, Metadata, frozen=True, kw_only=True):
         """What a request may say of a master that is made otherwise than the workers."""
 else:
-    _OF_PODS = (Process, Resources, Storage, Probes, Connections, Scheduling, Lifetime, Metadata)
+    _OF_PODS = (Process, Resources, Storage, Probes, Connections, Scheduling, Lifetime, Stopping, Checkpoint, Metadata)
     _RUNS = {"completions", "parallelism"}
     TrainingSpec = joined("TrainingSpec", __name__, *_OF_PODS[:-1], Sweep, Metadata)
     WorkspaceSpec = joined(
         "WorkspaceSpec",
         __name__,
-        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime, Metadata),
+        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime),
+        *(Stopping, Checkpoint, Metadata),
         without=_RUNS,
         defaults={"priority_class": DEFAULT_WORKSPACE_PRIORITY},
     )
@@ -153,7 +174,8 @@ else:
     WorkloadSpec = joined(
         "WorkloadSpec",
         __name__,
-        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime, Sweep, Metadata),
+        *(Process, Resources, Storage, Probes, Connections, Scheduling, OverQuota, Lifetime),
+        *(Stopping, Checkpoint, Sweep, Metadata),
         Distribution,
         Serving,
         # Only one kind has them, and insists on them.
@@ -376,7 +398,7 @@ def _extended(resources: tuple[ExtendedResource, ...]) -> tuple[ExtendedAmount, 
 
 @for_the_very_same
 def check_quantities(spec: TrainingSpec) -> None:
-    """Raises ValueError where a quantity of the spec or its volumes is none, or quotes of its command do not close."""
+    """Raises ValueError where a quantity of the spec or its volumes is none, or quotes of a command do not close."""
     compute = spec.compute
     parse_bytes(compute.cpu_memory_request)
     extended = (item.quantity for item in compute.extended_resources)
@@ -385,9 +407,12 @@ def check_quantities(spec: TrainingSpec) -> None:
             parse_bytes(quantity)
     group_ids(spec.security.supplemental_groups)
     check_volumes(spec.storage)
-    if any(character in text for text in (spec.command, spec.args) if text for character in "'\"\\"):
-        shlex.split(spec.command or "")
-        shlex.split(spec.args or "")
+    if spec.checkpoint is not None:
+        parse_bytes(spec.checkpoint.size)
+    told = None if spec.pre_stop is None else spec.pre_stop.command
+    for text in (spec.command, spec.args, told):
+        if text and any(character in text for character in "'\"\\"):
+            shlex.split(text)
 
 
 def _at_most(most: int, number: int) -> int:

@@ -66,6 +66,7 @@ from events.workload.sessions import Session, SessionClosed, SessionOpened
 from events.workload.spec import (
     NO_SPEC,
     PRIORITY_RANK,
+    WHOLE_GPU_MILLI,
     Beside,
     Distributed,
     Inference,
@@ -264,6 +265,21 @@ class PodsEvicted(_Event, frozen=True, kw_only=True):
     """For whom, and by which rule, in a sentence."""
     beneficiary: str
     """Id of the workload that gets the place; empty if none does."""
+    gpu_seconds_at_risk: int = 0
+    """What these runs have done since the newest file of the checkpoint folder, or since they began: GPUs times
+    seconds. It is lost unless they save it before they end.
+    """
+
+
+class CheckpointSaved(_Event, frozen=True, kw_only=True):
+    """A newer file was found in the folder that outlives its pods. Not each one is told: the first of a run, and then
+    one in some minutes; and the last one when a run has ended.
+    """
+
+    pod: PodRef
+    """The run whose agent found it."""
+    at: datetime
+    """When the file was changed last."""
 
 
 class WorkloadDeletionRequested(_Event, frozen=True, kw_only=True):
@@ -304,6 +320,7 @@ WorkloadEvent = (
     | ActUndone
     | WorkloadScaled
     | PodsEvicted
+    | CheckpointSaved
     | SessionOpened
     | SessionClosed
     | WorkloadDeletionRequested
@@ -384,6 +401,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ways into its pods that are open."""
     gave_way_to: tuple[str, ...] = ()
     """Ids of the workloads that got its place, the last ones: it never takes it back from them."""
+    checkpoint_at: datetime | None = None
+    """When the newest file that was told of in its checkpoint folder was changed."""
+    gpu_milli_seconds_lost: int = 0
+    """What runs that were evicted or interrupted had done since they saved their work last: thousandths of a GPU times
+    seconds.
+    """
 
     @property
     def exists(self) -> bool:
@@ -517,6 +540,32 @@ def placed_of(state: Workload, pod_set: PodSet) -> int:
         name == pod_set.name and pod.phase is not PodPhase.STOPPING for (name, _), pod in state.pods.live.items()
     )
     return sum(staying) + succeeded
+
+
+MOST_MILLI_SECONDS: Final = 2**62
+"""That are counted of one workload: more than any cluster has, whatever a clock says."""
+
+
+def milli_seconds_at_risk(state: Workload, pod: Pod, now: datetime) -> int:
+    """What a pod has done that ends with it, since its workload saved its work last, or since it began: thousandths of
+    a GPU times seconds.
+    """
+    return seconds_at_risk(state, pod, now) * sum(share.milli for share in pod.devices)
+
+
+def gpu_hours_at_risk(state: Workload, now: datetime) -> float | None:
+    """Of all its pods; None of an inference, whose replicas have nothing to lose."""
+    if state.inference is not None:
+        return None
+    milli = sum(milli_seconds_at_risk(state, pod, now) for pod in state.pods.live.values())
+    return milli / (WHOLE_GPU_MILLI * 3600)
+
+
+def seconds_at_risk(state: Workload, pod: Pod, now: datetime) -> int:
+    if pod.running_since is None:
+        return 0
+    since = pod.running_since if state.checkpoint_at is None else max(pod.running_since, state.checkpoint_at)
+    return max(int((now - since).total_seconds()), 0)
 
 
 def evictable(pod: Pod) -> bool:
@@ -730,6 +779,9 @@ def _take_of_pod(edit: Edit, event: PodEvent, pod: Pod) -> None:
     if ends:
         _name_unseen(edit)
     over = state.phase in CLOSING or state.desired is DesiredPhase.DELETED
+    if isinstance(event, PodStopped | PodInterrupted) and state.desired is DesiredPhase.RUNNING and not over:
+        lost = state.gpu_milli_seconds_lost + milli_seconds_at_risk(state, pod, event.at)
+        edit.state = state = replace(state, gpu_milli_seconds_lost=min(lost, MOST_MILLI_SECONDS))
     edit.pods.put(pod_id(event.pod), moved(pod, event, attempt=None if over else state.attempt))
     if isinstance(event, PodStopped) and (state.inference is not None or state.elastic):
         _leave_if_surplus(edit, pod_id(event.pod))
@@ -776,6 +828,9 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
             _derive(edit)
         case PodsEvicted():
             _evict(edit, event)
+        case CheckpointSaved():
+            if state.checkpoint_at is None or event.at > state.checkpoint_at:
+                edit.state = replace(state, checkpoint_at=event.at)
         case SessionOpened():
             opened = Session(
                 session_id=event.session_id, kind=event.kind, pod=event.pod, at=event.at, ends_at=event.ends_at

@@ -4,11 +4,13 @@ Here ends what a person may leave out: every path is there, every size is a numb
 """
 
 import posixpath
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from events.quantities import parse_bytes
+from events.workload.fields.saving import CheckpointSpec
 from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, S3Volume, StorageSpec
 
 DEFAULT_FILE_MODE: Final = 0o644
@@ -90,6 +92,10 @@ class ClaimedFolder(_Volume, frozen=True, kw_only=True):
     new: NewClaim | None = None
     """None: it is there already."""
     read_only: bool = False
+    checkpoint: bool = False
+    """Whether it is the workload's own folder for what outlives its pods: they are told where it is, and it is looked
+    at for its newest file.
+    """
 
 
 class FolderLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -246,6 +252,36 @@ def _claim(number: int, pvc: PvcVolume) -> ClaimedFolder:
         new=None if pvc.existing_pvc else new,
         read_only=pvc.read_only,
     )
+
+
+def checkpoint_folder(spec: CheckpointSpec | None, storage: StorageSpec, pods: int) -> tuple[Volume, ...]:
+    """What outlives the pods of a workload, of which so many are there at a time at most; nothing where it asks for
+    none.
+    """
+    if spec is None:
+        return ()
+    new = NewClaim(
+        size_bytes=parse_bytes(spec.size),
+        storage_class=spec.storage_class or "",
+        modes=("ReadWriteMany",) if pods > 1 else ("ReadWriteOnce",),
+    )
+    # Behind the claims of the spec, whose number never changes.
+    return (ClaimedFolder(mount_path=spec.path, number=len(storage.pvc), new=new, checkpoint=True),)
+
+
+def checkpoint_of(found: Iterable[Volume]) -> ClaimedFolder | None:
+    """The one among these volumes that holds what outlives the pods."""
+    return next((one for one in found if isinstance(one, ClaimedFolder) and one.checkpoint), None)
+
+
+CHECKPOINT_DIR: Final = "MUSTER_CHECKPOINT_DIR"
+"""Variable that says where that is."""
+
+
+def checkpoint_variables(found: Iterable[Volume]) -> dict[str, str]:
+    """What a pod with these volumes finds in its environment."""
+    folder = checkpoint_of(found)
+    return {} if folder is None else {CHECKPOINT_DIR: folder.mount_path}
 
 
 def within(path: str, folder: str) -> bool:

@@ -102,6 +102,7 @@ def show(out: Output, found: Row) -> None:
             ("Why", why),
             ("Ahead of it", f"{ahead} workload{'s' if ahead != 1 else ''}" if ahead else ""),
             ("Expected to start", expected_start(out, found)),
+            ("Work at risk", work_at_risk(out, found)),
         ]
     )
     for title, rows, columns in (
@@ -138,6 +139,20 @@ def expected_start(out: Output, found: Row) -> str:
         f"{out.time(estimate.get('earliest'))} to {out.time(estimate.get('latest'))}: four in five of {measured} past "
         f"waits came out so (typically {format_number(number_of(estimate, 'typicalErrorPercent'))} % off)"
     )
+
+
+LEAST_HOURS: Final = 0.001
+"""Of work at risk; less is not shown."""
+
+
+def work_at_risk(out: Output, found: Row) -> str:
+    """What an eviction would lose now; empty where that is nothing."""
+    hours = number_of(found, "workAtRisk")
+    if hours < LEAST_HOURS:
+        return ""
+    saved = found.get("checkpointAt")
+    since = f"its newest checkpoint is of {out.time(saved)}" if saved else "it has no checkpoint"
+    return f"{format_number(round(hours, 3))} GPU-hours ({since})"
 
 
 def _show_places(out: Output, places: list[Row]) -> None:
@@ -180,3 +195,5 @@ def _eviction(out: Output, eviction: Row) -> Iterator[str]:
         f"{pods} pod{'s' if pods != 1 else ''}"
     )
     yield text_of(eviction, "message")
+    if (hours := number_of(eviction, "gpuHoursAtRisk")) >= LEAST_HOURS:
+        yield f"{format_number(round(hours, 3))} GPU-hours of its work were not saved when its pods were told to end"

@@ -10,7 +10,7 @@ from muster.cli.command import Session, command, group
 from muster.cli.conditions import USUAL, condition_of, conditions, wait_for
 from muster.cli.connections import CONNECTION_COLUMNS, add_connections
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.explain import expected_start
+from muster.cli.explain import expected_start, work_at_risk
 from muster.cli.log_options import (
     AttemptOption,
     ContainerOption,
@@ -52,7 +52,7 @@ from muster.cli.options import (
 )
 from muster.cli.output import Column, Format, Output, plain_text
 from muster.cli.submission import request_of
-from muster.cli.values import Row, format_utc, number_of, printable, row_of, rows_of, text_of
+from muster.cli.values import Row, format_number, format_utc, number_of, printable, row_of, rows_of, text_of
 from muster.cli.watch import watch_rows
 from muster.cli.ways import add_ways
 from muster.cli.workload_acts import add_acts, add_marks, add_set
@@ -655,10 +655,18 @@ def _general(session: Session, identifier: str, row: Row, records: list[Row]) ->
             # Replicas never succeed: none is meant to end.
             ("Runs", runs(row, " succeeded") if "succeededPods" in row and text_of(row, "type") != "Inference" else ""),
             ("GPU", gpus(row)),
+            ("Work at risk", work_at_risk(session.out, row)),
+            ("Work lost", _lost(row)),
             ("Exit code", plain_text(row.get("exitCode"))),
             ("Version", plain_text(row.get("version"))),
         ]
     )
+
+
+def _lost(row: Row) -> str:
+    """By evictions and interruptions."""
+    hours = number_of(row, "lostGpuHours")
+    return f"{format_number(hours)} GPU-hours, by evictions and interruptions" if hours else ""
 
 
 def _expected(session: Session, identifier: str, row: Row) -> str:

@@ -342,6 +342,35 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             aliases=("idleAllocatedGpus",),
         ),
     )
+    checkpoint_at: Annotated[
+        datetime | None,
+        _Column(lambda w: w.state.checkpoint_at, often=True),
+        Public(
+            "checkpointAt",
+            "CHECKPOINT",
+            "When the newest file of its checkpoint folder was changed. Null where it has no such folder, no file is "
+            "in it, or its cluster cannot look. It may be up to ten minutes behind.",
+        ),
+    ] = None
+    work_at_risk: ClassVar[Column[Any]] = Column(
+        type="number",
+        null=True,
+        public=Public(
+            "workAtRisk",
+            "AT-RISK",
+            "GPU-hours that its runs have worked since its checkpoint, or since they began: what an eviction would "
+            "lose now. Null of an inference, and of the past.",
+        ),
+    )
+    lost_gpu_hours_milli: Annotated[
+        int,
+        _Column(lambda w: fit(w.state.gpu_milli_seconds_lost // 3600), often=True),
+        Public(
+            "lostGpuHours",
+            "LOST",
+            "GPU-hours that runs which were evicted or interrupted had worked since their last checkpoint.",
+        ),
+    ] = 0
     guaranteed_time_left: Annotated[
         str,
         _Column(lambda w: GUARANTEED if w.asked.preemptibility == "non-preemptible" else NOT_GUARANTEED),

@@ -34,6 +34,7 @@ from events.workload.sessions import SessionClosed, SessionOpened
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import (
     ActUndone,
+    CheckpointSaved,
     PodsEvicted,
     Workload,
     WorkloadChanged,
@@ -59,6 +60,8 @@ CLUSTER_REMOVED: Final = "cluster_removed"
 """Reason of an interruption after which nothing is placed any more: a workload stays with its cluster."""
 MAX_NAMED_MARKS: Final = 5
 """Labels and annotations, likewise."""
+LEAST_HOURS: Final = 0.01
+"""Of work at risk; less is not told."""
 MAX_NAMED_PLACEMENTS: Final = 3
 """More than this many pods in one sentence nobody reads."""
 
@@ -140,8 +143,10 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
         case WorkloadScaled():
             told = f"{event.message}: " if event.message else ""
             return f"scaled: {told}{_count(event.replicas, 'replica')} (was {event.was})"
+        case CheckpointSaved():
+            return f"its work was saved at {event.at:%H:%M:%S} UTC: the newest file of its checkpoint folder"
         case PodsEvicted():
-            return f"{event.reason}: {event.message}; {_told_to_stop(len(event.pods))}"
+            return f"{event.reason}: {event.message}; {_told_to_stop(len(event.pods))}{_at_risk(event)}"
         case SessionOpened():
             return _session_opened(event, actor)
         case SessionClosed():
@@ -363,6 +368,12 @@ def _lasted(happened: Happened, end: datetime) -> str:
 def _who(actor: Actor) -> str:
     """A person by id: who tells the sentence says the name in its place."""
     return f"the {actor.id.removeprefix(SERVICE_PREFIX)} service" if actor.kind == "service" else actor.id
+
+
+def _at_risk(event: PodsEvicted) -> str:
+    """What they lose unless they save it."""
+    hours = event.gpu_seconds_at_risk / 3600
+    return f", with {hours:.2g} GPU-hours of work that is not saved yet" if hours >= LEAST_HOURS else ""
 
 
 def _whose(owner: str, actor: Actor) -> str:

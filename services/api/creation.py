@@ -22,6 +22,7 @@ from services.api.context import Call
 from services.api.issues import Issue, shown
 from services.api.places import find_cluster, find_department, find_project
 from services.api.rules import check_placed, check_within
+from services.api.saving_rules import check_checkpoint_class
 from services.api.storage_rules import check_classes
 from services.runtime.code.kept import Code
 
@@ -206,3 +207,4 @@ async def _of_cluster(call: Call, asked: Creation) -> list[Issue]:
 def _placed(asked: Creation, cluster: Cluster) -> Iterator[Issue]:
     yield from check_placed(asked, cluster)
     yield from check_classes(asked.order()[0].storage, cluster)
+    yield from check_checkpoint_class(asked.order()[0], cluster)

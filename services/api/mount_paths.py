@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from events.fields.declare import Body
 from events.fields.values import FilePath, Items
 from events.workload.fields.storage import FileMode, PvcVolume, SecretVolume, StorageSpec
-from events.workload.spec import NO_SPEC, Distributed
+from events.workload.spec import NO_SPEC, Distributed, TrainingSpec
 from services.api.issues import Issue, fault, none_of
 from services.api.mpi_rules import check_places
 from services.api.storage_rules import check_storage
@@ -62,9 +62,10 @@ def fixed_volumes(given: Any) -> Iterator[Issue]:
 
 
 def moved(
-    storage: StorageSpec, asked: MountPaths, distributed: Distributed | None = None
+    spec: TrainingSpec, asked: MountPaths, distributed: Distributed | None = None
 ) -> tuple[StorageSpec, list[Issue]]:
     """The volumes once they are changed, and what is wrong with that. `distributed`: of a distributed training."""
+    storage = spec.storage
     issues: list[Issue] = []
     claims = _moved(
         storage.pvc,
@@ -83,7 +84,8 @@ def moved(
     after = replace(storage, pvc=claims, secret_volume=secrets)
     if not issues and after != storage:
         taken = check_places(after, distributed.distribution) if distributed is not None else ()
-        for issue in (*check_storage(replace(NO_SPEC, storage=after)), *taken):
+        found = check_storage(replace(NO_SPEC, storage=after, checkpoint=spec.checkpoint))
+        for issue in (*found, *taken):
             field = issue.field.removeprefix("spec.").partition("[")[0]
             issues.append(Issue(field=field, details=issue.details, rule=issue.rule))
     return after, issues

@@ -15,7 +15,7 @@ import msgspec
 from events.aggregate import CLUSTER, PROJECT, WORKLOAD, Chain
 from events.ids import key_of_id
 from events.phases import RUNS
-from events.workload.state import Workload
+from events.workload.state import Workload, gpu_hours_at_risk
 from projections.changes import Changes
 from projections.filters import WAITING_PHASES
 from projections.row_json import row_to_json
@@ -62,6 +62,7 @@ class LoggedRows:
                 "cluster_name": await self._cluster_name(state.cluster_id),
                 # Measured use stands in the tables alone.
                 "idle_gpus": None if entry.row.gpu_allocated_milli else 0,
+                "work_at_risk": gpu_hours_at_risk(state, now or self._now() or datetime.now(UTC)),
             }
         )
 

@@ -56,6 +56,7 @@ from services.api.placing_rules import (
     check_tolerations,
 )
 from services.api.probe_rules import check_probe_kind, check_probes
+from services.api.saving_rules import check_saving
 from services.api.storage_rules import check_secret_name, check_storage, check_storage_kind
 
 MAX_NAME_CHARACTERS: Final = 253
@@ -438,7 +439,7 @@ def _secrets(spec: TrainingSpec) -> Iterator[Issue]:
 
 def _may_hold_secrets(spec: TrainingSpec) -> bool:
     """Whether any of its free texts has the mark of one. JSON writes no character of these marks otherwise."""
-    plain = (spec.command, spec.args, spec.working_dir, spec.category, spec.sweep)
+    plain = (spec.command, spec.args, spec.working_dir, spec.category, spec.sweep, spec.pre_stop)
     items = (spec.environment_variables, spec.exposed_urls, spec.ports)
     texts = ([one.value for one in spec.annotations], [one.url for one in spec.related_urls])
     written = msgspec.json.encode((plain, items, texts))
@@ -451,6 +452,8 @@ def _free_texts(spec: TrainingSpec) -> Iterator[tuple[str, str | None]]:
     yield "spec.args", spec.args
     yield "spec.workingDir", spec.working_dir
     yield "spec.category", spec.category
+    if spec.pre_stop is not None:
+        yield "spec.preStop.command", spec.pre_stop.command
     for index, variable in enumerate(spec.environment_variables):
         yield f"spec.environmentVariables[{index}].value", variable.value
         yield f"spec.environmentVariables[{index}].description", variable.description
@@ -592,6 +595,7 @@ _CHECKS: Final[tuple[Callable[[TrainingSpec], Iterator[Issue]], ...]] = (
     check_probes,
     check_pull_secrets,
     check_related_urls,
+    check_saving,
     check_security,
     check_storage,
     check_terminal,

@@ -11,6 +11,7 @@ from events.cluster_protocol import CREDENTIAL_SECRETS
 from events.fields.at_once import Lines
 from events.fields.values import MAX_LIST_ITEMS
 from events.quantities import QuantityError, parse_bytes
+from events.workload.fields.saving import DEFAULT_CHECKPOINT_PATH
 from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, S3Volume, StorageSpec
 from events.workload.spec import TrainingSpec
 from events.workload.volumes import within
@@ -71,7 +72,7 @@ _NONE: Final = StorageSpec()
 def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
     """R31, R32, R33, R35, R37, C9."""
     storage = spec.storage
-    if storage == _NONE:
+    if storage == _NONE and spec.checkpoint is None:
         return
     asked = tuple(_asked(storage))
     for one in asked:
@@ -79,7 +80,7 @@ def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
             if not value:
                 yield fault(f"{one.path}.{field}", f"is required, such as {_EXAMPLES[field]}", "required")
     yield from _names(asked)
-    yield from _mount_paths(asked, large_shm=spec.compute.large_shm_request)
+    yield from _mount_paths((*asked, *_own_folder(spec)), large_shm=spec.compute.large_shm_request)
     yield from _empty_folders(storage)
     yield from _of_the_node(storage)
     yield from _nfs(storage)
@@ -87,6 +88,12 @@ def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
     yield from _buckets(storage)
     yield from _claims(storage)
     yield from _files(storage)
+
+
+def _own_folder(spec: TrainingSpec) -> Iterator[_Asked]:
+    """Where the checkpoint folder is, unless that is a place of Muster's."""
+    if spec.checkpoint is not None and spec.checkpoint.path != DEFAULT_CHECKPOINT_PATH:
+        yield _Asked("spec.checkpoint", None, "path", spec.checkpoint.path, {})
 
 
 def check_untaken(storage: StorageSpec, folder: str, what: str, *, below: bool = False) -> Iterator[Issue]:
@@ -183,10 +190,10 @@ def _empty_folders(storage: StorageSpec) -> Iterator[Issue]:
             details = f"{shown(one.medium)} is no medium; give {MEMORY}, or leave it out for a disk of the node"
             yield fault(f"{path}.medium", details, "options")
         if one.size_limit is not None:
-            yield from _size(f"{path}.sizeLimit", one.size_limit)
+            yield from check_size(f"{path}.sizeLimit", one.size_limit)
 
 
-def _size(field: str, text: str) -> Iterator[Issue]:
+def check_size(field: str, text: str) -> Iterator[Issue]:
     """C9."""
     try:
         size = parse_bytes(text)
@@ -373,13 +380,11 @@ def _new(path: str, info: ClaimInfo | None) -> Iterator[Issue]:
             "required",
         )
         return
-    yield from _size(size, info.size)
+    yield from check_size(size, info.size)
     modes = info.access_modes
     if not (modes.read_write_once or modes.read_only_many or modes.read_write_many):
         yield fault(f"{path}.accessModes", "has none; give at least one, such as readWriteOnce", "required")
-    if info.storage_class is not None and not _OBJECT_NAME.match(info.storage_class):
-        details = f"{shown(info.storage_class)} is no name of a storage class: small letters, digits and `-`"
-        yield fault(f"{path}.storageClass", details)
+    yield from check_class_name(f"{path}.storageClass", info.storage_class)
     seen: dict[str, str] = {}
     for index, one in enumerate(info.added_attr_values):
         field = f"{path}.addedAttrValues[{index}].key"
@@ -389,6 +394,11 @@ def _new(path: str, info: ClaimInfo | None) -> Iterator[Issue]:
         elif one.key in seen:
             yield fault(field, f"{shown(one.key)} is given twice; each key has one value", None, seen[one.key])
         seen.setdefault(one.key, field)
+
+
+def check_class_name(field: str, name: str | None) -> Iterator[Issue]:
+    if name is not None and not _OBJECT_NAME.match(name):
+        yield fault(field, f"{shown(name)} is no name of a storage class: small letters, digits and `-`")
 
 
 def _files(storage: StorageSpec) -> Iterator[Issue]:
@@ -466,13 +476,21 @@ def check_classes(storage: StorageSpec, cluster: Cluster) -> Iterator[Issue]:
                 details = f"cluster {cluster.name} has not told what its storage classes allow; leave it out"
                 yield fault(f"{path}.addedAttrValues", details, "options", "clusterId")
             continue
-        named = next((one for one in classes if one.name == info.storage_class), None)
-        if info.storage_class is not None and named is None:
-            has = _listed([one.name for one in classes])
-            details = f"cluster {cluster.name} has no storage class {shown(info.storage_class)}; it has {has}"
-            yield fault(f"{path}.storageClass", details, "options", "clusterId")
+        if unknown := [*check_class(f"{path}.storageClass", info.storage_class, cluster)]:
+            yield from unknown
             continue
+        named = next((one for one in classes if one.name == info.storage_class), None)
         yield from _attributes(path, info, named or next((one for one in classes if one.default), None))
+
+
+def check_class(field: str, name: str | None, cluster: Cluster) -> Iterator[Issue]:
+    """That the cluster has a storage class of this name, where it has told which ones it has."""
+    classes = cluster.storage_classes
+    if name is None or classes is None or cluster.kind == "simulated" or any(one.name == name for one in classes):
+        return
+    has = _listed([one.name for one in classes])
+    details = f"cluster {cluster.name} has no storage class {shown(name)}; it has {has}"
+    yield fault(field, details, "options", "clusterId")
 
 
 def _attributes(path: str, info: ClaimInfo, of: StorageClass | None) -> Iterator[Issue]:

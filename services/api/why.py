@@ -10,6 +10,7 @@ from events.actors import mentioned, with_names
 from events.codec import UNDECODABLE
 from events.subjects import WHY
 from events.why import Change, Estimate, NodeCount, Option, Place, Step, Why, WhyAsked
+from events.workload.state import gpu_hours_at_risk
 from projections.history_query import HistoryQuery
 from services.api import answers
 from services.api.answers import explanation
@@ -71,6 +72,8 @@ async def explain_workload(call: Call) -> Answer[answers.Explanation]:
         eviction=eviction,
         estimate=None if found.estimate is None else _estimate(found.estimate),
         no_estimate=found.no_estimate or None,
+        work_at_risk=gpu_hours_at_risk(state, datetime.now(UTC)),
+        checkpoint_at=state.checkpoint_at,
     )
     return read_answer(told, chain.version, sequence_headers(chain.version) | headers | fresh)
 
@@ -113,6 +116,7 @@ async def _eviction(call: Call, version: int) -> tuple[explanation.EvictionExpla
         rule=details["reason"],
         message=details["message"],
         pods=len(details["pods"]),
+        gpu_hours_at_risk=details.get("gpu_seconds_at_risk", 0) / 3600,
         for_workload_id=None if beneficiary is None else beneficiary.workload_id,
         for_workload=None if beneficiary is None else beneficiary.name,
     ), headers

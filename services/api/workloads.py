@@ -347,7 +347,7 @@ async def change_workload(call: Call) -> Answer[HttpResponse]:
     state = (await load_workload(call, call.id)).state
     done = "is changed"
     if change.storage is not None:
-        given["storage"], issues = moved(state.spec.storage, change.storage, state.distributed)
+        given["storage"], issues = moved(state.spec, change.storage, state.distributed)
         done += "; runs that begin later find its volumes there, and runs that are there keep what they have"
     else:
         issues = []

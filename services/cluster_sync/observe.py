@@ -64,6 +64,7 @@ def facts_of(observed: ObservedPod, pod: Pod) -> tuple[PodFact, ...]:
         message=observed.message or (observed.note if observed.kind == "starting" else ""),
         warnings=observed.warnings,
         address=observed.address if observed.kind == "running" else None,
+        checkpoint_at=observed.checkpoint_at,
     )
     noted: tuple[PodFact, ...] = ()
     if observed.note and observed.kind != "starting" and pod.phase is PodPhase.BOUND:

@@ -170,6 +170,7 @@ def run_pod(desired: Desired, *, ssh_keys: bool = False) -> RunPod:
         tolerations=template.tolerations,
         pod_affinity=pod_set.pod_affinity,
         grace_seconds=template.grace_seconds,
+        stop_by=template.stop_by,
         ports=pod_set.ports,
         labels=template.labels,
         annotations=template.annotations,

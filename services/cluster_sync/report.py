@@ -368,4 +368,5 @@ def _identity(version: int, facts: tuple[PodFact, ...]) -> list[str]:
 def _words(fact: PodFact) -> str:
     run = f"{fact.pod.pod_set}/{fact.pod.index}/{fact.pod.attempt}.{fact.pod.try_}"
     warnings = ",".join(warning.reason for warning in fact.warnings)
-    return f"{run}/{fact.kind}/{fact.at.isoformat()}/{warnings}"
+    saved = "" if fact.checkpoint_at is None else f"/{fact.checkpoint_at.isoformat()}"
+    return f"{run}/{fact.kind}/{fact.at.isoformat()}/{warnings}{saved}"

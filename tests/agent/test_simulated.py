@@ -1,6 +1,8 @@
 """What is the simulated backend's own: nodes that exist by a declaration."""
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -9,8 +11,11 @@ from events.cluster_protocol import ObservedNode, RunPod, WantedCluster
 from events.simulated import SimulatedNodes, packed
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
-from services.agent.backends.simulated import RUNTIME_ANNOTATION, SimulatedBackend
+from events.workload.pod_sets import StopBy
+from events.workload.volumes import ClaimedFolder, NewClaim, Volume
+from services.agent.backends.simulated import CHECKPOINT_ANNOTATION, RUNTIME_ANNOTATION, SimulatedBackend
 from services.agent.clock import RealClock
+from tests.agent.given import KEY, NOW, VirtualClock, log_text, run_pod
 
 pytestmark = pytest.mark.anyio
 
@@ -64,6 +69,64 @@ async def test_an_endless_pod_runs_until_it_is_told_to_end() -> None:
     await backend.delete("a", 1, 30)
     seen = {one.pod_key: one.kind for one in (await backend.list_all()).pods}
     assert seen["a"] == "stopped"
+
+
+SAVES = ClaimedFolder(mount_path="/muster/checkpoint", new=NewClaim(size_bytes=1), checkpoint=True)
+
+
+async def run_for(seconds: float, *, volumes: Sequence[Volume] = (SAVES,), **more: Any) -> SimulatedBackend:
+    """A pod that saves its work each 100 seconds, after so many."""
+    clock = VirtualClock()
+    backend = SimulatedBackend([SimulatedNodes(names=("n1",), cpu_milli=1000, memory_bytes=1, gpu_count=0)], clock)
+    reading = asyncio.create_task(_read(backend))
+    annotations = {RUNTIME_ANNOTATION: "100000", CHECKPOINT_ANNOTATION: "100"}
+    await backend.apply(run_pod(1, annotations=annotations, volumes=tuple(volumes), **more))
+    for _ in range(round(seconds)):
+        await asyncio.sleep(0.001)
+        await clock.advance(1)
+    reading.cancel()
+    return backend
+
+
+async def _read(backend: SimulatedBackend) -> None:
+    async for _ in backend.watch():
+        pass
+
+
+async def newest(backend: SimulatedBackend) -> float | None:
+    """Seconds from the start of its pod to the newest file."""
+    (pod,) = (await backend.list_all()).pods
+    assert pod.started_at is not None
+    assert (pod.started_at - NOW).total_seconds() <= 1
+    return None if pod.checkpoint_at is None else (pod.checkpoint_at - pod.started_at).total_seconds()
+
+
+async def test_a_simulated_pod_saves_its_work_as_its_annotation_says() -> None:
+    backend = await run_for(450)
+    assert await newest(backend) == 400
+    await backend.delete(KEY, 1, 30)
+    assert await newest(backend) == 400
+    backend = await run_for(450, volumes=())
+    assert await newest(backend) is None
+
+
+@pytest.mark.parametrize(
+    ("by", "told"),
+    [(StopBy(signal="SIGUSR1"), "SIGUSR1 is sent"), (StopBy(arguments=("save",)), "its preStop command runs")],
+)
+async def test_what_runs_before_the_end_of_a_simulated_pod_saves_its_work(by: StopBy, told: str) -> None:
+    backend = await run_for(450, stop_by=by)
+    await backend.delete(KEY, 1, 0)
+    assert await newest(backend) == 400, "without a grace period nothing runs"
+    backend = await run_for(450, stop_by=by)
+    await backend.delete(KEY, 1, 30)
+    saved = await newest(backend)
+    assert saved is not None
+    assert 440 < saved <= 450
+    assert f"simulated: {told}, and its work is saved" in await log_text(backend)
+    backend = await run_for(450, stop_by=by, volumes=())
+    await backend.delete(KEY, 1, 30)
+    assert f"simulated: {told}" in await log_text(backend)
 
 
 def a_run(key: str, node: str, *, cpu: int = 0, devices: int = 0, hcas: int = 0) -> RunPod:

@@ -83,6 +83,7 @@ def _telling_the_subject(story: Story) -> Story:
 
 AUTOSCALER = "autoscaler"
 EVICTED = ("PodsEvicted", {"pods": [pod()], "attempt": 2, "reason": "preempted", "message": "m", "beneficiary": "b"})
+SAVED = ("CheckpointSaved", {"pod": pod(), "at": "2026-01-01T00:00:00Z"})
 OPENED = ("SessionOpened", {"session_id": "s", "kind": "exec", "pod": pod(), "ends_at": "2999-01-01T00:00:00Z"})
 REPLICA = pod(0) | {"pod_set": "replica"}
 
@@ -371,6 +372,18 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
         ),
     ),
     "a launcher before its workers": ("launcher", lambda: _launcher().ran(LAUNCHER)),
+    "saved without a folder": ("saved", lambda: Story().node().created().bound().ran().says(SAVED, by="cluster_sync")),
+    "saved again at the same time": (
+        "saved",
+        lambda: (
+            Story()
+            .node()
+            .created({"checkpoint": {"path": "/a", "size": "1Gi", "storageClass": None}})
+            .bound()
+            .ran()
+            .says(SAVED, SAVED, by="cluster_sync")
+        ),
+    ),
     "scaled beyond its bounds": ("scaled", lambda: _inference().says(("WorkloadScaled", _scaled(4)), by=AUTOSCALER)),
     "scaled from another number": (
         "scaled",

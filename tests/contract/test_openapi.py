@@ -20,7 +20,9 @@ from tests.contract.schema import Schema, plain, resolved, served_document
 CONTRACT: Schema = json.loads((Path(__file__).parent / "trainings-2.24.contract.json").read_text())
 OURS = frozenset(
     {
+        "spec.checkpoint",
         "spec.code",
+        "spec.preStop",
         "spec.storage.git[].secretRef.userCredential",
         "spec.storage.s3[].userCredential",
         "spec.sweep",

@@ -113,6 +113,10 @@ EARLY = (BEGIN + timedelta(seconds=1)).isoformat()
         ("environment", "!=", "torch", "alpha beta gamma_50%"),
         ("architecture", "==", "standard", "alpha beta gamma_50%"),
         ("guaranteedTimeLeft", "==", "unlimited", "alpha"),
+        ("workAtRisk", ">=", "0.001", "alpha"),
+        ("workAtRisk", "==", "0", "beta gamma_50%"),
+        ("checkpointAt", ">=", EARLY, ""),
+        ("lostGpuHours", "==", "0", "alpha beta gamma_50%"),
         ("guaranteedTimeLeft", "==", "none", "beta gamma_50%"),
         ("requestedRuns", "==", "1", "alpha beta gamma_50%"),
         ("gpuMemoryAllocatedBytes", "==", str(80 * 2**30), "alpha"),
@@ -153,6 +157,24 @@ async def test_a_gpu_is_idle_that_was_seen_to_compute_nothing_for_five_minutes(
         await owner.execute("DELETE FROM muster.usage_samples")
         await owner.close()
     assert found == {"alpha": idle, "beta": 0, "gamma_50%": 0}
+
+
+@pytest.mark.parametrize(("saved_hours_ago", "hours"), [(1, 1), (10**6, None)])
+async def test_work_at_risk_is_counted_from_the_checkpoint_or_from_the_start(
+    queries: Queries, database: str, saved_hours_ago: int, hours: int | None
+) -> None:
+    """Issue 14, section 2. Given a file that is newer than the run, and one that is older."""
+    began = (await queries.workloads(asked("name", "alpha"))).rows[0]
+    owner = await asyncpg.connect(database)
+    set_ = "UPDATE muster_v1.workloads SET checkpoint_at = now() - $1 * interval '1 hour' WHERE name = 'alpha'"
+    try:
+        await owner.execute(set_, float(min(saved_hours_ago, 200_000)))
+        (row,) = (await queries.workloads(asked("name", "alpha"))).rows
+    finally:
+        await owner.execute("UPDATE muster_v1.workloads SET checkpoint_at = NULL")
+        await owner.close()
+    expected = began["work_at_risk"] if hours is None else hours * row["gpu_allocated_milli"] / 1000
+    assert row["work_at_risk"] == pytest.approx(expected, rel=0.01)
 
 
 def asked(field: str, value: str) -> WorkloadQuery:

@@ -17,6 +17,7 @@ from events.workload.commands import (
     SuspendWorkload,
 )
 from events.workload.fields.distribution import Distribution
+from events.workload.fields.saving import CheckpointSpec
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
 from services.runtime.log.folding import take
@@ -536,3 +537,59 @@ def test_what_others_were_told_to_end_for_takes_no_more_than_they_give_up() -> N
     assert [len(world.places(key)) for key in (wide, narrow)] == [2, 2]
     assert sum(type(event).__name__ == "PodsEvicted" for each in world.commits for event in each.events) == 4
     assert not world.check().violations
+
+
+def test_the_one_that_saved_its_work_goes_before_one_that_began_later() -> None:
+    """Issue 14, section 2: the age of the newest file is used by least-loss victims."""
+    world = cluster(2, 2)
+    world.project()
+    keys = [running(world, name, checkpoint=CheckpointSpec(), **LOW) for name in ("a", "b", "c")]
+    world.now += timedelta(hours=1)
+    running(world, "d", checkpoint=CheckpointSpec(), **LOW)
+    world.now += timedelta(hours=1)
+    world.fact(keys[1], "running", checkpoint_at=world.now - timedelta(minutes=1))
+    world.submit("one", gpu_devices_request=1, **HIGH)
+    assert evicted(world.cycle()) == [("b", "preempted", 1)]
+
+
+def test_work_at_risk_counts_by_gpus() -> None:
+    """Given one on four GPUs for an hour, and one on a single GPU for two: the second has done half as much."""
+    world = cluster(4, 1)
+    world.project()
+    running(world, "narrow", **LOW)
+    world.now += timedelta(hours=1)
+    running(world, "wide", gpus=4, **LOW)
+    world.now += timedelta(hours=1)
+    world.submit("one", gpu_devices_request=1, **HIGH)
+    assert evicted(world.cycle()) == [("narrow", "preempted", 1)]
+
+
+def test_two_pods_that_lose_little_go_for_one_that_loses_much_but_not_for_a_little_more() -> None:
+    """Each pod that is ended costs ten minutes of a GPU beside its work."""
+    for saved, gone in ((timedelta(hours=9), {"wide"}), (timedelta(hours=0), {"x", "y"})):
+        world = cluster(2, 2)
+        world.project()
+        wide = running(world, "wide", gpus=2, checkpoint=CheckpointSpec(), **LOW)
+        world.now += timedelta(hours=9)
+        for name in ("x", "y"):
+            running(world, name, **LOW)
+        world.now += timedelta(minutes=20)
+        if saved:
+            world.fact(wide, "running", checkpoint_at=world.now - timedelta(minutes=20))
+        world.submit("one", gpu_devices_request=2, **HIGH)
+        assert {name for name, _, _ in evicted(world.cycle())} == gone
+
+
+def test_a_file_that_is_told_of_is_no_reason_for_a_new_plan() -> None:
+    """An idle system does nothing, though its workloads save their work."""
+    world = cluster(1)
+    world.project()
+    key = running(world, "a", checkpoint=CheckpointSpec(), **LOW)
+    world.submit("waits", gpu_devices_request=1, **LOW)
+    world.settle()
+    world.fold.settle(world.now)
+    before = world.fold.freed
+    world.now += timedelta(hours=1)
+    world.fact(key, "running", checkpoint_at=world.now)
+    world.fold.settle(world.now)
+    assert world.fold.freed == before

@@ -16,6 +16,7 @@ from events.node import NodeRegistered, PodsReserved
 from events.project import ProjectCreated
 from events.subjects import aggregate_subject
 from events.workload.fields.inference import Serving, ServingPort
+from events.workload.fields.saving import CheckpointSpec, PreStop
 from events.workload.fields.storage import StorageSpec
 from events.workload.pod import PodRunning, PodsBound, PodStarting
 from events.workload.spec import Inference
@@ -68,6 +69,9 @@ LIKELY: dict[str, Sequence[Any]] = {
     "replicas": (0, 1, 2, 3),
     # Large, and looked at by few.
     "storage": (StorageSpec(),),
+    # Any text is hardly ever a size, or has its quotes closed.
+    "checkpoint": (None, CheckpointSpec()),
+    "pre_stop": (None, PreStop(command="a b")),
     "exposed_urls": ((),),
     "ports": ((),),
 }

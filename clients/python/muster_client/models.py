@@ -875,6 +875,16 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """GPUs reserved now that have computed nothing for more than five minutes. Null where none of them is
     measured, and of the past.
     """
+    checkpoint_at: datetime | None
+    """When the newest file of its checkpoint folder was changed. Null where it has no such folder, no file is in
+    it, or its cluster cannot look. It may be up to ten minutes behind.
+    """
+    work_at_risk: float | None
+    """GPU-hours that its runs have worked since its checkpoint, or since they began: what an eviction would lose
+    now. Null of an inference, and of the past.
+    """
+    lost_gpu_hours: float
+    """GPU-hours that runs which were evicted or interrupted had worked since their last checkpoint."""
     guaranteed_time_left: WorkloadGuaranteedTimeLeft
     """How long it may keep its nodes at least: unlimited while it is non-preemptible, else none, since a
     preemptible workload has no time that others cannot take.
@@ -1022,6 +1032,12 @@ class Explanation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """When it is expected to start. Null where there is no ground for an estimate."""
     no_estimate: str | None
     """Why there is none, of what waits."""
+    work_at_risk: float | None
+    """GPU-hours that its runs have worked since its checkpoint, or since they began: what an eviction would lose
+    now. Null of an inference.
+    """
+    checkpoint_at: datetime | None
+    """When the newest file of its checkpoint folder was changed, as far as that was told."""
 
 
 class Connections(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2047,6 +2063,13 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    pre_stop: PreStop | None = None
+    """How a pod is told that it has to end. Default: by SIGTERM."""
+    checkpoint: CheckpointSpec | None = None
+    """A folder that all pods of the workload share. It outlives them, suspensions and evictions, and is deleted
+    with the workload. The age of its newest file says how much work an eviction would lose. Default: there is
+    none.
+    """
     sweep: SweepSpec | None = None
     """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations.
     Default: all runs are alike.
@@ -2203,6 +2226,13 @@ class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    pre_stop: PreStop | None = None
+    """How a pod is told that it has to end. Default: by SIGTERM."""
+    checkpoint: CheckpointSpec | None = None
+    """A folder that all pods of the workload share. It outlives them, suspensions and evictions, and is deleted
+    with the workload. The age of its newest file says how much work an eviction would lose. Default: there is
+    none.
+    """
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2357,6 +2387,13 @@ class WorkspaceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    pre_stop: PreStop | None = None
+    """How a pod is told that it has to end. Default: by SIGTERM."""
+    checkpoint: CheckpointSpec | None = None
+    """A folder that all pods of the workload share. It outlives them, suspensions and evictions, and is deleted
+    with the workload. The age of its newest file says how much work an eviction would lose. Default: there is
+    none.
+    """
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2426,6 +2463,8 @@ class InferenceSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
+    pre_stop: PreStop | None = None
+    """How a pod is told that it has to end. Default: by SIGTERM."""
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2626,6 +2665,13 @@ class TemplateSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    pre_stop: PreStop | None = None
+    """How a pod is told that it has to end. Default: by SIGTERM."""
+    checkpoint: CheckpointSpec | None = None
+    """A folder that all pods of the workload share. It outlives them, suspensions and evictions, and is deleted
+    with the workload. The age of its newest file says how much work an eviction would lose. Default: there is
+    none.
+    """
     sweep: SweepSpec | None = None
     """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations.
     Default: all runs are alike.
@@ -2933,6 +2979,13 @@ class TrainingDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    pre_stop: PreStop | None = None
+    """How a pod is told that it has to end. Default: by SIGTERM."""
+    checkpoint: CheckpointSpec | None = None
+    """A folder that all pods of the workload share. It outlives them, suspensions and evictions, and is deleted
+    with the workload. The age of its newest file says how much work an eviction would lose. Default: there is
+    none.
+    """
     sweep: SweepSpec | None = None
     """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations.
     Default: all runs are alike.
@@ -3012,6 +3065,10 @@ class TrainingSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", o
     """Rules of terminationGracePeriodSeconds."""
     auto_deletion_time_after_completion_seconds: WholeNumberRules | None = None
     """Rules of autoDeletionTimeAfterCompletionSeconds."""
+    pre_stop: PreStopRules | None = None
+    """Rules of preStop."""
+    checkpoint: CheckpointSpecRules | None = None
+    """Rules of checkpoint."""
     sweep: SweepSpecRules | None = None
     """Rules of sweep."""
     labels: ItemsRules | None = None
@@ -3091,6 +3148,13 @@ class DistributedDefaults(Model, frozen=True, kw_only=True, rename="camel", omit
     """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    pre_stop: PreStop | None = None
+    """How a pod is told that it has to end. Default: by SIGTERM."""
+    checkpoint: CheckpointSpec | None = None
+    """A folder that all pods of the workload share. It outlives them, suspensions and evictions, and is deleted
+    with the workload. The age of its newest file says how much work an eviction would lose. Default: there is
+    none.
+    """
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -3192,6 +3256,10 @@ class DistributedSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel"
     """Rules of terminationGracePeriodSeconds."""
     auto_deletion_time_after_completion_seconds: WholeNumberRules | None = None
     """Rules of autoDeletionTimeAfterCompletionSeconds."""
+    pre_stop: PreStopRules | None = None
+    """Rules of preStop."""
+    checkpoint: CheckpointSpecRules | None = None
+    """Rules of checkpoint."""
     labels: ItemsRules | None = None
     """Rules of labels."""
     annotations: ItemsRules | None = None
@@ -3289,6 +3357,13 @@ class WorkspaceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    pre_stop: PreStop | None = None
+    """How a pod is told that it has to end. Default: by SIGTERM."""
+    checkpoint: CheckpointSpec | None = None
+    """A folder that all pods of the workload share. It outlives them, suspensions and evictions, and is deleted
+    with the workload. The age of its newest file says how much work an eviction would lose. Default: there is
+    none.
+    """
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -3362,6 +3437,10 @@ class WorkspaceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", 
     """Rules of terminationGracePeriodSeconds."""
     auto_deletion_time_after_completion_seconds: WholeNumberRules | None = None
     """Rules of autoDeletionTimeAfterCompletionSeconds."""
+    pre_stop: PreStopRules | None = None
+    """Rules of preStop."""
+    checkpoint: CheckpointSpecRules | None = None
+    """Rules of checkpoint."""
     labels: ItemsRules | None = None
     """Rules of labels."""
     annotations: ItemsRules | None = None
@@ -3427,6 +3506,8 @@ class InferenceDefaults(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Whether the workload ends once it was preempted. Otherwise it waits to run again. Default: no."""
     termination_grace_period_seconds: int | None = None
     """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
+    pre_stop: PreStop | None = None
+    """How a pod is told that it has to end. Default: by SIGTERM."""
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -3496,6 +3577,8 @@ class InferenceSpecFieldRules(Model, frozen=True, kw_only=True, rename="camel", 
     """Rules of terminateAfterPreemption."""
     termination_grace_period_seconds: WholeNumberRules | None = None
     """Rules of terminationGracePeriodSeconds."""
+    pre_stop: PreStopRules | None = None
+    """Rules of preStop."""
     labels: ItemsRules | None = None
     """Rules of labels."""
     annotations: ItemsRules | None = None
@@ -3715,6 +3798,16 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """GPUs reserved now that have computed nothing for more than five minutes. Null where none of them is
     measured, and of the past.
     """
+    checkpoint_at: datetime | None
+    """When the newest file of its checkpoint folder was changed. Null where it has no such folder, no file is in
+    it, or its cluster cannot look. It may be up to ten minutes behind.
+    """
+    work_at_risk: float | None
+    """GPU-hours that its runs have worked since its checkpoint, or since they began: what an eviction would lose
+    now. Null of an inference, and of the past.
+    """
+    lost_gpu_hours: float
+    """GPU-hours that runs which were evicted or interrupted had worked since their last checkpoint."""
     guaranteed_time_left: WorkloadGuaranteedTimeLeft
     """How long it may keep its nodes at least: unlimited while it is non-preemptible, else none, since a
     preemptible workload has no time that others cannot take.
@@ -3818,6 +3911,13 @@ class WorkloadSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Time that a pod has to end by itself, at most an hour; 0 kills it at once. Default: 30 seconds."""
     auto_deletion_time_after_completion_seconds: int | None = None
     """Time from the end of the workload until it is deleted; 0 deletes it at once. Default: 30 days."""
+    pre_stop: PreStop | None = None
+    """How a pod is told that it has to end. Default: by SIGTERM."""
+    checkpoint: CheckpointSpec | None = None
+    """A folder that all pods of the workload share. It outlives them, suspensions and evictions, and is deleted
+    with the workload. The age of its newest file says how much work an eviction would lose. Default: there is
+    none.
+    """
     sweep: SweepSpec | None = None
     """Runs that differ in their environment. Where it has parameters, there are as many runs as combinations.
     Default: all runs are alike.
@@ -4388,6 +4488,29 @@ class PodsEvictedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_d
     details: PodsEvictedData
 
 
+class CheckpointSavedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A newer file was found in the folder that outlives its pods. Not each one is told: the first of a run, and
+    then one in some minutes; and the last one when a run has ended.
+    """
+
+    type: Literal["CheckpointSaved"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: CheckpointSavedData
+
+
 class SessionOpenedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Somebody was let into a pod of it. It is told before the pod's cluster is asked."""
 
@@ -4623,6 +4746,10 @@ class EvictionExplained(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """For whom, and why, in words."""
     pods: int
     """How many pods."""
+    gpu_hours_at_risk: float
+    """GPU-hours that they had worked since its checkpoint, or since they began: lost unless they saved it before
+    they ended.
+    """
     for_workload_id: str | None
     """Id of the workload that got the place. Null where you may not see it; likewise its name."""
     for_workload: str | None
@@ -6043,6 +6170,33 @@ class Toleration(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Whether to drop the item of this name that a default sets."""
 
 
+class PreStop(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PreStop."""
+
+    signal: PreStopSignal | None = None
+    """Signal that the pod's first process gets in the place of SIGTERM when the pod is told to end, whatever the
+    cause. The pod is killed when its grace period is over. Not together with a command.
+    """
+    command: str | None = None
+    """Command that runs in the pod when it is told to end, with the pod's environment. The pod gets SIGTERM once
+    the command has ended, and is killed when its grace period is over. It is split as a shell would; it is not
+    run by one.
+    """
+
+
+class CheckpointSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: CheckpointSpec."""
+
+    path: str | None = None
+    """Absolute path at which each pod finds it, which MUSTER_CHECKPOINT_DIR says. Default: /muster/checkpoint."""
+    size: str | None = None
+    """Size that is asked for, such as 50Gi. The cluster local holds nobody to it. Default: 10Gi."""
+    storage_class: str | None = None
+    """Storage class of its claim. Where several pods run at once, it must allow ReadWriteMany. Default: that of
+    the cluster.
+    """
+
+
 class SweepSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: SweepSpec."""
 
@@ -6366,6 +6520,34 @@ class WholeNumberRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
     """Only min, or 0 where there is none, plus a multiple of this."""
     options: list[int] | None = None
     """The only values that are possible."""
+
+
+class PreStopRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: PreStopRules."""
+
+    signal: TextRules | None = None
+    """Rules of signal."""
+    command: TextRules | None = None
+    """Rules of command."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
+
+
+class CheckpointSpecRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: CheckpointSpecRules."""
+
+    path: TextRules | None = None
+    """Rules of path."""
+    size: QuantityRules | None = None
+    """Rules of size."""
+    storage_class: TextRules | None = None
+    """Rules of storageClass."""
+    locked: bool | None = None
+    """Whether all of it must stay as the policy has it."""
+    blocked: bool | None = None
+    """Whether nobody may give any of it: only what is there anyway is possible."""
 
 
 class SweepSpecRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6750,6 +6932,21 @@ class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """For whom, and by which rule, in a sentence."""
     beneficiary: str
     """Id of the workload that gets the place; empty if none does."""
+    gpu_seconds_at_risk: int | None = None
+    """What these runs have done since the newest file of the checkpoint folder, or since they began: GPUs times
+    seconds. It is lost unless they save it before they end.
+    """
+
+
+class CheckpointSavedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A newer file was found in the folder that outlives its pods. Not each one is told: the first of a run, and
+    then one in some minutes; and the last one when a run has ended.
+    """
+
+    pod: PodRefData
+    """The run whose agent found it."""
+    at: datetime
+    """When the file was changed last."""
 
 
 class SessionOpenedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8153,6 +8350,8 @@ class TrainingSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_de
     restart_policy: TrainingSpecRestartPolicy | None = None
     termination_grace_period_seconds: int | None = None
     auto_deletion_time_after_completion_seconds: int | None = None
+    pre_stop: PreStop | None = None
+    checkpoint: CheckpointSpec | None = None
     sweep: SweepSpec | None = None
     labels: list[Label] | None = None
     annotations: list[Annotation] | None = None
@@ -8697,6 +8896,7 @@ if TYPE_CHECKING:
     ]
     type PolicyMetaScope = Literal["department", "project", "tenant"]
     type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
+    type PreStopSignal = Literal["SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2"]
     type Priority = Literal["high", "low", "medium", "medium-high", "medium-low", "very-high", "very-low"]
     type ProjectCreationPodSecurity = Literal["baseline", "restricted"]
     type ProjectionSchemaState = Literal["building", "leftover", "replaced", "sandbox", "shadow"]
@@ -8764,6 +8964,7 @@ if TYPE_CHECKING:
         | ActUndoneRecord
         | WorkloadScaledRecord
         | PodsEvictedRecord
+        | CheckpointSavedRecord
         | SessionOpenedRecord
         | SessionClosedRecord
         | WorkloadDeletionRequestedRecord
@@ -8888,6 +9089,7 @@ else:
     PodsEvictedDataReason = str
     PolicyMetaScope = str
     PortServiceType = str
+    PreStopSignal = str
     Priority = str
     ProjectCreationPodSecurity = str
     ProjectionSchemaState = str
@@ -8962,6 +9164,7 @@ else:
             "ActUndone": ActUndoneRecord,
             "WorkloadScaled": WorkloadScaledRecord,
             "PodsEvicted": PodsEvictedRecord,
+            "CheckpointSaved": CheckpointSavedRecord,
             "SessionOpened": SessionOpenedRecord,
             "SessionClosed": SessionClosedRecord,
             "WorkloadDeletionRequested": WorkloadDeletionRequestedRecord,

@@ -15,7 +15,7 @@ from events.workload.fields.creation import DistributedCreation
 from events.workload.fields.distribution import MOST_WORKERS, Distribution
 from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
 from events.workload.kinds.kind import Kind
-from events.workload.kinds.training import backoff_limit, template
+from events.workload.kinds.training import backoff_limit, stop_by, template, with_checkpoint
 from events.workload.mpi import SSH_FOLDER, Mpi
 from events.workload.pod_sets import PodSet
 from events.workload.rendezvous import Peers
@@ -100,7 +100,11 @@ def _pod_set(
         minimum=count,
         wanted=distribution.num_workers if grows else 0,
         most=count + growth if grows else 0,
-        template=replace(made, grace_seconds=workload.termination_grace_period_seconds),
+        template=with_checkpoint(
+            replace(made, grace_seconds=workload.termination_grace_period_seconds, stop_by=stop_by(workload)),
+            workload,
+            pods + growth,
+        ),
         peers=Peers(
             framework=distribution.distributed_framework,
             sets=sizes,

@@ -1,17 +1,20 @@
 """A standard training: one set of independent pods, which runs to completion."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Final
+
+from msgspec.structs import replace
 
 from events.quantities import cores_to_milli, parse_bytes
 from events.workload.exposure import container_ports
 from events.workload.fields.creation import TrainingCreation
 from events.workload.fields.scheduling import DEFAULT_TRAINING_PRIORITY
 from events.workload.kinds.kind import Kind
-from events.workload.pod_sets import Container, PodLimits, PodSet, PodTemplate
+from events.workload.pod_sets import Container, PodLimits, PodSet, PodTemplate, StopBy
 from events.workload.readiness import readiness
 from events.workload.spec import Beside, ComputeSpec, TrainingSpec, group_ids, pod_needs, with_defaults
-from events.workload.volumes import volumes
+from events.workload.volumes import checkpoint_folder, volumes
 
 
 def pod_sets(spec: TrainingSpec, _: Beside = None) -> tuple[PodSet, ...]:
@@ -20,7 +23,7 @@ def pod_sets(spec: TrainingSpec, _: Beside = None) -> tuple[PodSet, ...]:
             name="main",
             count=spec.completions,
             parallelism=spec.parallelism,
-            template=template(spec),
+            template=with_checkpoint(template(spec), spec, min(spec.completions, spec.parallelism)),
             sweep=spec.sweep,
             node_pools=spec.node_pools,
             pod_affinity=spec.pod_affinity,
@@ -45,9 +48,23 @@ def template(spec: TrainingSpec) -> PodTemplate:
         readiness=readiness(spec.probes.readiness),
         tolerations=spec.tolerations,
         grace_seconds=spec.termination_grace_period_seconds,
+        stop_by=stop_by(spec),
         labels={label.name: label.value for label in spec.labels},
         annotations={annotation.name: annotation.value for annotation in spec.annotations},
     )
+
+
+def with_checkpoint(made: PodTemplate, workload: TrainingSpec, pods: int) -> PodTemplate:
+    """With the folder that outlives the workload's pods, of which so many are there at a time at most."""
+    folder = checkpoint_folder(workload.checkpoint, workload.storage, pods)
+    return replace(made, volumes=(*made.volumes, *folder)) if folder else made
+
+
+def stop_by(spec: TrainingSpec) -> StopBy | None:
+    given = spec.pre_stop
+    if given is None or not (given.signal or given.command):
+        return None
+    return StopBy(signal=given.signal or "", arguments=tuple(shlex.split(given.command or "")))
 
 
 def _container(spec: TrainingSpec) -> Container:

@@ -22,12 +22,12 @@ from events.cluster_protocol import (
     UsageSample,
     WantedCluster,
 )
-from events.workload.commands import PodFactKind
+from events.workload.commands import LIVE_FACTS
 
 Observation = ObservedPod | ObservedNode
 NO_VALUES: Final = SealedValues()
 
-LIVE_KINDS: frozenset[PodFactKind] = frozenset({"starting", "running", "unreachable"})
+LIVE_KINDS: Final = LIVE_FACTS
 """Kinds of a run that has, or may yet have, processes. All others are ends, and an end is for ever."""
 
 

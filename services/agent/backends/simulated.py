@@ -8,7 +8,7 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Literal
 
 import msgspec
@@ -30,6 +30,7 @@ from events.node import NodeFacts
 from events.simulated import SimulatedNodes, all_labels, unpacked
 from events.workload.commands import PodFactKind
 from events.workload.spec import WHOLE_GPU_MILLI
+from events.workload.volumes import checkpoint_of
 from services.agent.backends.interface import (
     LIVE_KINDS,
     NO_CREDENTIALS,
@@ -50,6 +51,10 @@ RUNTIME_ANNOTATION: Final = "simulation.muster.dev/runtime-seconds"
 EXIT_CODE_ANNOTATION: Final = "simulation.muster.dev/exit-code"
 IGNORE_TERM_ANNOTATION: Final = "simulation.muster.dev/ignore-term"
 """`true`: the pod does not heed a request to end, and is killed after its grace period."""
+CHECKPOINT_ANNOTATION: Final = "simulation.muster.dev/checkpoint-seconds"
+"""How often a pod with a checkpoint folder saves its work: a file of its start, and one after each such time."""
+CHECKPOINT_LOOK_SECONDS: Final = 60.0
+"""How often it is looked at what was saved last, at most."""
 DEFAULT_RUNTIME_SECONDS: Final = 5.0
 START_SECONDS: Final = 0.05
 """From starting to running: a container's creation where the image is there."""
@@ -61,7 +66,7 @@ KEPT_FENCES: Final = 100_000
 """Those that moved longest ago are dropped first: far more than can be on their way at a time."""
 MAX_EXIT_CODE: Final = 255
 
-Step = Literal["run", "finish", "kill"]
+Step = Literal["run", "finish", "kill", "look"]
 
 
 class _Run(msgspec.Struct, kw_only=True):
@@ -71,6 +76,8 @@ class _Run(msgspec.Struct, kw_only=True):
     runtime_seconds: float | None = 0.0
     """None: until it is told to end."""
     ignores_term: bool = False
+    saves_seconds: float = 0.0
+    """0: never by itself."""
     stopping: bool = False
     kill_at: float | None = None
     log: list[LogLine] = []
@@ -205,6 +212,7 @@ class SimulatedBackend:
         try:
             run.runtime_seconds = _runtime_seconds(pod)
             run.exit_code = _exit_code(pod)
+            run.saves_seconds = _saves_seconds(pod)
         except ValueError as error:
             self._set(run, "failed", reason="bad_annotation", message=str(error))
             return
@@ -234,12 +242,34 @@ class SimulatedBackend:
                 continue
             run.stopping = True
             self._say(run, "stderr", f"simulated: asked to end within {grace_seconds} s")
+            if grace_seconds > 0:
+                self._before_end(run)
             if grace_seconds > 0 and not run.ignores_term:
                 self._end(run, TERMINATED_EXIT_CODE)
             elif grace_seconds <= 0:
                 self._end(run, KILLED_EXIT_CODE)
             else:
                 self._at(grace_seconds, run, "kill")
+
+    def _before_end(self, run: _Run) -> None:
+        """What its preStop does: it is taken to save the pod's work, where there is a place for that."""
+        by = run.pod.stop_by
+        if by is None or run.seen.kind != "running":
+            return
+        saves = ", and its work is saved" if checkpoint_of(run.pod.volumes) is not None else ""
+        done = f"{by.signal} is sent" if by.signal else "its preStop command runs"
+        self._say(run, "stderr", f"simulated: {done}{saves}")
+        if saves:
+            run.seen = replace(run.seen, checkpoint_at=self._clock.now())
+
+    def _look(self, run: _Run) -> None:
+        """Find the newest file that it has saved."""
+        began, every = run.seen.started_at, run.saves_seconds
+        if began is None or not every:
+            return
+        ran = (self._clock.now() - began).total_seconds()
+        saved = began + timedelta(seconds=max(ran // every, 0) * every)
+        run.seen = replace(run.seen, checkpoint_at=max(saved, run.seen.checkpoint_at or saved))
 
     async def forget(self, pod_key: str, token: int) -> None:
         self._raise_fence(pod_key, token + 1)
@@ -335,8 +365,15 @@ class SimulatedBackend:
             run = self._runs.get((key, token))
             if run is None or not run.live:
                 continue
-            if step == "run":
+            if step == "look":
+                self._look(run)
+                self._news.append(run.seen)
+                self._at(max(run.saves_seconds, CHECKPOINT_LOOK_SECONDS), run, "look")
+            elif step == "run":
                 self._set(run, "running")
+                if run.saves_seconds:
+                    self._look(run)
+                    self._at(max(run.saves_seconds, CHECKPOINT_LOOK_SECONDS), run, "look")
                 if run.runtime_seconds is None:
                     self._say(run, "stdout", "simulated: runs until it is told to end")
                     continue
@@ -348,6 +385,7 @@ class SimulatedBackend:
                 self._end(run, KILLED_EXIT_CODE)
 
     def _end(self, run: _Run, exit_code: int) -> None:
+        self._look(run)
         self._say(run, "stdout", f"simulated: exits {exit_code}")
         if run.stopping and exit_code in (KILLED_EXIT_CODE, TERMINATED_EXIT_CODE):
             self._set(run, "stopped", exit_code=exit_code, reason="stopped")
@@ -477,6 +515,11 @@ def _runtime_seconds(pod: RunPod) -> float | None:
     if pod.endless and RUNTIME_ANNOTATION not in pod.annotations:
         return None
     return _number(pod, RUNTIME_ANNOTATION, DEFAULT_RUNTIME_SECONDS)
+
+
+def _saves_seconds(pod: RunPod) -> float:
+    """0 where it has no place for what it saves, too."""
+    return 0.0 if checkpoint_of(pod.volumes) is None else _number(pod, CHECKPOINT_ANNOTATION, 0.0)
 
 
 def _exit_code(pod: RunPod) -> int:

@@ -136,6 +136,10 @@ class EvictionExplained(Form, frozen=True, kw_only=True):
     """For whom, and why, in words."""
     pods: int
     """How many pods."""
+    gpu_hours_at_risk: float
+    """GPU-hours that they had worked since its checkpoint, or since they began: lost unless they saved it before they
+    ended.
+    """
     for_workload_id: str | None
     """Id of the workload that got the place. Null where you may not see it; likewise its name."""
     for_workload: str | None
@@ -197,3 +201,9 @@ class Explanation(Form, frozen=True, kw_only=True):
     """When it is expected to start. Null where there is no ground for an estimate."""
     no_estimate: str | None
     """Why there is none, of what waits."""
+    work_at_risk: float | None
+    """GPU-hours that its runs have worked since its checkpoint, or since they began: what an eviction would lose now.
+    Null of an inference.
+    """
+    checkpoint_at: Moment | None
+    """When the newest file of its checkpoint folder was changed, as far as that was told."""

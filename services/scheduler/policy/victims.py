@@ -21,7 +21,7 @@ import numpy as np
 from events.phases import PodPhase
 from events.workload.pod import Pod, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
-from events.workload.state import EvictionReason, Workload, evictable, meets_at, placed_of
+from events.workload.state import EvictionReason, Workload, evictable, meets_at, placed_of, seconds_at_risk
 from services.scheduler.columns import clipped
 from services.scheduler.planning import Planning
 from services.scheduler.policy.phases import quota
@@ -30,6 +30,10 @@ from services.scheduler.room import Room
 from services.scheduler.snapshot import Bound, Integers, Pending, PodClass, ProjectView, Snapshot
 from services.scheduler.waits import NEVER, gives_way
 
+AGAIN_MILLI_SECONDS: Final = 600 * WHOLE_GPU_MILLI
+"""What it costs to end a pod and to start it again, beside its work: ten minutes of a GPU. So of two choices that lose
+nearly the same, the one with fewer pods is taken.
+"""
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -44,15 +48,21 @@ class Victim:
     request: PodRequest
     shares: dict[int, int]
     """Thousandths by device."""
-    ran_seconds: float
     workload_since: float
     """When its workload began to wait for the place."""
+    at_risk_seconds: int
+    """How long it has run since its workload saved its work last, or since it began."""
     grown: bool = False
     """Whether it may be one by which an elastic workload has grown: as long as enough others are left."""
 
     @property
     def gpu_milli(self) -> int:
         return sum(self.shares.values())
+
+    @property
+    def loss(self) -> int:
+        """What is lost by ending it: thousandths of a GPU times seconds."""
+        return self.at_risk_seconds * self.gpu_milli
 
 
 class Victims:
@@ -89,7 +99,6 @@ class Victims:
         for (name, index), pod in workload.pods.live.items():
             if not evictable(pod) or pod.node_key not in rows or name not in requests:
                 continue
-            since = pod.running_since
             victim = Victim(
                 workload=workload,
                 ref=PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_),
@@ -97,8 +106,8 @@ class Victims:
                 pool=pod.pool,
                 request=requests[name],
                 shares={share.device: share.milli for share in pod.devices},
-                ran_seconds=0.0 if since is None else (planning.snapshot.now - since).total_seconds(),
                 workload_since=planning.snapshot.stints.get(workload.workload_id, NEVER).since,
+                at_risk_seconds=seconds_at_risk(workload, pod, planning.snapshot.now),
                 grown=name in spare and not meets_at(workload, (name, index)),
             )
             if (until := _undisturbed_until(planning, workload, pod)) > planning.snapshot.now:
@@ -235,11 +244,12 @@ def _sums(of: Iterable[int]) -> Integers:
     return np.array([clipped(each) for each in of], dtype=np.int64)
 
 
-def _loss(victim: Victim) -> tuple[bool, int, float, str, int, PodRef]:
+def _loss(victim: Victim) -> tuple[bool, int, int, int, str, int, PodRef]:
     """What a workload has grown by loses the least: of that the newest."""
-    index = -victim.ref.index if victim.grown else victim.ref.index
-    workload = victim.workload
-    return not victim.grown, workload.priority_rank, victim.ran_seconds, workload.workload_id, index, victim.ref
+    of, ref = victim.workload, victim.ref
+    if victim.grown:
+        return False, of.priority_rank, 0, 0, of.workload_id, -ref.index, ref
+    return True, of.priority_rank, victim.loss, victim.at_risk_seconds, of.workload_id, ref.index, ref
 
 
 class Claims(NamedTuple):
@@ -410,10 +420,14 @@ class Cost(NamedTuple):
     """Whether one of a project goes that has no more than its fair share."""
     rank: int
     """The highest priority among those that go."""
+    loss: int
+    """The work that is lost, with what it costs to end each pod and to start it again: thousandths of a GPU times
+    seconds.
+    """
     pods: int
     """How many go, with those that live together with them."""
-    seconds: float
-    """How long they have run, in all."""
+    seconds: int
+    """How long they have run without saving their work, in all: for those that have no GPU."""
 
 
 class Choice(NamedTuple):
@@ -472,8 +486,9 @@ def choose(victims: Victims, right: Right, room: Room, row: int, needed: Needed,
         evicts=bool(ended),
         spared=not spared.isdisjoint(ended),
         rank=max(one.workload.priority_rank for one in gone),
+        loss=sum(one.loss for one in gone) + len(gone) * AGAIN_MILLI_SECONDS,
         pods=len(gone),
-        seconds=sum(one.ran_seconds for one in gone),
+        seconds=sum(one.at_risk_seconds for one in gone),
     )
     return Choice(cost, units)
 

@@ -17,7 +17,7 @@ from events.workload.fields.scheduling import MatchExpression, NodeSelectorTerm,
 from events.workload.mpi import Mpi, ssh_files, suggested
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
-from events.workload.pod_sets import Container, ContainerPort
+from events.workload.pod_sets import Container, ContainerPort, StopBy
 from events.workload.readiness import Readiness
 from events.workload.rendezvous import Peers
 from events.workload.volumes import (
@@ -260,6 +260,8 @@ NEW = NewClaim(
     attributes={"tier": "gold"},
 )
 BLOCK = NewClaim(size_bytes=GIB, modes=("ReadWriteOnce",), block=True)
+SAVED = NewClaim(size_bytes=50 * GIB, storage_class="fast", modes=("ReadWriteMany",))
+SAVES = ClaimedFolder(mount_path="/muster/checkpoint", number=1, new=SAVED, checkpoint=True)
 CLAIMS: tuple[Volume, ...] = (
     ClaimedFolder(mount_path="/data", number=0, new=NEW),
     ClaimedFolder(mount_path="/sets", number=1, claim="sets", read_only=True),
@@ -398,6 +400,11 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "claim": lambda: claim_manifest(
         run(), ClaimedFolder(mount_path="/data"), NEW, namespace=NAMESPACE, cluster_id=CLUSTER
     ),
+    "pod-checkpoint-signal": lambda: pod(run(volumes=(SAVES,), stop_by=StopBy(signal="SIGUSR1"), grace_seconds=120)),
+    "pod-checkpoint-command": lambda: pod(
+        run(volumes=(SAVES,), stop_by=StopBy(arguments=("python", "save.py", "--to", "$(HOME)")))
+    ),
+    "claim-checkpoint": lambda: claim_manifest(run(), SAVES, SAVED, namespace=NAMESPACE, cluster_id=CLUSTER),
     "claim-block": lambda: claim_manifest(
         run(), ClaimedFolder(mount_path="/device", claim="device"), BLOCK, namespace=NAMESPACE, cluster_id=CLUSTER
     ),

@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +40,7 @@ from events.node import NodeFacts
 from events.phases import NO_CLAIM, NODE_PORT_TAKEN
 from events.workload.commands import PodWarning
 from events.workload.pod import PodRef, PortAddress
-from events.workload.volumes import LOCAL_CLASS, ClaimedFolder, ClonedFolder, NodeFolder
+from events.workload.volumes import LOCAL_CLASS, ClaimedFolder, ClonedFolder, NodeFolder, checkpoint_of
 from services.agent.backends.interface import (
     BAD_CODE,
     LIVE_KINDS,
@@ -55,6 +56,7 @@ from services.agent.backends.interface import (
     Way,
 )
 from services.agent.backends.local import shim
+from services.agent.backends.local.checkpoints import MOST_ENTRIES, NOT_WHOLE, Newest, newest_file
 from services.agent.backends.local.claims import ClaimError, Claims
 from services.agent.backends.local.environment import LocalMachine, held_devices, pod_environment, run_mark
 from services.agent.backends.local.files import Fences, delete_old_logs, with_copies
@@ -187,6 +189,7 @@ class LocalBackend:
             await self._adopt(RunFolder(path))
         await asyncio.to_thread(self._meetings.clear, {run.pod.workload_id for run in self._runs.values()})
         self._spawn(self._clean_up())
+        self._spawn(self._look_at_checkpoints())
         return self
 
     async def _lock(self) -> None:
@@ -355,6 +358,7 @@ class LocalBackend:
             prepare=preparations(pod, run.folder.path, environment),
             working_dir=work if pod.code else pod.working_dir or work,
             log_max_bytes=self._machine.log_max_bytes,
+            stop_by=pod.stop_by,
             isolation=isolation,
         )
         content: dict[str, object] = msgspec.to_builtins(RunFile(pod=pod, shim=what))
@@ -616,11 +620,58 @@ class LocalBackend:
     def _end(self, run: _Run, exit_file: ExitFile) -> None:
         if run.force is not None:
             run.force.cancel()
+        folder = None if run.refused else self._checkpoint_folder(run.pod)
+        if folder is None:
+            self._over(run, exit_file)
+        else:
+            self._spawn(self._over_after_look(run, folder, exit_file))
+
+    async def _over_after_look(self, run: _Run, folder: Path, exit_file: ExitFile) -> None:
+        """What it saved last counts, and it may have done so a moment ago."""
+        self._saved(run, await asyncio.to_thread(newest_file, folder))
+        self._over(run, exit_file)
+
+    def _over(self, run: _Run, exit_file: ExitFile) -> None:
         run.seen = ended(run.seen, exit_file)
         if run.asking is not None:
             run.asking.cancel()
         self._usage.forget(run.pod)
         self._news.put_nowait(run.seen)
+
+    # -- what is saved ---------------------------------------------------------------------------------------------
+
+    def _checkpoint_folder(self, pod: RunPod) -> Path | None:
+        claim = checkpoint_of(pod.volumes)
+        with contextlib.suppress(ClaimError):
+            return None if claim is None else self._claims.folder_of(pod, claim)
+        return None
+
+    async def _look_at_checkpoints(self) -> None:
+        while True:
+            await asyncio.sleep(self._machine.look_at_checkpoints_seconds)
+            running: dict[Path, list[_Run]] = {}
+            for run in self._runs.values():
+                if run.seen.kind == "running" and (folder := self._checkpoint_folder(run.pod)) is not None:
+                    running.setdefault(folder, []).append(run)
+            for folder, runs in running.items():
+                newest = await asyncio.to_thread(newest_file, folder)
+                for run in runs:
+                    if run.live and self._saved(run, newest):
+                        self._news.put_nowait(run.seen)
+
+    def _saved(self, run: _Run, newest: Newest) -> bool:
+        """Note what was found in its checkpoint folder; whether that is news."""
+        before, warnings = run.seen, run.seen.warnings
+        if not newest.whole and all(told.reason != NOT_WHOLE for told in warnings):
+            message = (
+                f"its checkpoint folder holds more than {MOST_ENTRIES:,} files, or is very deep: newer ones may have "
+                "been overlooked, so its work at risk may be less than is shown"
+            )
+            warnings = (*warnings, PodWarning(reason=NOT_WHOLE, message=message, at=_now()))
+        # A file may say any time; one that is still to come was changed by now.
+        at = run.seen.checkpoint_at if newest.at is None else datetime.fromtimestamp(min(newest.at, time.time()), UTC)
+        run.seen = msgspec.structs.replace(run.seen, checkpoint_at=at, warnings=warnings)
+        return run.seen != before
 
     # -- stopping --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ import msgspec
 
 from events.cluster_protocol import RunPod
 from events.workload.rendezvous import with_addresses
+from events.workload.volumes import checkpoint_variables
 from services.agent.backends.gpu_share import gpu_share
+from services.agent.backends.local.checkpoints import LOOK_SECONDS
 from services.agent.backends.local.gpus import Gpu
 from services.agent.backends.local.run_folder import Isolation
 
@@ -38,6 +40,7 @@ class LocalMachine(msgspec.Struct, frozen=True, kw_only=True):
     logs_total_max_bytes: int
     isolation: Isolation | None
     """What pods are shut off from; None: from nothing."""
+    look_at_checkpoints_seconds: float = LOOK_SECONDS
     own_ports: frozenset[int] = frozenset()
     """Of Muster's own servers: no pod gets one, also while a server is away for a moment."""
 
@@ -78,6 +81,7 @@ def pod_environment(
         "MUSTER_ATTEMPT": str(pod.pod.attempt),
         "MUSTER_RUN": str(pod.pod.try_ + 1),
         "MUSTER_NODE_NAME": pod.node_name,
+        **checkpoint_variables(pod.volumes),
         **more,
         # As Kubernetes' indexed Jobs call it.
         "JOB_COMPLETION_INDEX": str(pod.pod.index),

@@ -12,6 +12,7 @@ import msgspec
 
 from events.cluster_protocol import ObservedPod, RunPod
 from events.workload.commands import PodFactKind
+from events.workload.pod_sets import StopBy
 from services.agent.backends.local import shim
 
 
@@ -65,6 +66,7 @@ class ShimRun(msgspec.Struct, frozen=True, kw_only=True):
     working_dir: str
     log_max_bytes: int
     prepare: tuple[Preparation, ...] = ()
+    stop_by: StopBy | None = None
     isolation: Isolation | None = None
     """None: the command runs among all other processes of this machine, and sees what they see."""
 

@@ -216,6 +216,10 @@ class Log:
         self._open_lines[stream] = rest
         self._write(b"".join(out))
 
+    def say(self, text: str) -> None:
+        """A line of our own among the pod's, also where the pod is in the middle of one."""
+        self._write(b"%s stderr F muster: %s\n" % (self._now(), text.encode()))
+
     def close(self) -> None:
         """What was never ended by a newline is a line, too."""
         for stream, rest in self._open_lines.items():
@@ -288,6 +292,11 @@ class What(Command):
         self.prepare = [Preparation(each) for each in fields.get("prepare", ())]
         self.log_max_bytes: int = fields["log_max_bytes"]
         self.isolation: dict[str, Any] | None = fields["isolation"]
+        by: dict[str, Any] = fields.get("stop_by") or {}
+        self.stop_signal: str = by.get("signal", "")
+        """In the place of SIGTERM."""
+        self.stop_arguments: list[str] = by.get("arguments", [])
+        """Of a command that runs before SIGTERM."""
 
 
 def cell_for(run: "What") -> "isolation.Cell | None":
@@ -384,6 +393,11 @@ class Shim:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._main = 0
         self._status: int | None = None
+        self._cell: isolation.Cell | None = None
+        self._runs = False
+        """Whether it is the pod's own command that runs, and not one that comes before it."""
+        self._before_end = 0
+        """Process of the command that runs before SIGTERM."""
         self._stop: dict[str, object] | None = None
         self._kill_at: float | None = None
         self._term_received = False
@@ -400,11 +414,11 @@ class Shim:
             return {"stop": early, "ended_at": time.time()}
         out, err = self._pipe(b"stdout"), self._pipe(b"stderr")
         try:
-            cell = cell_for(self._run)
+            cell = self._cell = cell_for(self._run)
             for preparation in self._run.prepare:
                 if (end := self._prepare(preparation, cell, out, err)) is not None:
                     return end
-            self._main = start_command(self._run, cell, quiet(out, err))
+            self._main, self._runs = start_command(self._run, cell, quiet(out, err)), True
         except StartError as error:
             return {
                 "ended_at": time.time(),
@@ -484,6 +498,9 @@ class Shim:
             self._begin_stop()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_at = None
+            self._before_end = 0  # killed with all else, it is followed by nothing
+            if self._tells:
+                self._log.say("the grace period is over: killed")
             kill_below(os.getpid())
 
     def _read(self, descriptor: int) -> None:
@@ -506,9 +523,16 @@ class Shim:
                     return
                 if pid == self._main:
                     self._status = status
+                elif pid == self._before_end:
+                    self._before_end = 0
+                    code = os.waitstatus_to_exitcode(status)
+                    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                    self._terminate(f"its preStop command ended with {how}")
 
     def _begin_stop(self) -> None:
-        """SIGTERM to the command's group, SIGKILL to all after the grace period; a later stop can only shorten it."""
+        """SIGTERM to the command's group, or what the workload has in its place; SIGKILL to all after the grace period.
+        A later stop can only shorten it.
+        """
         if self._status is not None:
             return
         asked = self.stop_requested() or {"kind": "interrupted", "grace_seconds": DEFAULT_GRACE_SECONDS}
@@ -518,10 +542,51 @@ class Shim:
         if self._stop is None:
             self._stop = asked
             self._kill_at = kill_at
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._main, signal.SIGTERM)
+            self._ask(grace)
         elif self._kill_at is not None:
             self._kill_at = min(self._kill_at, kill_at)
+
+    @property
+    def _tells(self) -> bool:
+        """Whether the pod's log says how it is ended."""
+        return self._runs and bool(self._run.stop_signal or self._run.stop_arguments)
+
+    def _ask(self, grace: float) -> None:
+        """The command to end by itself."""
+        if not self._tells or grace <= 0:
+            self._signal(signal.SIGTERM)
+        elif name := self._run.stop_signal:
+            self._log.say(f"told to end: {name} sent; killed in {grace:g} s unless it ends before")
+            # Not to its group, as SIGTERM: processes that it started would die of a signal that they do not know, and
+            # on Kubernetes the first process alone gets it.
+            send_signal(self._main, signal.Signals[name])
+        else:
+            self._run_before_end(grace)
+
+    def _run_before_end(self, grace: float) -> None:
+        run = self._run
+        self._log.say(f"told to end: its preStop command runs; killed in {grace:g} s unless it ends before")
+        command = Command(
+            {"arguments": run.stop_arguments, "environment": run.environment, "working_dir": run.working_dir}
+        )
+        out, err = self._pipe(b"stdout"), self._pipe(b"stderr")
+        try:
+            self._before_end = start_command(command, self._cell, quiet(out, err))
+        except StartError as error:
+            self._terminate(f"its preStop command could not be started: {error}")
+        finally:
+            os.close(out)
+            os.close(err)
+
+    def _terminate(self, why: str) -> None:
+        if self._status is None:
+            self._log.say(f"{why}; SIGTERM sent")
+            self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> None:
+        """To the command's group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._main, number)
 
     def _end_all(self) -> None:
         """A pod ends with its command: what it left behind is killed, what it wrote is kept."""

@@ -2,8 +2,8 @@
 
 They are told to end, and each of them has another place in the same plan, which is kept for it (`keep_homes`). Nobody
 is moved without a place being kept for which it is needed, of a gang for all of it. Moved are single pods of
-preemptible workloads of no higher priority, of which nothing else waits: the fewest, those that have run for the
-shortest time, and none that has not run for its minimum, or got its place only a while ago.
+preemptible workloads of no higher priority, of which nothing else waits: the fewest, those that lose the least
+work, and none that has not run for its minimum, or got its place only a while ago.
 """
 
 from collections.abc import Sequence
@@ -122,7 +122,7 @@ class _Move:
 
     def _make_room(self, part: PodClass, pools: Sequence[tuple[str, Candidates]]) -> bool:
         """Have the fewest moved from one node for one pod, and keep its place there."""
-        found: list[tuple[int, float, int, _At, list[Victim]]] = []
+        found: list[tuple[int, int, int, _At, list[Victim]]] = []
         for _, candidates in pools:
             gpus = self._planning.soon().devices[candidates.rows].clip(min=0).sum(axis=1)
             for index in gpus.argsort(kind="stable")[::-1][:MOST_NODES].tolist():
@@ -130,7 +130,7 @@ class _Move:
                     continue
                 moved = self._enough(part, candidates, index)
                 if moved and len(self._moved) + len(moved) <= MOST_MOVED:
-                    seconds = sum(one.ran_seconds for one in moved)
+                    seconds = sum(one.at_risk_seconds for one in moved)
                     found.append((len(moved), seconds, len(found), _At(candidates, index), moved))
         return any(self._moves(part, at, moved) for *_, at, moved in sorted(found, key=lambda each: each[:3]))
 

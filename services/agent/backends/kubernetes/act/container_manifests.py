@@ -57,6 +57,25 @@ def folders(
     return mounts, [*volumes, *mpi_volumes(run, needs, level), *more_volumes]
 
 
+def hooks(run: RunPod) -> Manifest:
+    """What the node does with the container while it runs, and before it ends."""
+    return {**readiness_probe(run), **before_end(run)}
+
+
+def before_end(run: RunPod) -> Manifest:
+    """What runs in the container when the pod is told to end, before SIGTERM. The node gives it the grace period, and
+    no more: that has begun when it starts.
+    """
+    by = run.stop_by
+    if by is None or run.grace_seconds <= 0:
+        return {}
+    # A signal has no field of its own that every API server keeps (KEP-4960 is alpha), so a shell of the image's sends
+    # it. It goes on until the program has ended, since SIGTERM follows when it does.
+    wait = "while kill -0 1 2>/dev/null; do sleep 1 || exit 0; done"
+    send = ["/bin/sh", "-c", f"kill -s {by.signal.removeprefix('SIG')} 1 && {wait}"]
+    return {"lifecycle": {"preStop": {"exec": {"command": send if by.signal else list(by.arguments)}}}}
+
+
 def readiness_probe(run: RunPod) -> Manifest:
     probe = run.readiness
     if probe is None:

@@ -17,7 +17,7 @@ from events.workload.needs import GPU
 from events.workload.pod_sets import Container
 from events.workload.rendezvous import with_addresses
 from events.workload.spec import WHOLE_GPU_MILLI
-from events.workload.volumes import BucketFolder, ClonedFolder
+from events.workload.volumes import BucketFolder, ClonedFolder, checkpoint_variables
 from services.agent.backends.clone import ENVIRONMENT, PASSWORD, USER, clone_command
 from services.agent.backends.fetching import KEY_ID, SECRET
 from services.agent.backends.gpu_share import gpu_share
@@ -27,11 +27,11 @@ from services.agent.backends.kubernetes.act.container_manifests import (
     HOME_FOLDER,
     container_security,
     folders,
+    hooks,
     image_and_terminal,
     of_the_host,
     pod_security,
     pull_secrets,
-    readiness_probe,
     within_restricted,
 )
 from services.agent.backends.kubernetes.act.mpi_manifests import mpi_annotations, mpi_variables, server_arguments
@@ -110,7 +110,7 @@ def pod_manifest(
         **({"workingDir": working_dir} if working_dir else {}),
         **({"volumeMounts": mounts} if mounts else {}),
         **devices_of(run),
-        **readiness_probe(run),
+        **hooks(run),
         **container_security(level, run.container),
     }
     return {
@@ -330,6 +330,7 @@ def _environment(
         # As Kubernetes' indexed Jobs call it.
         "JOB_COMPLETION_INDEX": str(run.pod.index),
         "MUSTER_RUN_ID": f"{cluster_id}/{run.pod_key}/{run.token}",
+        **checkpoint_variables(run.volumes),
         **port_variables(run),
         **({"MUSTER_SERVICE": service} if service else {}),
         **({"HOME": HOME_FOLDER} if run.container.home else {}),
