@@ -246,10 +246,10 @@ def _sums(of: Iterable[int]) -> Integers:
 
 def _loss(victim: Victim) -> tuple[bool, int, int, int, str, int, PodRef]:
     """What a workload has grown by loses the least: of that the newest."""
-    index = -victim.ref.index if victim.grown else victim.ref.index
-    workload = victim.workload
-    rank, loss = workload.priority_rank, victim.loss
-    return not victim.grown, rank, loss, victim.at_risk_seconds, workload.workload_id, index, victim.ref
+    of, ref = victim.workload, victim.ref
+    if victim.grown:
+        return False, of.priority_rank, 0, 0, of.workload_id, -ref.index, ref
+    return True, of.priority_rank, victim.loss, victim.at_risk_seconds, of.workload_id, ref.index, ref
 
 
 class Claims(NamedTuple):

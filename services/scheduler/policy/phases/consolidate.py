@@ -2,8 +2,8 @@
 
 They are told to end, and each of them has another place in the same plan, which is kept for it (`keep_homes`). Nobody
 is moved without a place being kept for which it is needed, of a gang for all of it. Moved are single pods of
-preemptible workloads of no higher priority, of which nothing else waits: the fewest, those that have run for the
-shortest time, and none that has not run for its minimum, or got its place only a while ago.
+preemptible workloads of no higher priority, of which nothing else waits: the fewest, those that lose the least
+work, and none that has not run for its minimum, or got its place only a while ago.
 """
 
 from collections.abc import Sequence
