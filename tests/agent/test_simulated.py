@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from events.agent_bounds import refused
 from events.cluster import NodePool, pool_of
 from events.cluster_protocol import ObservedNode, RunPod, WantedCluster
 from events.simulated import SimulatedNodes, packed
@@ -42,6 +43,14 @@ async def test_simulated_nodes_say_their_model_in_the_label_of_nvidia_s_feature_
     assert node.facts.labels["kubernetes.io/hostname"] == "n-0"
     pools = {"big": NodePool(name="big", label_key="nvidia.com/gpu.product", label_value=label or "-")}
     assert pool_of(node.facts.labels, pools) == ("default" if label is None else "big")
+
+
+@pytest.mark.parametrize("name", ["n" * 63, "n" * 64, "n" * 253])
+async def test_a_node_appears_however_long_its_name_and_has_it_as_a_label_where_one_can_hold_it(name: str) -> None:
+    declared = SimulatedNodes(names=(name,), cpu_milli=1000, memory_bytes=1)
+    (node,) = (await SimulatedBackend([declared], RealClock()).list_all()).nodes
+    assert refused(node) is None
+    assert node.facts.labels == ({"kubernetes.io/hostname": name} if len(name) <= 63 else {})
 
 
 async def test_an_endless_pod_runs_until_it_is_told_to_end() -> None:
