@@ -41,6 +41,12 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 _NULL: Final = "tag:yaml.org,2002:null"
 MOST_DEPTH: Final = 10
 """Of lists and mappings within each other."""
+FEW_CELLS: Final = 100_000
+CELLS_OF_CHARACTER: Final = 20
+MOST_CELLS: Final = 300 * MOST_NODES
+"""How many values a file may stand for, with those of its aliases: so many, so many more for each character of it, and
+so many in all. Ten thousand nodes that merge all that a node can have stay below each.
+"""
 
 OLD_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model", "extended_resources")
 """Of the CSV files of before, with what they are called now."""
@@ -492,7 +498,8 @@ def _compose(text: str) -> _Cell | None:
         raise _Wrong(mark.line + 1 if mark else 1, "", f"must be YAML: {what}") from error
     if len(documents) > 1:
         raise _Wrong(documents[1].start_mark.line + 1, "", "must be one document: write all nodes in one list")
-    return _cell(documents[0], MOST_DEPTH) if documents else None
+    most = min(FEW_CELLS + CELLS_OF_CHARACTER * len(text), MOST_CELLS)
+    return _Cells(most).cell(documents[0]) if documents else None
 
 
 def _is_null(node: "yaml.Node | None") -> bool:
@@ -503,35 +510,47 @@ def _kind(node: "yaml.Node") -> str:
     return str(getattr(node, "id", ""))
 
 
-def _cell(node: "yaml.Node", depth: int) -> _Cell:
-    """Raises _Wrong."""
-    line = node.start_mark.line + 1
-    if depth == 0:
-        raise _Wrong(line, "", "must not have lists and mappings so deep in each other")
-    if _kind(node) == "sequence":
-        inner = cast("Iterable[yaml.Node]", node.value)
-        return _Cell(line, [_cell(each, depth - 1) for each in inner])
-    if _kind(node) == "mapping":
-        return _Cell(line, _mapping(node, depth))
-    return _Cell(line, "" if _is_null(node) else str(node.value))
+class _Cells:
+    """Makes cells of a document, and only so many: an alias is made again wherever it stands, and a few lines of
+    aliases of aliases stand for billions of values.
+    """
 
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._made = 0
 
-def _mapping(node: "yaml.Node", depth: int) -> "dict[str, _Cell]":
-    found: dict[str, _Cell] = {}
-    merged: dict[str, _Cell] = {}
-    for key, value in cast("Iterable[tuple[yaml.Node, yaml.Node]]", node.value):
-        line = key.start_mark.line + 1
-        if key.tag == _MERGE:
-            for each in value.value if _kind(value) == "sequence" else [value]:
-                cell = _cell(each, depth - 1)
-                if not isinstance(cell.value, dict):
-                    raise _Wrong(line, "<<", "must merge mappings")
-                merged = cell.value | merged
-            continue
-        if _kind(key) != "scalar":
-            raise _Wrong(line, "", "must have words as keys")
-        name = str(key.value)
-        if name in found:
-            raise _Wrong(line, name, "must stand there once", name)
-        found[name] = _cell(value, depth - 1)
-    return merged | found
+    def cell(self, node: "yaml.Node", depth: int = MOST_DEPTH) -> _Cell:
+        """Raises _Wrong."""
+        line = node.start_mark.line + 1
+        if depth == 0:
+            raise _Wrong(line, "", "must not have lists and mappings so deep in each other")
+        self._made += 1
+        if self._made > self._most:
+            raise _Wrong(line, "", f"must stand for at most {self._most:,} values; aliases (`*NAME`) make more of them")
+        if _kind(node) == "sequence":
+            inner = cast("Iterable[yaml.Node]", node.value)
+            return _Cell(line, [self.cell(each, depth - 1) for each in inner])
+        if _kind(node) == "mapping":
+            return _Cell(line, self._mapping(node, depth))
+        return _Cell(line, "" if _is_null(node) else str(node.value))
+
+    def _mapping(self, node: "yaml.Node", depth: int) -> "dict[str, _Cell]":
+        found: dict[str, _Cell] = {}
+        merged: dict[str, _Cell] = {}
+        for key, value in cast("Iterable[tuple[yaml.Node, yaml.Node]]", node.value):
+            line = key.start_mark.line + 1
+            if key.tag == _MERGE:
+                for each in value.value if _kind(value) == "sequence" else [value]:
+                    cell = self.cell(each, depth - 1)
+                    if not isinstance(cell.value, dict):
+                        raise _Wrong(line, "<<", "must merge mappings")
+                    for name, inner in cell.value.items():
+                        merged.setdefault(name, inner)
+                continue
+            if _kind(key) != "scalar":
+                raise _Wrong(line, "", "must have words as keys")
+            name = str(key.value)
+            if name in found:
+                raise _Wrong(line, name, "must stand there once", name)
+            found[name] = self.cell(value, depth - 1)
+        return merged | found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from events.labels import LABEL_VALUE
 from events.node import Taint
 from events.refusal import Refusal
 
@@ -151,10 +152,13 @@ def node_named(nodes: Iterable[SimulatedNodes], name: str) -> SimulatedNodes | N
 
 
 def all_labels(name: str, alike: SimulatedNodes) -> dict[str, str]:
-    """Of one node, with those that it has by its name and its devices."""
+    """Of one node, with those that it has by its name and its devices. A name that no label can hold, of more than 63
+    characters, is in none: cut, it might be that of another node.
+    """
     model = _NOT_IN_LABELS.sub("-", alike.gpu_model).strip("-_.") if alike.gpu_count else ""
     product = {GPU_PRODUCT_LABEL: model} if model else {}
-    return {"kubernetes.io/hostname": name} | product | alike.labels
+    host = {"kubernetes.io/hostname": name} if LABEL_VALUE.match(name) else {}
+    return host | product | alike.labels
 
 
 def _kind(nodes: SimulatedNodes) -> bytes:

@@ -678,13 +678,17 @@ def _warnings(fact: PodFact, edit: Edit) -> tuple[PodWarned, ...]:
 
 def _saved(fact: PodFact, edit: Edit, now: datetime) -> tuple[CheckpointSaved, ...]:
     """That there is a newer file in the checkpoint folder, where that is worth an event: for a run's first minutes each
-    minute, then ever less often; and when it ends. A file may say any time, so none is later than now.
+    minute, then ever less often; and when it ends. A file may say any time, so none is later than now. When a run began
+    is what its workload knows, and no word of an agent: whoever never ran has saved nothing.
     """
     pod, state = _newest_run(fact, edit), edit.state
     if pod is None or fact.checkpoint_at is None or state.spec.checkpoint is None:
         return ()
     at, before = min(fact.checkpoint_at, now), state.checkpoint_at
-    began = pod.running_since or fact.at
+    begins = fact.kind == "running" and PodPhase.RUNNING in POD_TRANSITIONS[pod.phase]
+    began = pod.running_since or (fact.at if begins else None)
+    if began is None:
+        return ()
     if fact.kind in LIVE_FACTS:
         told = before is not None and before >= began
         if at < began or (told and before is not None and at - before < checkpoint_pause(at - began)):

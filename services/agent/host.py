@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 import structlog
 from nats.aio.client import Client
+from nats.errors import Error as NatsError
 
 from events.cluster import ClusterKind
 from events.cluster_protocol import WantedCluster
@@ -173,6 +174,13 @@ class AgentHost:
                 await _pause(cluster, error, wait, served.stop)
                 wait = min(wait * 2, LAST_RETRY_SECONDS)
                 self._reader.again()  # the next one knows nothing of what this one took
+            except (NatsError, OSError):
+                raise  # what all clusters have in common
+            except Exception as error:  # a fault with one cluster is no reason to leave all others
+                log.exception("cluster_broke", cluster=cluster.name)
+                await _pause(cluster, error, wait, served.stop)
+                wait = min(wait * 2, LAST_RETRY_SECONDS)
+                self._reader.again()
             finally:
                 served.backend = None
                 await backend.close()

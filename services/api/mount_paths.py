@@ -83,7 +83,7 @@ def moved(
     )
     after = replace(storage, pvc=claims, secret_volume=secrets)
     if not issues and after != storage:
-        taken = check_places(after, distributed.distribution) if distributed is not None else ()
+        taken = check_places(after, spec.checkpoint, distributed.distribution) if distributed is not None else ()
         found = check_storage(replace(NO_SPEC, storage=after, checkpoint=spec.checkpoint))
         for issue in (*found, *taken):
             field = issue.field.removeprefix("spec.").partition("[")[0]

@@ -9,6 +9,7 @@ from events.cluster import ClusterKind
 from events.workload import mpi
 from events.workload.fields.creation import DistributedCreation
 from events.workload.fields.distribution import DistributedFramework, Distribution
+from events.workload.fields.saving import CheckpointSpec
 from events.workload.fields.storage import StorageSpec
 from events.workload.spec import Distributed, TrainingSpec
 from events.workload.volumes import within
@@ -57,18 +58,21 @@ def check_mpi(creation: DistributedCreation, beside: Distributed) -> Iterator[Is
                 "masterSpec.command, and leave it out here"
             )
             yield fault(f"spec.{name}", details, None, _FRAMEWORK, "masterSpec")
-    yield from check_places(creation.spec.storage, distribution)
+    yield from check_places(creation.spec.storage, creation.spec.checkpoint, distribution)
     if distribution.ssh_auth_mount_path is not None:
         yield from _ssh_folder(distribution.ssh_auth_mount_path)
 
 
-def check_places(storage: StorageSpec, distribution: Distribution) -> Iterator[Issue]:
-    """That no volume is where pods of an MPI training find what Muster lays there."""
+def check_places(
+    storage: StorageSpec, checkpoint: CheckpointSpec | None, distribution: Distribution
+) -> Iterator[Issue]:
+    """That no volume, nor the checkpoint folder, is where pods of an MPI training find what Muster lays there."""
     if distribution.distributed_framework != "MPI":
         return
-    yield from check_untaken(storage, mpi.HOSTFILE_FOLDER, "the launcher's host files")
+    yield from check_untaken(storage, checkpoint, mpi.HOSTFILE_FOLDER, "the launcher's host files")
     if (folder := distribution.ssh_auth_mount_path) is not None:
-        yield from check_untaken(storage, folder, "the keys for ssh (spec.sshAuthMountPath)", below=True)
+        what = "the keys for ssh (spec.sshAuthMountPath)"
+        yield from check_untaken(storage, checkpoint, folder, what, below=True)
 
 
 def _ssh_folder(folder: str) -> Iterator[Issue]:

@@ -11,7 +11,7 @@ from events.cluster_protocol import CREDENTIAL_SECRETS
 from events.fields.at_once import Lines
 from events.fields.values import MAX_LIST_ITEMS
 from events.quantities import QuantityError, parse_bytes
-from events.workload.fields.saving import DEFAULT_CHECKPOINT_PATH
+from events.workload.fields.saving import DEFAULT_CHECKPOINT_PATH, CheckpointSpec
 from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, S3Volume, StorageSpec
 from events.workload.spec import TrainingSpec
 from events.workload.volumes import within
@@ -80,7 +80,7 @@ def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
             if not value:
                 yield fault(f"{one.path}.{field}", f"is required, such as {_EXAMPLES[field]}", "required")
     yield from _names(asked)
-    yield from _mount_paths((*asked, *_own_folder(spec)), large_shm=spec.compute.large_shm_request)
+    yield from _mount_paths((*asked, *_own_folder(spec.checkpoint)), large_shm=spec.compute.large_shm_request)
     yield from _empty_folders(storage)
     yield from _of_the_node(storage)
     yield from _nfs(storage)
@@ -90,15 +90,22 @@ def check_storage(spec: TrainingSpec) -> Iterator[Issue]:
     yield from _files(storage)
 
 
-def _own_folder(spec: TrainingSpec) -> Iterator[_Asked]:
+def _own_folder(checkpoint: CheckpointSpec | None) -> Iterator[_Asked]:
     """Where the checkpoint folder is, unless that is a place of Muster's."""
-    if spec.checkpoint is not None and spec.checkpoint.path != DEFAULT_CHECKPOINT_PATH:
-        yield _Asked("spec.checkpoint", None, "path", spec.checkpoint.path, {})
+    if checkpoint is not None and checkpoint.path != DEFAULT_CHECKPOINT_PATH:
+        yield _Asked("spec.checkpoint", None, "path", checkpoint.path, {})
 
 
-def check_untaken(storage: StorageSpec, folder: str, what: str, *, below: bool = False) -> Iterator[Issue]:
-    """That no volume is at the place of something of Muster's. `what`: that is there, in words; `below`: nor in it."""
-    for one in _asked(storage):
+def check_untaken(
+    storage: StorageSpec, checkpoint: CheckpointSpec | None, folder: str, what: str, *, below: bool = False
+) -> Iterator[Issue]:
+    """That no volume, nor the checkpoint folder, is at the place of something of Muster's.
+
+    Args:
+        what: that is there, in words.
+        below: nor in it.
+    """
+    for one in (*_asked(storage), *_own_folder(checkpoint)):
         if not one.mount_path:
             continue
         at = f"/{posixpath.normpath(one.mount_path).lstrip('/')}"

@@ -15,11 +15,16 @@ from nats.aio.msg import Msg
 
 from development.servers import EVERYTHING, NatsServer
 from development.streams import recreate_streams
-from events.cluster_protocol import LogsChunk, LogsRequest
-from events.simulated import SimulatedNodes
+from events.cluster_protocol import LogsChunk, LogsRequest, WantedCluster
+from events.simulated import SimulatedNodes, unpacked
 from events.subjects import OBSERVED_STREAM, WANTED_STREAM
+from services.agent.backends.interface import Backend, Picture
+from services.agent.backends.simulated import SimulatedBackend
+from services.agent.clock import RealClock
+from services.agent.host import AgentHost
 from services.agent.logs import ANSWERS_EACH, CHUNK_LINES, WINDOW
 from services.api.log_lines import FIRST_CHUNK_SECONDS
+from services.runtime.nats.connection import connect
 from tests.agent.control_plane import ControlPlane, RunningService, control_plane, running_service
 from tests.agent.given import CLUSTER, GIB, KEY, WORKLOAD, ref, run_pod, settled, stop_pod
 from tests.support.poison import UNDECODABLE_JSON
@@ -247,6 +252,40 @@ async def test_many_clusters_are_served_by_one_process(plane: ControlPlane) -> N
         plane.cluster = cluster
         await plane.want_cluster()
     await plane.until(lambda: clusters <= heard)
+
+
+class Broken(SimulatedBackend):
+    """With a fault that nobody foresaw."""
+
+    async def list_all(self) -> Picture:
+        raise OverflowError("cannot convert float infinity to integer")
+
+
+async def test_a_cluster_whose_backend_breaks_ends_no_other_one(plane: ControlPlane, fresh_log: NatsServer) -> None:
+    opened: list[str] = []
+
+    async def open_backend(cluster: WantedCluster) -> Backend:
+        opened.append(cluster.cluster_id)
+        made = SimulatedBackend if cluster.cluster_id == good else Broken
+        return made(unpacked(cluster.packed_nodes), RealClock())
+
+    good = plane.cluster
+    plane.cluster = f"broken{next(_CLUSTERS)}"
+    await plane.want_cluster()
+    stop, ready = asyncio.Event(), asyncio.Event()
+    async with AsyncExitStack() as stack:
+        nc = await connect(fresh_log.settings("agent"), "agent")
+        stack.push_async_callback(nc.close)
+        host = asyncio.create_task(AgentHost(nc, {"simulated": open_backend}, version="v").run(stop, ready.set))
+        async with asyncio.timeout(20):
+            while opened.count(plane.cluster) < 2 and not host.done():
+                await asyncio.sleep(0.05)
+        plane.cluster = good
+        await plane.want_cluster()
+        await plane.want(simulated(seconds=0.2))
+        await plane.until_pod("succeeded")
+        stop.set()
+        await host
 
 
 @pytest.mark.usefixtures("agent")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from events.agent_bounds import refused
 from events.cluster import NodePool, pool_of
 from events.cluster_protocol import ObservedNode, RunPod, WantedCluster
 from events.simulated import SimulatedNodes, packed
@@ -44,6 +45,14 @@ async def test_simulated_nodes_say_their_model_in_the_label_of_nvidia_s_feature_
     assert pool_of(node.facts.labels, pools) == ("default" if label is None else "big")
 
 
+@pytest.mark.parametrize("name", ["n" * 63, "n" * 64, "n" * 253])
+async def test_a_node_appears_however_long_its_name_and_has_it_as_a_label_where_one_can_hold_it(name: str) -> None:
+    declared = SimulatedNodes(names=(name,), cpu_milli=1000, memory_bytes=1)
+    (node,) = (await SimulatedBackend([declared], RealClock()).list_all()).nodes
+    assert refused(node) is None
+    assert node.facts.labels == ({"kubernetes.io/hostname": name} if len(name) <= 63 else {})
+
+
 async def test_an_endless_pod_runs_until_it_is_told_to_end() -> None:
     """A replica of an inference; all others run for some seconds."""
     declared = SimulatedNodes(names=("n-0",), cpu_milli=1000, memory_bytes=1, gpu_count=0)
@@ -75,12 +84,12 @@ SAVES = ClaimedFolder(mount_path="/muster/checkpoint", new=NewClaim(size_bytes=1
 
 
 async def run_for(seconds: float, *, volumes: Sequence[Volume] = (SAVES,), **more: Any) -> SimulatedBackend:
-    """A pod that saves its work each 100 seconds, after so many."""
+    """A pod that saves its work each 100 seconds, or as `annotations` say, after so many."""
     clock = VirtualClock()
     backend = SimulatedBackend([SimulatedNodes(names=("n1",), cpu_milli=1000, memory_bytes=1, gpu_count=0)], clock)
     reading = asyncio.create_task(_read(backend))
-    annotations = {RUNTIME_ANNOTATION: "100000", CHECKPOINT_ANNOTATION: "100"}
-    await backend.apply(run_pod(1, annotations=annotations, volumes=tuple(volumes), **more))
+    fields: dict[str, Any] = {"annotations": {RUNTIME_ANNOTATION: "100000", CHECKPOINT_ANNOTATION: "100"}} | more
+    await backend.apply(run_pod(1, volumes=tuple(volumes), **fields))
     for _ in range(round(seconds)):
         await asyncio.sleep(0.001)
         await clock.advance(1)
@@ -99,6 +108,21 @@ async def newest(backend: SimulatedBackend) -> float | None:
     assert pod.started_at is not None
     assert (pod.started_at - NOW).total_seconds() <= 1
     return None if pod.checkpoint_at is None else (pod.checkpoint_at - pod.started_at).total_seconds()
+
+
+@pytest.mark.parametrize("given", ["1e-308", "5e-324", "0.999", "0", "1e10", "1e308", "inf", "nan", "-1", "often"])
+async def test_a_pod_that_saves_its_work_at_no_sound_pace_fails_and_harms_nobody_else(given: str) -> None:
+    backend = SimulatedBackend([SimulatedNodes(names=("n1",), cpu_milli=1000, memory_bytes=1)], VirtualClock())
+    await backend.apply(run_pod(1, annotations={CHECKPOINT_ANNOTATION: given}, volumes=(SAVES,)))
+    (pod,) = (await backend.list_all()).pods
+    assert (pod.kind, pod.reason) == ("failed", "bad_annotation")
+    assert CHECKPOINT_ANNOTATION in pod.message
+
+
+@pytest.mark.parametrize(("every", "newest_after"), [("1", 450), ("1.5", 450), ("300", 300), ("1e9", 0)])
+async def test_the_newest_file_is_one_of_the_pace_and_never_later_than_now(every: str, newest_after: float) -> None:
+    annotations = {RUNTIME_ANNOTATION: "450", CHECKPOINT_ANNOTATION: every}
+    assert await newest(await run_for(500, annotations=annotations)) == newest_after
 
 
 async def test_a_simulated_pod_saves_its_work_as_its_annotation_says() -> None:

@@ -68,6 +68,12 @@ def faults(creation: type[Creation], data: dict[str, Any]) -> list[tuple[str, st
         (mpi(command="/usr/bin/mpirun -n 2 train"), [("spec.command", None)]),
         (mpi(args="mpiexec"), [("spec.args", None)]),
         (mpi(storage={"emptyDirVolume": [{"path": "/etc/mpi/"}]}), [("spec.storage.emptyDirVolume[0].path", "locked")]),
+        (mpi(checkpoint={"path": "/etc/mpi"}), [("spec.checkpoint.path", "locked")]),
+        (
+            mpi(sshAuthMountPath="/root/.ssh", checkpoint={"path": "/root/.ssh"}),
+            [("spec.checkpoint.path", "locked")],
+        ),
+        (mpi(sshAuthMountPath="/keys", checkpoint={"path": "/keys/more"}), [("spec.checkpoint.path", "locked")]),
         (distributed(framework="MPI", masterSpecSameAsWorker=False), [("masterSpecSameAsWorker", "options")]),
         (distributed(spec={"numWorkers": 0}), [("spec.numWorkers", "min")]),
         (distributed(spec={"numWorkers": 500}), [("spec.numWorkers", "max")]),
@@ -249,5 +255,6 @@ def test_r30_no_volume_moves_later_to_where_a_launcher_finds_its_files(to: str, 
     storage = StorageSpec(pvc=(PvcVolume(path="/data", claim_name="sets", existing_pvc=True),))
     distribution = Distribution(distributed_framework="MPI", ssh_auth_mount_path="/keys")
     asked = MountPaths(pvc=(PvcPath(mounted_at="/data", path=to),))
-    _, issues = moved(storage, asked, Distributed(distribution=distribution, master=TrainingSpec(image="m")))
+    spec = TrainingSpec(image="w", storage=storage)
+    _, issues = moved(spec, asked, Distributed(distribution=distribution, master=TrainingSpec(image="m")))
     assert [(issue.field, issue.rule) for issue in issues] == ([("storage.pvc", "locked")] if refused else [])

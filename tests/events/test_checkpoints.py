@@ -56,6 +56,24 @@ def test_the_first_file_of_a_run_is_told_at_once_and_the_next_ones_are_told_now_
     assert story.state.checkpoint_at == at(late[-1])
 
 
+@pytest.mark.parametrize("kind", ["starting", "unreachable"])
+def test_a_pod_that_has_not_run_has_saved_nothing_whatever_its_agent_says_and_however_often(kind: str) -> None:
+    story = Story().created(checkpoint=CheckpointSpec())
+    story.when(PlacePods(workload_id=ID, placements=(replace(placement(ref()), devices=GPUS),)))
+    told = [name for second in range(1_000) for name in saved(story, second, now=second, kind=kind)]
+    assert "CheckpointSaved" not in told
+    assert story.state.checkpoint_at is None
+    assert saved(story, 5_000, now=5_000) == ["CheckpointSaved", "PodRunning"], "a file that it had when it was seen"
+
+
+def test_a_pod_that_is_told_to_end_before_it_ran_tells_of_no_file() -> None:
+    story = Story().created(checkpoint=CheckpointSpec())
+    story.when(PlacePods(workload_id=ID, placements=(replace(placement(ref()), devices=GPUS),)))
+    story.when(SuspendWorkload(workload_id=ID))
+    assert [name for second in range(100) for name in saved(story, second, now=second)] == []
+    assert saved(story, 200, now=200, kind="stopped") == ["PodStopped", "WorkloadStopped"]
+
+
 @pytest.mark.parametrize(("age", "pause"), [(0, 60), (HOUR / 2, 180), (HOUR, 360), (48 * HOUR, 600)])
 def test_what_is_old_is_told_less_often(age: float, pause: float) -> None:
     assert checkpoint_pause(timedelta(seconds=age)).total_seconds() == pause

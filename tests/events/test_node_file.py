@@ -1,12 +1,14 @@
 """Files of nodes: what they may look like, and what is said of one that will not do. S043, S073."""
 
+import itertools
+import time
 from typing import Final
 
 import pytest
 from msgspec.structs import replace
 
 from events.node import Taint
-from events.node_file import FileNode, alike, form_of, read_nodes
+from events.node_file import MOST_LABELS, FileNode, alike, form_of, read_nodes
 from events.simulated import MOST_NODES
 
 GIB: Final = 1024**3
@@ -72,6 +74,31 @@ def test_what_several_nodes_have_in_common_is_merged() -> None:
     text = "- &big {name: a, cpu: 1, memory: 1Gi, labels: {x: y}}\n- {<<: *big, name: b, cpu: 500m}\n"
     first, second = read_nodes(text, "yaml").nodes
     assert (second.name, second.cpu_milli, second.memory_bytes, second.labels) == ("b", 500, GIB, first.labels)
+
+
+BOMB: Final = "- &a {name: n, cpu: 1, memory: 1Gi, labels: {x: y}}\n" + "".join(
+    f"- &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in itertools.pairwise("abcdefgh")
+)
+
+
+@pytest.mark.parametrize(
+    "text", [BOMB, BOMB + "- {<<: [*a, *a], labels: {x: *h}}\n", "- &a [*a, *a, *a, *a]\n", "- &a {<<: [*a, *a]}\n"]
+)
+def test_a_few_lines_that_stand_for_billions_of_values_are_refused_in_a_moment(text: str) -> None:
+    assert len(text) < 700
+    began = time.process_time()
+    [problem] = read_nodes(text, "yaml").problems
+    assert time.process_time() - began < 2
+    assert "aliases (`*NAME`)" in problem.rule or "so deep in each other" in problem.rule
+
+
+def test_as_many_nodes_as_a_cluster_may_have_are_merged_with_all_that_a_node_can_have() -> None:
+    labels = ", ".join(f"l{number}: x" for number in range(MOST_LABELS))
+    first = f"- &big {{name: a, cpu: 1, memory: 1Gi, labels: {{{labels}}}}}\n"
+    text = first + "".join(f"- {{<<: *big, name: n{number}}}\n" for number in range(500))
+    read = read_nodes(text, "yaml")
+    assert not read.problems
+    assert len(read.nodes) == 501
 
 
 def test_every_problem_of_a_file_is_told_with_line_field_rule_and_what_was_given() -> None:

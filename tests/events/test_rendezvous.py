@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from events.workload.fields.distribution import DistributedFramework, Distribution
+from events.workload.fields.saving import CheckpointSpec
 from events.workload.fields.storage import EmptyDirVolume, StorageSpec
 from events.workload.kinds import KINDS
 from events.workload.mpi import Mpi, hostfile, machinefile, ssh_files, sshd_options, suggested
@@ -204,6 +205,9 @@ def test_the_sshd_that_muster_starts_has_the_pair_as_its_own_and_lets_it_in() ->
         ({"storage": volume("/root/.ssh/")}, {}, ("", True)),
         ({"storage": volume("/root/.ssh/more")}, {}, ("", True)),
         ({"storage": volume("/root")}, {}, ("/root/.ssh", True)),
+        ({"checkpoint": CheckpointSpec(path="/root/.ssh/")}, {}, ("", True)),
+        ({"checkpoint": CheckpointSpec(path="/root/.ssh/more")}, {}, ("", True)),
+        ({"checkpoint": CheckpointSpec()}, {}, ("/root/.ssh", True)),
         ({"storage": volume("/root/.ssh")}, {"ssh_auth_mount_path": "/keys"}, ("/keys", True)),
     ],
 )

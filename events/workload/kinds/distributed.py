@@ -136,9 +136,11 @@ def _mpi(name: str, workers_spec: TrainingSpec, distribution: Distribution, coun
 
 
 def _usual_ssh_folder(spec: TrainingSpec) -> str:
-    """None where a volume of the workload is there: it brings keys of its own."""
-    taken = any(within(volume.mount_path, SSH_FOLDER) for volume in volumes(spec.storage))
-    return "" if taken else SSH_FOLDER
+    """None where a volume of the workload is there, or its checkpoint folder: it brings keys of its own."""
+    places = [volume.mount_path for volume in volumes(spec.storage)]
+    if spec.checkpoint is not None:
+        places.append(spec.checkpoint.path)
+    return "" if any(within(place, SSH_FOLDER) for place in places) else SSH_FOLDER
 
 
 def _waits_for_workers(distribution: Distribution) -> bool:

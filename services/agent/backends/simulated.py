@@ -55,6 +55,9 @@ CHECKPOINT_ANNOTATION: Final = "simulation.muster.dev/checkpoint-seconds"
 """How often a pod with a checkpoint folder saves its work: a file of its start, and one after each such time."""
 CHECKPOINT_LOOK_SECONDS: Final = 60.0
 """How often it is looked at what was saved last, at most."""
+LEAST_CHECKPOINT_SECONDS: Final = 1.0
+MOST_CHECKPOINT_SECONDS: Final = 1e9
+"""Some thirty years."""
 DEFAULT_RUNTIME_SECONDS: Final = 5.0
 START_SECONDS: Final = 0.05
 """From starting to running: a container's creation where the image is there."""
@@ -267,8 +270,8 @@ class SimulatedBackend:
         began, every = run.seen.started_at, run.saves_seconds
         if began is None or not every:
             return
-        ran = (self._clock.now() - began).total_seconds()
-        saved = began + timedelta(seconds=max(ran // every, 0) * every)
+        ran = max((self._clock.now() - began).total_seconds(), 0.0)
+        saved = began + timedelta(seconds=ran - ran % every)
         run.seen = replace(run.seen, checkpoint_at=max(saved, run.seen.checkpoint_at or saved))
 
     async def forget(self, pod_key: str, token: int) -> None:
@@ -519,7 +522,15 @@ def _runtime_seconds(pod: RunPod) -> float | None:
 
 def _saves_seconds(pod: RunPod) -> float:
     """0 where it has no place for what it saves, too."""
-    return 0.0 if checkpoint_of(pod.volumes) is None else _number(pod, CHECKPOINT_ANNOTATION, 0.0)
+    if checkpoint_of(pod.volumes) is None or CHECKPOINT_ANNOTATION not in pod.annotations:
+        return 0.0
+    number = _number(pod, CHECKPOINT_ANNOTATION, 0.0)
+    if not LEAST_CHECKPOINT_SECONDS <= number <= MOST_CHECKPOINT_SECONDS:
+        raise ValueError(
+            f"annotation {CHECKPOINT_ANNOTATION}: {number:g} is not a time between saves "
+            f"({LEAST_CHECKPOINT_SECONDS:g} to {MOST_CHECKPOINT_SECONDS:,.0f} s)"
+        )
+    return number
 
 
 def _exit_code(pod: RunPod) -> int:
