@@ -299,9 +299,9 @@ def test_a_fold_kept_along_the_way_equals_one_made_from_what_is_stored(history: 
     )
     ours, theirs = plan(world.fold.snapshot(world.now)), plan(restored.snapshot(world.now))
     assert {r.reservation.id for r in ours.releases} == {r.reservation.id for r in theirs.releases}
-    placed = {(b.key, b.placement.pod) for b in ours.bindings}
+    placed = {(b.key, b.placement) for b in ours.bindings}
     # What the first knows to be blocked, the second finds out again: nothing more is placed.
-    assert placed == {(b.key, b.placement.pod) for b in theirs.bindings}
+    assert placed == {(b.key, b.placement) for b in theirs.bindings}
 
 
 dense_steps = st.one_of(
