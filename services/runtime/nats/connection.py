@@ -71,7 +71,8 @@ class ServiceClient(SteadyClient):
         """
         await super()._process_connect_init()
         if self._status != Client.CONNECTED:
-            for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
+            for name in ("_reading_task", "_ping_interval_task", "_flusher_task"):
+                task: asyncio.Task[Any] | None = getattr(self, name)
                 if task is not None:
                     task.cancel()
             raise UnexpectedEOF
