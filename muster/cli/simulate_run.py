@@ -3,6 +3,7 @@
 import contextlib
 import os
 import selectors
+import signal
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
@@ -36,15 +37,22 @@ def run_all(jobs: Sequence[Job], report: "Progress") -> list[Outcome]:
 def _started() -> Generator[subprocess.Popen[bytes]]:
     """With a fixed order of sets, and out of the way of Ctrl-C, which this process hears."""
     root = str(Path(services.__file__).parent.parent)
-    process = subprocess.Popen(
-        [sys.executable, "-m", PROGRAM],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=0,  # what waits in a buffer of ours, nobody would be told of
-        env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": root},
-        start_new_session=True,
-    )
+    # A Ctrl-C while it starts could be lost, or leave it behind.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,  # what waits in a buffer of ours, nobody would be told of
+            env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": root},
+            start_new_session=True,
+        )
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield process
     finally:
         process.terminate()

@@ -48,6 +48,7 @@ def meant(error: str) -> str:
         ("wait hello --for running", "muster workload wait hello --for running"),
         ("workload list --max-items 5", "muster workload list --limit 5"),
         ("workload top hello", "muster workload metrics hello"),
+        ("node rm vm", "muster node remove vm"),
         ("training rm x --token secret", "muster training delete x --token TOKEN"),
     ],
 )
@@ -57,7 +58,7 @@ def test_a_command_that_is_not_there_leads_to_the_nearest(muster: Any, typed: st
     assert meant(ran.err) == line
 
 
-@pytest.mark.parametrize("typed", ["node evict vm", "node rm vm", "user delete ann", "events rm 7"])
+@pytest.mark.parametrize("typed", ["node evict vm", "user delete ann", "events rm 7"])
 def test_no_hint_changes_something_of_another_kind(muster: Any, typed: str) -> None:
     ran = muster(*typed.split())
     assert ran.code == ExitCode.USAGE
@@ -67,7 +68,7 @@ def test_no_hint_changes_something_of_another_kind(muster: Any, typed: str) -> N
 
 def test_of_a_verb_that_several_kinds_have_none_is_guessed_where_it_changes_something(muster: Any) -> None:
     ran = muster("remove", "x")
-    assert "say of what: `muster cluster remove`, `muster nodepool remove`" in ran.err
+    assert "say of what: `muster cluster remove`, `muster node remove`, `muster nodepool remove`" in ran.err
     assert "did you mean" not in ran.err
 
 
