@@ -1,6 +1,7 @@
 """Acts that every kind of workload has: one on many, each id a command of its own, and the transfer of one."""
 
 import asyncio
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -114,6 +115,7 @@ async def act_on_workloads(call: Call) -> Answer[WorkloadActOutcomes]:
 
 
 _ACCEPTED: Final = 202
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 type _Command = DeleteWorkload | SuspendWorkload | ResumeWorkload | TransferWorkload
@@ -133,7 +135,7 @@ def _act_rules(given: WorkloadActs) -> list[Issue]:
         issues.append(Issue(field="owner", details=f"goes with transfer, got {given.action}; leave it out"))
     elif given.owner is not None:
         issues += _owner_rules(given.owner)
-    return [*issues, *_each_once(given)]
+    return [*issues, *_ids_fit(given)]
 
 
 def _owner_rules(owner: str) -> list[Issue]:
@@ -142,10 +144,12 @@ def _owner_rules(owner: str) -> list[Issue]:
     return [Issue(field="owner", details=f"must be a subject that a token can have, got {shown(owner)}")]
 
 
-def _each_once(given: WorkloadActs) -> list[Issue]:
+def _ids_fit(given: WorkloadActs) -> list[Issue]:
     seen: set[str] = set()
     issues: list[Issue] = []
     for index, workload_id in enumerate(given.ids):
+        if _UUID.fullmatch(workload_id) is None:
+            issues.append(Issue(field=f"ids[{index}]", details=f"must be a UUID, got {shown(workload_id)}"))
         if workload_id.lower() in seen:
             issues.append(Issue(field=f"ids[{index}]", details="is given twice; leave one out"))
         seen.add(workload_id.lower())

@@ -98,6 +98,7 @@ def test_the_same_request_again_does_nothing_more(served: Served, alice: httpx.C
         pytest.param({"action": "stop", "ids": [NOWHERE]}, "action", id="no act"),
         pytest.param({"action": "delete", "ids": []}, "ids", id="none"),
         pytest.param({"action": "delete", "ids": [NOWHERE] * 2}, "ids[1]", id="twice"),
+        pytest.param({"action": "delete", "ids": [NOWHERE, "g" + NOWHERE[1:]]}, "ids[1]", id="no id"),
         pytest.param({"action": "delete", "ids": [f"{n:08x}-0000-8000-8000-000000000000" for n in range(101)]}, "ids",
                      id="too many"),
         pytest.param({"action": "delete", "ids": [NOWHERE], "all": True}, "all", id="unknown"),

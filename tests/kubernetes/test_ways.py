@@ -174,7 +174,7 @@ async def test_ports_are_reached_and_one_where_nobody_listens_says_so(
         assert (frame[0], frame[1:5], words in frame) == (RESET, number.to_bytes(4), True)
     monkeypatch.setattr(ways, "MOST_PORTS_OPEN", 1)
     await way.take(frame_of(CONNECT, 5, ECHO_PORT.to_bytes(2)))
-    assert b"lead into this cluster already" in await upcoming()
+    assert b"lead into this cluster" in await upcoming()
     await way.close()
 
 
