@@ -37,8 +37,10 @@ class World(Ledger):
         self.chains: dict[tuple[str, str], Chain[Any]] = {}
         self.cluster_id = ""
         self.project_id = ""
-        self.seen_queues: tuple[Queue, ...] = ()
+        self.seen_snapshot: Snapshot | None = None
         """That the last plan was made by which was carried out."""
+        self.seen_queues: tuple[Queue, ...] = ()
+        """Likewise."""
         self.seen_growth: tuple[Growth, ...] = ()
         """Likewise."""
 
@@ -157,5 +159,5 @@ class World(Ledger):
         return super().cycle(estimates=estimates, max_messages=max_messages, **limits)
 
     def looked_at(self, snapshot: Snapshot, planned: Plan) -> None:
-        self.seen_queues = snapshot.queues
+        self.seen_snapshot, self.seen_queues = snapshot, snapshot.queues
         self.seen_growth = snapshot.growing

@@ -151,6 +151,8 @@ class Planning:
         """GPU thousandths that pods hold under each bound, with those placed so far."""
         self.quota_leaving: dict[BoundKey, int] = {}
         """What of that those hold that were told to end before."""
+        self.quota_late: dict[BoundKey, int] = {}
+        """What of that those hold that were told to end, and should have by now: it comes free nobody knows when."""
         self.bounds: dict[tuple[str, str, bool], tuple[Bound, ...]] = {}
         """By project id, node pool and whether a pod is preemptible: those that hold for it there."""
         self.counted: dict[tuple[str, str, bool], tuple[BoundKey, ...]] = {}

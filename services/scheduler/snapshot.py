@@ -350,6 +350,8 @@ class Snapshot:
     not_schedulable: tuple[NotSchedulable, ...]
     releases: tuple[Release, ...]
     leaving: tuple[Leaving, ...] = ()
+    late: tuple[Leaving, ...] = ()
+    """Likewise, of pods that should have ended by now. Nobody counts on their places; they make nobody use too much."""
     consolidates: bool = True
     """Whether pods may be moved to make room for what is wide."""
     moving: tuple[Moving, ...] = ()
