@@ -597,7 +597,7 @@ def test_a_file_that_is_told_of_is_no_reason_for_a_new_plan() -> None:
 
 @pytest.mark.parametrize("by", ["quota", "share"])
 def test_nobody_is_beyond_what_is_theirs_by_pods_that_hang_while_they_end(by: str) -> None:
-    """A node that is not heard of keeps what was taken back; who gave it up keeps what is within its quota, or share."""
+    """A node that is not heard of keeps what was taken back; who gave it up keeps what is within its quota."""
     world = cluster(4)
     quotas = {"greedy": 1_000, "entitled": 4_000} if by == "quota" else {}
     greedy, entitled = (world.project(name, quota=quotas.get(name)) for name in ("greedy", "entitled"))
