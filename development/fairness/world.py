@@ -153,10 +153,13 @@ class World(Ledger):
         planned = plan(snapshot, policy=self.policy, **limits)
         self.seen = seen_by(planned, self.fold.nodes)
         assert plan(snapshot, policy=self.policy, **limits) == planned, "the same snapshot gave another plan"
+        assert not planned.broken
         return planned
 
     def cycle(self, *, estimates: bool = True, max_messages: int = BATCH_MESSAGES, **limits: Any) -> Plan:
-        return super().cycle(estimates=estimates, max_messages=max_messages, **limits)
+        planned = super().cycle(estimates=estimates, max_messages=max_messages, **limits)
+        assert not planned.broken
+        return planned
 
     def looked_at(self, snapshot: Snapshot, planned: Plan) -> None:
         self.seen_snapshot, self.seen_queues = snapshot, snapshot.queues
