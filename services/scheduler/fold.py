@@ -8,7 +8,7 @@ all that a stored snapshot holds; the rest is an index over it.
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -121,15 +121,13 @@ class SchedulingState(LogFold):
     def __init__(self, *, orders: Sequence[Order] = POLICY.orders, head_start: timedelta = DEFAULT_HEAD_START) -> None:
         super().__init__(FOLDED, forgets=True)
         self._orders, self._head_start_seconds = orders, head_start.total_seconds()
-        self._waits = Waits()
         self.workloads, self.nodes = self.of(WORKLOAD), self.of(NODE)
         self.clusters, self.projects, self.departments = self.of(CLUSTER), self.of(PROJECT), self.of(DEPARTMENT)
         self.consolidates = True
         """As of Snapshot: a setting."""
         self.freed = 0
         """Rises whenever something may fit that did not before."""
-        self.mix = Mix()
-        self.forecast = Forecast()
+        self._waits, self.mix, self.forecast = Waits(), Mix(), Forecast()
         self.ends: Kept | None = None
         """When what runs is expected to end, while that holds (services.scheduler.estimate)."""
         self._columns = Columns()
@@ -148,6 +146,8 @@ class SchedulingState(LogFold):
         """Node key by id of a reservation whose run is over."""
         self._leaving: dict[str, tuple[str, datetime]] = {}
         """By id of a reservation whose pod was told to end: node key, and until when that is counted on."""
+        self._late: dict[str, str] = {}
+        """Node key of those on which that is not counted any more, as they took too long."""
         self._promised: dict[str, str] = {}
         """By id of a reservation: for which workload its pod was told to end."""
         self._placed_again: dict[str, datetime] = {}
@@ -306,7 +306,7 @@ class SchedulingState(LogFold):
             due.add(heapq.heappop(self._due)[1])
         if "" in due and (late := [id_ for id_, (_, until) in self._leaving.items() if until <= now]):
             for id_ in late:
-                del self._leaving[id_]
+                self._late[id_] = self._leaving.pop(id_)[0]
             self.freed += 1  # what was kept for others there, anybody may have
         self._dirty_workloads |= due - {""}
         for key in self._dirty_nodes:
@@ -349,6 +349,7 @@ class SchedulingState(LogFold):
                 self._held.pop(reservation.workload_key, None)
             self._stale.pop(id_, None)
             self._leaving.pop(id_, None)
+            self._late.pop(id_, None)
             self._promised.pop(id_, None)
             self._dirty_workloads.add(reservation.workload_key)
         for id_ in sorted(after.reservations.keys() - before.reservations.keys()):
@@ -470,6 +471,7 @@ class SchedulingState(LogFold):
             if old is not None:
                 suspects.add(id_ := reservation_id(before.workload_id, name, index, old.attempt, old.try_))
                 self._leaving.pop(id_, None)
+                self._late.pop(id_, None)
             if new is not None and new.phase in LIVE_POD_PHASES:
                 alive.add(id_ := reservation_id(after.workload_id, name, index, new.attempt, new.try_))
                 if new.phase is PodPhase.STOPPING:
@@ -588,7 +590,8 @@ class SchedulingState(LogFold):
             mix=self.mix.told(),
             not_schedulable=tuple(self._not_schedulable[key] for key in sorted(self._not_schedulable)),
             releases=tuple(self._release(id_, node_key) for id_, node_key in sorted(self._stale.items())),
-            leaving=tuple(self._still_leaving()),
+            leaving=tuple(self._still_leaving(sorted((id_, at) for id_, (at, _) in self._leaving.items()))),
+            late=tuple(self._still_leaving(sorted(self._late.items()))),
             consolidates=self.consolidates,
             moving=tuple(self._moving()) if queues or growing else (),
             growing=growing,
@@ -655,8 +658,9 @@ class SchedulingState(LogFold):
                 found[state.workload_id] = found.get(state.workload_id, 0) + milli
         return found
 
-    def _still_leaving(self) -> Iterator[Leaving]:
-        for id_, (node_key, _) in sorted(self._leaving.items()):
+    def _still_leaving(self, of: Iterable[tuple[str, str]]) -> Iterator[Leaving]:
+        """Args: of, id of a reservation and node key of each."""
+        for id_, node_key in of:
             row, chain = self._columns.rows.get(node_key), self.nodes.get(node_key)
             reservation = None if chain is None else chain.state.reservations.get(id_)
             if row is not None and reservation is not None and id_ not in self._stale:
@@ -743,6 +747,7 @@ class SchedulingState(LogFold):
             held_in=dict(+held_in),
             releases=(*snapshot.releases, *(self._release(id_, node_key) for id_, node_key in gone.items())),
             leaving=tuple(each for each in snapshot.leaving if each.reservation.id not in gone),
+            late=tuple(each for each in snapshot.late if each.reservation.id not in gone),
         )
 
     def _release(self, id_: str, node_key: str) -> Release:

@@ -151,13 +151,14 @@ class Planning:
         """GPU thousandths that pods hold under each bound, with those placed so far."""
         self.quota_leaving: dict[BoundKey, int] = {}
         """What of that those hold that were told to end before."""
+        self.quota_late: dict[BoundKey, int] = {}
+        """What of that those hold that were told to end, and should have by now: it comes free nobody knows when."""
         self.bounds: dict[tuple[str, str, bool], tuple[Bound, ...]] = {}
         """By project id, node pool and whether a pod is preemptible: those that hold for it there."""
         self.counted: dict[tuple[str, str, bool], tuple[BoundKey, ...]] = {}
         """Likewise, under which keys it is counted what it holds; all of them are among those of `quota_used`."""
         self.later: Room | None = None
         """The room that there will be once all pods have ended that were told to; None where there are none."""
-        self.placed = Placed()
         self.releases: tuple[Release, ...] = ()
         self.short: dict[int, Shortfall] = {}
         """By index of the queue: those that found no room."""
@@ -167,15 +168,14 @@ class Planning:
         """By index of the queue: those that were not tried for that, or not to the end."""
         self.cut_short = self.in_gang = False
         """Whether placing stopped at `max_pods`, and whether a gang is just being placed, which nothing cuts short."""
-        self.tried_in_vain = 0
-        """Pods of gangs that were placed and taken back."""
+        self.tried_in_vain = self.held_pods = 0
+        """Pods of gangs that were placed and taken back, and pods for which a place is kept."""
         self.blocked: dict[int, Waiting] = {}
         """By index of the queue: why it waits."""
         self.short_at: dict[int, ShortAt] = {}
         """By index of the queue: where that was."""
         self.held: dict[str, Waiting] = {}
         """By key of a workload: why it waits, of those for which a place is kept."""
-        self.held_pods = 0
         self.reserved: dict[int, list[Kept]] = {}
         """By index of the queue: what is kept for a gang that has waited for long, of what is free."""
         self.spoken_for: dict[int, dict[int, int]] = {}
@@ -194,6 +194,8 @@ class Planning:
         self.counted_on: list[tuple[int, PodRequest, int]] = []
         self.held_queues: dict[int, str] = {}
         """By index of the queue: the first of its workloads for which a place is kept."""
+        self.kept_for: set[str] = set()
+        """Ids of workloads that have a place once others have ended: all of those for which anybody is told to end."""
         self.evictions: list[Eviction] = []
         self.look_again: datetime | None = None
         """As of Plan."""
@@ -202,7 +204,7 @@ class Planning:
         self.updates: list[StatusUpdate] = []
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""
-        self._packed = packed(policy.scores)
+        self._packed, self.placed = packed(policy.scores), Placed()
         self.pools: dict[tuple[PodClass, bool], list[tuple[str, Candidates]]] = {}
         """As of pools.pools_of, what was asked for before."""
         self._parts: dict[PodClass, list[tuple[GangPart, PodClass]]] = {}
@@ -270,6 +272,17 @@ class Planning:
         later.take(row, request, devices)
         self.room.lower(row, later)
         self.held_pods += 1
+
+    def keeps(self, i: int, entry: Pending, waiting: Waiting) -> None:
+        """A place is kept for a pod of this entry, or for all that it needs; it will not be taken back in this plan.
+
+        Args:
+            i: index of its queue.
+            waiting: what it is told.
+        """
+        self.held[entry.key] = waiting
+        self.held_queues.setdefault(i, entry.key)
+        self.kept_for.add(entry.workload_id)
 
     def checkpoint(self) -> Mark:
         return Mark(

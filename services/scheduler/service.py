@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -47,7 +48,7 @@ from services.scheduler.batches import (
 from services.scheduler.estimate import with_estimates
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
-from services.scheduler.snapshot import Eviction, Plan, StatusUpdate
+from services.scheduler.snapshot import Eviction, Plan, Snapshot, StatusUpdate
 from services.scheduler.what_if import what_if
 from services.scheduler.why import why
 
@@ -100,6 +101,8 @@ class Scheduler:
         self._target_seq = 0
         self._batch_messages = BATCH_MESSAGES
         self._failures = 0
+        self._told_broken: AbstractSet[tuple[str, str]] = frozenset()
+        """Rule, and of what: what the last plan left out."""
 
     async def run(
         self,
@@ -178,12 +181,13 @@ class Scheduler:
         snapshot = self.fold.snapshot(now)
         planned = with_estimates(plan(snapshot), snapshot, self.fold)
         self.fold.note(snapshot, planned)
+        self._tell_broken(snapshot, planned)
         if planned.put_off:
             self._changed.set()
-        if planned.empty:
+        if planned.empty and not planned.broken:
             self._failures = 0
             return bool(planned.put_off)
-        if await self._commit(planned, seen_by(planned, self.fold.nodes), now):
+        if await self._commit(planned, seen_by(planned, self.fold.nodes), now) and not planned.broken:
             self._failures = 0
         else:
             self._failures = min(self._failures + 1, 16)
@@ -192,6 +196,29 @@ class Scheduler:
         if planned.more:
             self._changed.set()
         return True
+
+    def _tell_broken(self, snapshot: Snapshot, planned: Plan) -> None:
+        """Of what was left out of a plan, as it must not be; once, as long as it is the same in each plan."""
+        told = {(each.rule, each.of): each for each in planned.broken}
+        for key, each in told.items():
+            if key not in self._told_broken:
+                log.error(
+                    "plan_partly_left_out",
+                    rule=each.rule,
+                    of=each.of,
+                    message=each.message,
+                    pods=each.left_out,
+                    seq=self.fold.seq,
+                    now=snapshot.now.isoformat(),
+                    nodes=len(snapshot.nodes.keys),
+                    queues=len(snapshot.queues),
+                    waiting_pods=sum(queue.pods for queue in snapshot.queues),
+                    running=sum(map(len, snapshot.running.values())),
+                    leaving=len(snapshot.leaving),
+                    bindings=len(planned.bindings),
+                    evictions=len(planned.evictions),
+                )
+        self._told_broken = told.keys()
 
     async def _commit(self, planned: Plan, seen: Mapping[str, NodeFacts], now: datetime) -> bool:
         """Whether all of it was stored. What was not is planned again, from fresh state."""

@@ -350,6 +350,8 @@ class Snapshot:
     not_schedulable: tuple[NotSchedulable, ...]
     releases: tuple[Release, ...]
     leaving: tuple[Leaving, ...] = ()
+    late: tuple[Leaving, ...] = ()
+    """Likewise, of pods that should have ended by now. Nobody counts on their places; they make nobody use too much."""
     consolidates: bool = True
     """Whether pods may be moved to make room for what is wide."""
     moving: tuple[Moving, ...] = ()
@@ -414,6 +416,20 @@ class StatusUpdate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A part of a plan that breaks what holds of every plan. It was left out."""
+
+    rule: str
+    """Such as `no node beyond its capacity`."""
+    of: str
+    """Of what: a node, a workload, a project or department."""
+    message: str
+    """With numbers."""
+    left_out: int
+    """How many pods were to be bound, or told to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     bindings: tuple[Binding, ...] = ()
     releases: tuple[Release, ...] = ()
@@ -429,6 +445,8 @@ class Plan:
     """When a place may be taken that was looked at in vain, because whoever has it has not run for long enough."""
     more: bool = False
     """Whether the plan stopped at a limit, and there is more to place or to report."""
+    broken: tuple[Broken, ...] = ()
+    """What was left out, as it must not be: a fault of the scheduler itself."""
 
     @property
     def empty(self) -> bool:

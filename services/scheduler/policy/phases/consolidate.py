@@ -114,8 +114,7 @@ class _Move:
                     planning.rollback(mark)
                     self._victims.gone = gone
                     return False
-        planning.held[self._entry.key] = explain.held()
-        planning.held_queues.setdefault(self._i, self._entry.key)
+        planning.keeps(self._i, self._entry, explain.held())
         if planning.short_at[self._i].entry + 1 == len(planning.snapshot.queues[self._i].entries):
             del planning.short[self._i]
         return True

@@ -252,8 +252,7 @@ def hold(planning: Planning, i: int, entry: Pending, most: int, pools: list[tupl
     for count in range(most):
         if planning.held_pods >= MOST_HELD or not hold_one(planning, pod_class, pools):
             return count
-        planning.held.setdefault(entry.key, explain.held())
-        planning.held_queues.setdefault(i, entry.key)
+        planning.keeps(i, entry, explain.held())
     return most
 
 
@@ -289,8 +288,7 @@ def hold_gang(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -
             planning.tried_in_vain += planning.held_pods - mark.held_pods
             planning.rollback(mark)
             return False
-    planning.held[entry.key] = explain.held()
-    planning.held_queues.setdefault(i, entry.key)
+    planning.keeps(i, entry, explain.held())
     return True
 
 

@@ -169,8 +169,7 @@ def _get(planning: Planning, i: int, entry: Pending, searches: Sequence["Search"
     if any(got):
         if entry is planning.snapshot.queues[i].entries[planning.short_at[i].entry]:
             planning.spoken_for.pop(i, None)  # it has what it was to have
-        planning.held[entry.key] = explain.held()
-        planning.held_queues.setdefault(i, entry.key)
+        planning.keeps(i, entry, explain.held())
     return got == needed
 
 
