@@ -245,9 +245,7 @@ def _outcomes(session: Session, played: _Played, wanted: "Asked", cluster: str |
     from muster.cli.simulate_run import run_all
     from services.scheduler.simulation.script import Job
 
-    change = wanted.change(
-        played.projects, played.departments, lambda: _cluster(played, cluster), pools=played.pools
-    )
+    change = wanted.change(played.projects, played.departments, lambda: _cluster(played, cluster), pools=played.pools)
     jobs = [Job(script=played.script)]
     if not wanted.empty:
         jobs.append(Job(script=played.script, change=change))
