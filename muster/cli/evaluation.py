@@ -5,6 +5,7 @@ from typing import Any, Final, cast
 
 from muster.cli.command import Session
 from muster.cli.exits import ExitCode, Problem
+from muster.cli.explain import kept_in_words
 from muster.cli.output import Column, Format, plain_text
 from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
 
@@ -80,6 +81,7 @@ def _outlook(outlook: Row) -> Iterator[str]:
     match text_of(outlook, "outcome"):
         case "waits":
             yield f"{waiting} pod{'s' if waiting != 1 else ''} would wait: {message}"
+            yield from (f"it may not take the place of {kept_in_words(one)}" for one in rows_of(outlook, "kept"))
         case "never":
             yield f"it could never run as it is: {message}"
         case "unknown":

@@ -7,6 +7,7 @@ import typer
 from muster.cli.apply import FilesOption, Wanted, place_all, read_workloads
 from muster.cli.command import Session, command
 from muster.cli.exits import ExitCode, usage
+from muster.cli.explain import kept_in_words
 from muster.cli.options import ClusterOption, ProjectOption
 from muster.cli.output import Column
 from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
@@ -36,6 +37,11 @@ def _pods(count: float) -> str:
     return f"{int(count)} pod{'s' if count != 1 else ''}"
 
 
+def _why(row: Row) -> str:
+    kept = [f"it may not take the place of {kept_in_words(one)}" for one in rows_of(row, "kept")]
+    return "; ".join([text_of(row, "message"), *kept])
+
+
 COLUMNS: Final = (
     Column("NAME", "name"),
     Column("KIND", "kind"),
@@ -44,7 +50,7 @@ COLUMNS: Final = (
     Column("EVICTS", "evicted", show=_evicts),
     Column("REASON", "reason", wide=True),
     Column("FILE", "file", wide=True),
-    Column("WHY", "message", rest=True, wraps=True),
+    Column("WHY", "message", show=_why, rest=True, wraps=True),
 )
 
 

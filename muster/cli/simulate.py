@@ -63,8 +63,8 @@ _SetOption = Annotated[
         "--set",
         metavar="WHAT.NAME=VALUE",
         help="Change quota, limit, weight, minimumRuntime or nodePools of a project (quota.vision=16; of one node "
-        "pool: quota.vision/h100=8), or reserveAfter, keptAfterEviction, takeBack, scores or orders of the policy. "
-        "Repeatable.",
+        "pool: quota.vision/h100=8), or of the policy reserveAfter (a time, or never), keptAfterEviction (a time), "
+        "takeBack (on, off), scores or orders (names, the first before the others). Repeatable.",
     ),
 ]
 _ChangeOption = Annotated[
@@ -105,6 +105,8 @@ class _Played:
     departments: tuple[str, ...]
     clusters: dict[str, str]
     """Ids by name."""
+    pools: tuple[str, ...]
+    """Node pools of all of them."""
 
 
 def add_simulate(root: typer.Typer) -> None:
@@ -185,6 +187,7 @@ def _from_trace(file: Path, nodes: Path | None, to: str | None, *, go_on: bool) 
         projects=tuple(sorted({each.project for each in trace.workloads})),
         departments=(),
         clusters={CLUSTER: cluster_id()},
+        pools=("default", *(each.facts.pool for each in trace.nodes)),
     )
 
 
@@ -218,6 +221,10 @@ def _played(past: "Past", reader: object) -> _Played:
         projects=tuple(chain.state.name for chain in fold.projects.values()),
         departments=tuple(chain.state.name for chain in fold.departments.values()),
         clusters={chain.state.name: chain.state.cluster_id for chain in fold.clusters.values() if chain.state.exists},
+        pools=(
+            *(pool for view in fold.snapshot(past.script.begin).clusters.values() for pool in view.pools),
+            *(chain.state.facts.pool for chain in fold.nodes.values()),
+        ),
     )
 
 
@@ -238,7 +245,7 @@ def _outcomes(session: Session, played: _Played, wanted: "Asked", cluster: str |
     from muster.cli.simulate_run import run_all
     from services.scheduler.simulation.script import Job
 
-    change = wanted.change(played.projects, played.departments, lambda: _cluster(played, cluster))
+    change = wanted.change(played.projects, played.departments, lambda: _cluster(played, cluster), pools=played.pools)
     jobs = [Job(script=played.script)]
     if not wanted.empty:
         jobs.append(Job(script=played.script, change=change))

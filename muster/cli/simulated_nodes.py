@@ -14,6 +14,7 @@ from muster.cli.command import Session, command
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import cluster_id
 from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm
+from muster.cli.units import LEAST_MEANT
 from muster.cli.values import Json, Row, number_of, rows_of, text_of
 
 if TYPE_CHECKING:
@@ -417,9 +418,13 @@ def size_of(flag: str, text: str) -> int:
     from events.quantities import QuantityError, parse_bytes
 
     try:
-        return parse_bytes(text)
+        size = parse_bytes(text)
     except QuantityError as error:
         raise usage(f"{flag}: {error}") from error
+    if 0 < size < LEAST_MEANT:
+        todo = f"write {text}Gi or {text}Mi" if text.isdecimal() else "write 512Gi"
+        raise usage(f"{flag}: {text} is {size} bytes, and must be at least 1Mi", todo=todo)
+    return size
 
 
 def _cores(text: str) -> float:

@@ -13,6 +13,7 @@ from events.workload.kinds.kind import Kind
 from events.workload.spec import Distributed, Inference, beside_with_defaults
 from services.api.answers.evaluation import Outlook, WouldEnd, WouldRun
 from services.api.context import Call
+from services.api.kept import place_kept
 from services.runtime.nats.requests import UnansweredError
 
 ASKED_SECONDS: Final = 1.0
@@ -61,6 +62,7 @@ async def outlook(call: Call, kind: Kind, asked: Creation) -> Outlook:
             WouldEnd(workload_id=one.workload_id, name=one.name, pods=one.pods, rule=one.rule) for one in found.evicted
         ],
         evicted_pods_elsewhere=found.evicted_elsewhere,
+        kept=[*map(place_kept, found.kept)],
     )
 
 
@@ -74,4 +76,5 @@ def _unknown(why: str) -> Outlook:
         message=why,
         evicted=[],
         evicted_pods_elsewhere=0,
+        kept=[],
     )

@@ -27,6 +27,7 @@ from services.scheduler.snapshot import (
     Snapshot,
     StatusUpdate,
     Together,
+    Undisturbed,
     Waiting,
 )
 
@@ -199,6 +200,8 @@ class Planning:
         self.evictions: list[Eviction] = []
         self.look_again: datetime | None = None
         """As of Plan."""
+        self.spared: dict[str, dict[str, Undisturbed]] = {}
+        """By key of what waits, and id of a workload: whose place it may take, but only then."""
         self.not_grown: dict[str, str] = {}
         """By key of an elastic workload: why it has no more pods, in words."""
         self.updates: list[StatusUpdate] = []
@@ -218,6 +221,11 @@ class Planning:
     def look_again_at(self, at: datetime) -> None:
         """There is something to decide then, although nothing happens."""
         self.look_again = at if self.look_again is None else min(self.look_again, at)
+
+    def spare(self, workload_id: str, until: Undisturbed, *, by: Pending) -> None:
+        """What waits may take this place only then."""
+        self.look_again_at(until.until)
+        self.spared.setdefault(by.key, {})[workload_id] = until
 
     def soon(self) -> Room:
         """The room that there will be once all have ended that were told to. There is never less of it than now."""

@@ -1,6 +1,7 @@
 """The queue of waiting pods of one class, in order. It costs nothing while it does not change. No decisions."""
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from operator import attrgetter
@@ -17,7 +18,9 @@ class WaitingQueue:
     __slots__ = (
         "_blocked",
         "_blocked_at",
+        "_blocked_rank",
         "_frozen",
+        "_ranks",
         "entries",
         "pod_class",
         "pods",
@@ -40,11 +43,19 @@ class WaitingQueue:
         self.reported_at: datetime | None = None
         self._blocked: Waiting | None = None
         self._blocked_at = -1
+        self._blocked_rank = -1
+        """The highest that was looked at in vain."""
+        self._ranks = Counter[int]()
+        """How many entries have which rank, of those that may take the place of anybody of a lower one."""
         self._frozen: tuple[Pending, ...] | None = None
 
     def add(self, entry: Pending) -> None:
         insort(self.entries, entry, key=_order)
         self.pods += len(entry.pods)
+        if not entry.gave_way_to:
+            self._ranks[entry.rank] += 1
+        if entry.rank > self._blocked_rank:
+            self._blocked = None  # it may take the place of others, which the rest of the queue may not
         self._frozen = None
         if not entry.queued or (entry.idle and not entry.reported):
             self.unreported[entry.key] = entry
@@ -54,11 +65,14 @@ class WaitingQueue:
         assert self.entries[at] is entry, "an order names the workload and its pod set, so it is there once"
         del self.entries[at]
         self.pods -= len(entry.pods)
+        if not entry.gave_way_to:
+            self._ranks -= Counter({entry.rank: 1})
         self._frozen = None
         self.unreported.pop(entry.key, None)
 
     def block(self, waiting: Waiting, freed: int) -> None:
         self._blocked, self._blocked_at = waiting, freed
+        self._blocked_rank = max(self._ranks, default=-1)
 
     def blocked(self, freed: int) -> Waiting | None:
         """Why it waits, where nothing was freed since that was found out."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from events.node import Reservation, Taint
 from events.phases import WaitingReason
 from events.quantities import format_bytes
+from events.why import KeptBy
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import EvictionReason, Workload
@@ -304,6 +305,13 @@ class Release:
     row: int
     """-1 where the node is not in the table."""
     reservation: Reservation
+
+
+class Undisturbed(NamedTuple):
+    """Until when nobody takes a place, and by which rule."""
+
+    until: datetime
+    rule: KeptBy
 
 
 class Leaving(NamedTuple):

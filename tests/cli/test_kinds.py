@@ -250,6 +250,36 @@ def test_describe_shows_the_kind_by_both_names_and_the_master(api: ShapeServer, 
     assert "Spec of the master" in ran.out
 
 
+def test_describe_shows_what_repeats_in_the_history_once_with_how_often_and_the_newest_time(
+    api: ShapeServer, muster: Any
+) -> None:
+    def record(seq: int, kind: str, message: str, phase: str = "Running") -> dict[str, Any]:
+        at = f"2026-01-02T03:{seq:02}:00Z"
+        by = {"kind": "agent", "sub": "agent"}
+        return {"sequence": seq, "index": 0, "at": at, "type": kind, "phase": phase, "message": message, "actor": by}
+
+    saved = [
+        record(n, "CheckpointSaved", f"its work was saved at 03:{n:02}:00 UTC: its newest file") for n in range(3, 40)
+    ]
+    began = [record(1, "PodStarted", "pod main-0 started", "Pending"), record(2, "PodStarted", "pod main-1 started")]
+    saved.insert(20, record(22, "WorkloadChanged", "label a=b was set"))
+    evicted = record(41, "PodsEvicted", "preempted: it needs its place", "Pending")
+    again = record(42, "CheckpointSaved", "its work was saved at 03:42:00 UTC: its newest file")
+    records = [*began, *saved, evicted, again]
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=workload_row()))
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/history", Reply(body={"records": records, "next": None}))
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/pods", Reply(body={"pods": []}))
+    ran = muster("workload", "describe", "hello", "--utc", "--section", "history")
+    assert ran.code == 0, ran.err
+    title, _, *lines = ran.out.strip().splitlines()
+    assert title == "History (6 lines, repeats together; all 42: muster workload history)"
+    told = [" ".join(line.split()) for line in lines]
+    assert [words.split()[0][14:16] for words in told] == ["01", "02", "22", "39", "41", "42"]
+    assert "saved at 03:39:00 UTC: its newest file (37 times; the first 2026-01-02T03:03:00Z)" in told[3]
+    whole = muster("workload", "history", "hello", "-o", "json").json()
+    assert len(whole) == 42
+
+
 def test_a_distributed_training_is_submitted_again_with_its_master(distributed: ShapeServer, muster: Any) -> None:
     row = workload_row(
         type="Distributed",

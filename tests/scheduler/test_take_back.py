@@ -102,6 +102,17 @@ def test_a_higher_priority_takes_the_place_of_a_lower_one_and_starts_once_that_h
     assert not world.check().violations
 
 
+def test_a_higher_priority_takes_a_place_also_where_others_of_its_class_wait_in_vain() -> None:
+    world = cluster(1)
+    world.project()
+    running(world, "low", **LOW)
+    world.submit("waits", gpu_devices_request=1, **LOW)
+    world.settle()
+    high = world.submit("high", gpu_devices_request=1, **HIGH)
+    assert evicted(world.cycle()) == [("low", "preempted", 1)]
+    assert world.workload(high).reason == "waiting_for_pods_to_end"
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

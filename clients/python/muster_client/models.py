@@ -1022,6 +1022,10 @@ class Explanation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Who holds the capacity, the one with the most first; those that you may see, at most twenty."""
     other_holders: OtherHolders
     """All others that hold it."""
+    kept: list[PlaceKept]
+    """Whose places it may not take, or not yet, and until when; at most twenty by name."""
+    keeps_its_place: PlaceKept | None
+    """Until when nobody takes the place of what runs. Null where somebody may now, or nobody ever may."""
     changes: list[LettingChange]
     """What would let it start, the smallest first; at most three. Empty where the scheduler knows of no small one."""
     places: list[PlaceExplained]
@@ -2153,6 +2157,8 @@ class Outlook(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Who would be told to end for it; at most 100. It would start once they have ended."""
     evicted_pods_elsewhere: int
     """Pods of other projects that would be told to end for it, and of workloads beyond those."""
+    kept: list[PlaceKept]
+    """Whose places it could not take yet, and until when."""
 
 
 class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4703,13 +4709,35 @@ class OtherHolders(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """GPUs that they hold."""
 
 
+class PlaceKept(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Whose place may not be taken, or not yet, though the workload that waits would have a right to it."""
+
+    workload_id: str | None
+    """Id of the workload. Null of those that you may not see; likewise its name."""
+    name: str | None
+    """Its name."""
+    workloads: int
+    """How many workloads: more than one only of those that you may not see."""
+    until: datetime | None
+    """From then on its place may be taken; of several, the first. Null: never."""
+    rule: PlaceKeptRule
+    """minimum_runtime: what runs may run for the minimum of its project or department. gave_up_a_place: it gave up
+    a place, and keeps the next one for ten minutes. got_its_place: the workload that waits had given up its own
+    for it.
+    """
+    message: str
+    """The rule in words."""
+
+
 class LettingChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What would let it start: the scheduler has planned with it, and it started."""
+    """What would let it start: the scheduler has planned with it."""
 
     message: str
     """The same in words."""
     steps: list[ChangeStep]
     """All of them together."""
+    waits: bool
+    """False: it started with that. True: it then waited for room, as others do, and without it never could start."""
 
 
 class PlaceExplained(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8494,7 +8522,7 @@ class NodeScore(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     name: str
     """Name of the score, such as gpu_price."""
     value: int
-    """Its value."""
+    """Its value, in thousandths of a GPU or core; that of node_value in millionths of a GPU."""
 
 
 class PublicActor(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8889,6 +8917,7 @@ if TYPE_CHECKING:
         "tainted",
         "waiting_for_pods_to_end",
     ]
+    type PlaceKeptRule = Literal["gave_up_a_place", "got_its_place", "minimum_runtime"]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
     type PodsEvictedDataReason = Literal[
@@ -9084,6 +9113,7 @@ else:
     OutlookOutcome = str
     Phase = str
     PhaseReason = str
+    PlaceKeptRule = str
     PodAffinityType = str
     PodEndedOutcome = str
     PodsEvictedDataReason = str

@@ -170,7 +170,7 @@ class _Move:
         if key in self._waits:
             return False
         if (until := self._victims.not_before([victim])) is not None:
-            self._planning.look_again_at(until)
+            self._planning.spare(workload.workload_id, until, by=self._entry)
             return False
         return True
 
