@@ -40,6 +40,7 @@ from services.agent.backends.kubernetes.act.objects import Pod, PodMeta
 from services.agent.backends.kubernetes.act.port_manifests import port_service_manifest, types_of
 from services.agent.backends.kubernetes.act.secret_manifests import NOTHING, needs_of, secret_manifest
 from services.agent.backends.kubernetes.act.volume_manifests import claim_manifest
+from tests.agent.kubernetes import kinds
 
 GOLDENS = Path(__file__).parent / "goldens"
 CLUSTER = "3f0c6f9a-58b1-8c0e-9d41-6d7573746572"
@@ -457,6 +458,7 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "fence-map": lambda: manifests.fence_map_manifest(
         cluster_id=CLUSTER, namespace=SYSTEM, shard=3, data={"abcdefghijkl-main-0": "41 491000"}
     ),
+    **kinds.cases(CLUSTER, NAMESPACE),
 }
 
 
