@@ -80,11 +80,11 @@ from events.workload.state import (
     LEAVES_NODE,
     LONGEST_RETRY_WAIT,
     MOST_MILLI_SECONDS,
+    NOT_BEGUN,
     ActUndone,
     CheckpointSaved,
     Edit,
     PodsEvicted,
-    SetProgress,
     Workload,
     WorkloadChanged,
     WorkloadCompleted,
@@ -560,7 +560,8 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
         placed[pod] = placement.node_name
     if gap := _left_out(placed, state):
         return Refusal(code="stale_placement", message=gap)
-    if placed and not is_whole(state, Counter(pod.pod_set for pod in placed)):
+    together = placed and any(pod_set.minimum for pod_set in state.pod_sets)
+    if together and not is_whole(state, Counter(pod.pod_set for pod in placed)):
         message = f"the pods of {state.name!r} start together, and others of them have no node and stand not in it"
         return Refusal(code="stale_placement", message=message)
     events: list[WorkloadEvent] = []
@@ -582,10 +583,13 @@ def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
     """Which new pods come before these and are not among them; empty where none does. New pods are known by where the
     last one was bound: whoever is left out, as by a batch that was not stored, would never be bound at all.
     """
-    fresh = Counter(pod.pod_set for pod in placed if (pod.pod_set, pod.index) not in state.pods)
-    for pod in placed:
-        first = state.progress.get(pod.pod_set, SetProgress()).next_index
-        if (pod.pod_set, pod.index) not in state.pods and pod.index >= first + fresh[pod.pod_set]:
+    new = [pod for pod in placed if (pod.pod_set, pod.index) not in state.pods]
+    fresh: dict[str, int] = {}
+    for pod in new:
+        fresh[pod.pod_set] = fresh.get(pod.pod_set, 0) + 1
+    for pod in new:
+        first = state.progress.get(pod.pod_set, NOT_BEGUN).next_index
+        if pod.index >= first + fresh[pod.pod_set]:
             return f"pods of {pod.pod_set!r} are bound in order, and {first} comes before {pod.index}"
     return ""
 

@@ -360,6 +360,9 @@ class SetProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Pods that had to leave, since fewer are wanted, or there was room for fewer: their indexes are not used again."""
 
 
+NOT_BEGUN: Final = SetProgress()
+
+
 class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The newest incarnation of a name; `workload_id` is empty where there never was one."""
 
@@ -506,19 +509,22 @@ def bindable(state: Workload, now: datetime) -> list[PodRef]:
     """
     if not schedulable(state):
         return []
-    again = [
-        PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_)
-        for (name, index), pod in sorted(state.pods.waiting.items())
-        if _is_due(pod, now)
-    ]
+    again: list[PodRef] = []
+    if state.pods.waiting.size:
+        again = [
+            PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_)
+            for (name, index), pod in sorted(state.pods.waiting.items())
+            if _is_due(pod, now)
+        ]
     refs: list[PodRef] = []
+    together = False
     for pod_set in state.pod_sets:
-        refs.extend(ref for ref in again if ref.pod_set == pod_set.name)
-        refs.extend(
+        refs += [ref for ref in again if ref.pod_set == pod_set.name]
+        refs += [
             PodRef(pod_set=pod_set.name, index=index, attempt=state.attempt, try_=0)
             for index in new_indexes(state, pod_set)
-        )
-    together = any(pod_set.minimum for pod_set in state.pod_sets)
+        ]
+        together = together or pod_set.minimum > 0
     return [] if together and not is_whole(state, Counter(ref.pod_set for ref in refs)) else refs
 
 
@@ -535,7 +541,7 @@ def is_whole(state: Workload, more: Mapping[str, int]) -> bool:
 
 def placed_of(state: Workload, pod_set: PodSet) -> int:
     """Pods of the set that hold a node and are not on their way out, or have succeeded."""
-    succeeded = state.progress.get(pod_set.name, SetProgress()).succeeded
+    succeeded = state.progress.get(pod_set.name, NOT_BEGUN).succeeded
     staying = (
         name == pod_set.name and pod.phase is not PodPhase.STOPPING for (name, _), pod in state.pods.live.items()
     )
@@ -626,9 +632,10 @@ def bindable_among(state: Workload, refs: Iterable[PodRef], now: datetime) -> se
     if not schedulable(state):
         return set()
     new = {pod_set.name: new_indexes(state, pod_set) for pod_set in state.pod_sets}
+    any_pods = len(state.pods) > 0
     found: set[PodRef] = set()
     for ref in refs:
-        pod = state.pods.get(pod_id(ref))
+        pod = state.pods.get(pod_id(ref)) if any_pods else None
         if pod is None:
             fits = ref.index in new.get(ref.pod_set, ()) and (ref.attempt, ref.try_) == (state.attempt, 0)
         else:
@@ -640,7 +647,7 @@ def bindable_among(state: Workload, refs: Iterable[PodRef], now: datetime) -> se
 
 def new_indexes(state: Workload, pod_set: PodSet) -> range:
     """Those that may be bound for the first time: as many as there is room for beside the pods that are not over."""
-    progress = state.progress.get(pod_set.name, SetProgress())
+    progress = state.progress.get(pod_set.name, NOT_BEGUN)
     if pod_set.elastic and progress.succeeded:
         return range(0)  # they end together: nothing is left to be done for one more
     not_over = progress.next_index - progress.succeeded - progress.removed
@@ -660,7 +667,7 @@ def next_retry_at(state: Workload, now: datetime) -> datetime | None:
     """When the next waiting pod may be placed, or the last one, where all start together; None where none waits for a
     time that is still to come.
     """
-    if not schedulable(state):
+    if not (state.pods.waiting.size and schedulable(state)):
         return None
     times = [pod.not_before for pod in state.pods.waiting.values() if pod.not_before and not _is_due(pod, now)]
     together = not state.elastic and any(pod_set.minimum for pod_set in state.pod_sets)
@@ -914,7 +921,7 @@ def _bind(edit: Edit, event: PodsBound) -> None:
             reached[name] = max(reached.get(name, 0), index + 1)
     progress = dict(edit.state.progress)
     for name, next_index in reached.items():
-        before = progress.get(name, SetProgress())
+        before = progress.get(name, NOT_BEGUN)
         progress[name] = replace(before, next_index=max(before.next_index, next_index))
     edit.state = replace(edit.state, progress=progress)
     _derive(edit)
@@ -994,14 +1001,14 @@ def _leave_if_surplus(edit: Edit, id_: PodId) -> None:
         return
     for pod_set in state.pod_sets:
         if pod_set.name == id_[0] and (pod_set.endless or pod_set.elastic):
-            succeeded = state.progress.get(id_[0], SetProgress()).succeeded
+            succeeded = state.progress.get(id_[0], NOT_BEGUN).succeeded
             if pods.live.of_set(id_[0]) + pods.waiting.of_set(id_[0]) + succeeded > pod_set.count:
                 _remove(edit, id_)
 
 
 def _remove(edit: Edit, id_: PodId) -> None:
     edit.pods.put(id_, None)
-    progress = edit.state.progress.get(id_[0], SetProgress())
+    progress = edit.state.progress.get(id_[0], NOT_BEGUN)
     removed = replace(progress, removed=progress.removed + 1)
     edit.state = replace(edit.state, progress=edit.state.progress | {id_[0]: removed})
 

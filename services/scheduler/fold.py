@@ -26,6 +26,7 @@ from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, DesiredPhase, PodPhase, WaitingReason
 from events.project import Project
 from events.quotas import MAX_MINIMUM_RUNTIME, PoolQuota
+from events.very_same import for_the_very_same
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
 from events.workload.pod import (
@@ -499,7 +500,7 @@ class SchedulingState(LogFold):
             return
         for queue, entry in indexed.entries:
             queue.remove(entry)
-            if not queue.entries:
+            if not queue:
                 self._queues.pop(queue.pod_class, None)
                 uncount(self._extended_asked, queue.pod_class.extended)
 
@@ -510,6 +511,9 @@ class SchedulingState(LogFold):
         retry_at = next_retry_at(state, now)
         if retry_at is not None:
             heapq.heappush(self._due, (retry_at, key))
+        if not ready:
+            self._nothing_to_bind(key, state, retry_at if idle else None)
+            return
         stint = self._waits.of(state)
         # One that made room for others has a place, and goes before all who wait.
         order = (-INFINITE,) if key in self._moved else self._order(state, stint.since)
@@ -570,7 +574,7 @@ class SchedulingState(LogFold):
         All of it is in an order that follows from the log, and not from when it was settled, or restored.
         """
         self.settle(now)
-        in_order = sorted(self._queues.values(), key=lambda queue: queue.entries[0].order)
+        in_order = sorted(self._queues.values(), key=lambda queue: queue.first)
         queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in in_order)
         must_leave = self._must_leave(now)
         growing = tuple(self._grows(key, self._growing[key], now) for key in sorted(self._growing.keys() - must_leave))
@@ -918,7 +922,22 @@ def _classes(
     return [(replace(classes[0], gang=parts), tuple(pod for pod_set in sets for pod in ready[pod_set.name]))]
 
 
+@for_the_very_same
+def _known_classes(_: PodSet) -> dict[tuple[str, str, bool], PodClass]:
+    """Those of its pods that were asked for, by project, cluster and whether others may take their place."""
+    return {}
+
+
 def _class_of(key: str, state: Workload, pod_set: PodSet) -> PodClass:
+    """Workloads of a sweep have the very same pod sets."""
+    known, alike = _known_classes(pod_set), (state.project_id, state.cluster_id, state.preemptible)
+    found = known.get(alike)
+    if found is None or pod_set.pod_affinity is not None:
+        found = known[alike] = _new_class_of(key, state, pod_set)
+    return found
+
+
+def _new_class_of(key: str, state: Workload, pod_set: PodSet) -> PodClass:
     return PodClass(
         project_id=state.project_id,
         cluster_id=state.cluster_id,

@@ -37,9 +37,13 @@ from services.runtime.nats.streams import assert_streams
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
 from services.scheduler.batches import (
+    NOTHING_AHEAD,
+    Batch,
+    Decided,
     Heads,
     batch_drafts,
     batches,
+    decided_ahead,
     eviction_drafts,
     release_drafts,
     seen_by,
@@ -60,6 +64,8 @@ SMALLEST_BATCH_MESSAGES: Final = 2
 """One workload and one node."""
 APPENDS_IN_FLIGHT: Final = 64
 """Commits of one aggregate each: the server writes them to disk together."""
+AHEAD_AT_ONCE: Final = 32
+"""Workloads that are decided in one go while a batch is being stored: a few milliseconds."""
 GATHER_SECONDS: Final = 0.002
 """On a busy system, how long a cycle waits for what comes in the same moment. An idle one reacts at once."""
 FIRST_PAUSE_SECONDS: Final = 0.005
@@ -223,13 +229,7 @@ class Scheduler:
     async def _commit(self, planned: Plan, seen: Mapping[str, NodeFacts], now: datetime) -> bool:
         """Whether all of it was stored. What was not is planned again, from fresh state."""
         bound, released = batches(planned, max_messages=self._batch_messages)
-        whole = True
-        for batch in bound:
-            drafts, refused = batch_drafts(self._heads(seen), batch, str(uuid4()), now)
-            if refused:
-                first = next(iter(refused.values()))
-                log.debug("plan_partly_refused", workloads=len(refused), code=first.code, message=first.message)
-            whole = await self._append_batch(drafts) and not refused and whole
+        whole = await self._bind(bound, seen, now)
         updates = [*planned.updates]
         while updates:
             some, updates = updates[: self._batch_messages], updates[self._batch_messages :]
@@ -240,6 +240,40 @@ class Scheduler:
             evictions.setdefault(each.key, []).append(each)
         appends += [partial(self._evict, of, now) for of in evictions.values()]
         return all(await _in_flight(appends)) and whole
+
+    async def _bind(self, bound: Sequence[Batch], seen: Mapping[str, NodeFacts], now: datetime) -> bool:
+        """One batch after the other. While one is being stored, the workloads of the next one are decided."""
+        whole, ahead = True, NOTHING_AHEAD
+        command_id, next_id = "", str(uuid4())
+        for number, batch in enumerate(bound, start=1):
+            command_id, next_id = next_id, str(uuid4())
+            drafts, refused = batch_drafts(self._heads(seen), batch, command_id, now, ahead)
+            if refused:
+                first = next(iter(refused.values()))
+                log.debug("plan_partly_refused", workloads=len(refused), code=first.code, message=first.message)
+            stored, ahead = await asyncio.gather(
+                self._append_batch(drafts),
+                self._ahead(bound[number : number + 1], next_id, now, but=batch.placements.keys()),
+            )
+            whole = stored and not refused and whole
+        return whole
+
+    async def _ahead(
+        self, batches: Sequence[Batch], command_id: str, now: datetime, *, but: AbstractSet[str]
+    ) -> Mapping[str, Decided]:
+        """What is decided of workloads of the next batch, if there is one.
+
+        Args:
+            but: keys of workloads that are being changed.
+        """
+        found: dict[str, Decided] = {}
+        for batch in batches:
+            for number, key in enumerate(batch.placements):
+                if number % AHEAD_AT_ONCE == 0:
+                    await _let_others_go_on()
+                if key not in but:
+                    found[key] = decided_ahead(self._heads(), batch, key, command_id, now)
+        return found
 
     async def _release(self, node_key: str, ids: tuple[str, ...], now: datetime) -> bool:
         return await self._append(release_drafts(self._heads(), node_key, ids, str(uuid4()), now))
@@ -259,7 +293,7 @@ class Scheduler:
         return await self._append_batch(drafts) and not any(isinstance(drafts, Refusal) for drafts in decided)
 
     async def _append_batch(self, drafts: Sequence[Draft]) -> bool:
-        stored = not drafts or self._applied(await self._store.append_batch(drafts))
+        stored = not drafts or self._applied(await self._store.append_batch(drafts), drafts)
         # Halves, so that one aggregate that others write does not keep all the rest waiting.
         size = self._batch_messages * 2 if stored else self._batch_messages // 2
         self._batch_messages = max(SMALLEST_BATCH_MESSAGES, min(size, BATCH_MESSAGES))
@@ -272,13 +306,13 @@ class Scheduler:
     async def _append(self, drafts: list[Draft] | Refusal) -> bool:
         if isinstance(drafts, Refusal):
             return False
-        return self._applied(await self._store.append(drafts[0])) if drafts else True
+        return self._applied(await self._store.append(drafts[0]), drafts[:1]) if drafts else True
 
-    def _applied(self, outcome: Outcome) -> bool:
+    def _applied(self, outcome: Outcome, drafts: Sequence[Draft]) -> bool:
         match outcome:
             case Committed():
-                for commit in outcome.commits:
-                    self.fold.apply(commit)
+                for commit, drafted in zip(outcome.commits, drafts, strict=True):
+                    self.fold.apply(commit, drafted)
                 return True
             case Conflict():
                 return False
@@ -286,6 +320,12 @@ class Scheduler:
                 # Whatever became of it, the follower will bring it; the pause grows until the log takes commits again.
                 log.warning("commit_not_stored", outcome=type(outcome).__name__, message=outcome.message)
                 return False
+
+
+async def _let_others_go_on() -> None:
+    """Twice: who is to send is woken by the first, and what it sends goes out behind the second."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
 
 async def _in_flight(appends: Sequence[Callable[[], Awaitable[bool]]]) -> list[bool]:

@@ -6,9 +6,10 @@ import gc
 import random
 import time
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import override
 
 import pytest
 
@@ -29,7 +30,7 @@ from services.runtime.nats.connection import connect
 from services.runtime.process.host import Health
 from services.scheduler import service
 from services.scheduler.fold import SchedulingState
-from services.scheduler.service import APPENDS_IN_FLIGHT, Scheduler
+from services.scheduler.service import APPENDS_IN_FLIGHT, BATCH_MESSAGES, Scheduler
 from tests.support import openb
 from tests.support.people import People, commits_of, in_flight
 
@@ -245,6 +246,48 @@ async def test_many_that_wait_for_the_same_are_told_so_in_one_batch(log: Log, ru
     told = [commit.record.batch for commit in await commits_of(log.people.store) if commit.key in keys][len(keys) :]
     assert [part.count for part in told if part is not None] == [len(keys)] * len(keys)
     assert not (await log.check()).violations
+
+
+class Slow(MemoryEventStore):
+    """A log that takes its time for a batch, in which people do something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        self.batches = 0
+
+    @override
+    async def append_batch(self, drafts: Sequence[Draft], *, deadline_seconds: float = 5.0) -> Outcome:
+        self.batches += 1
+        await asyncio.sleep(0.05)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return await super().append_batch(drafts, deadline_seconds=deadline_seconds)
+
+
+async def test_what_is_suspended_while_the_batch_before_its_own_is_stored_is_not_bound(running: Running):
+    """Given more workloads than one batch takes, when one of the second batch is suspended while the first is being
+    stored, and the second one is decided, then that one is not bound, and all others are.
+    """
+    store = Slow()
+    people = People(store)
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    many = range(BATCH_MESSAGES)
+    await people.nodes({f"n{n:03}": NODE for n in range(BATCH_MESSAGES // NODE.gpu_count + 1)})
+    keys = [await people.submit(f"w{n:03}", gpu_devices_request=1) for n in many]
+    store.meanwhile = lambda: people.command(keys[-1], SuspendWorkload)
+    running.start(store)
+
+    async def all_but_one() -> bool:
+        return sum([bool((await people.workload(key)).pods) for key in keys]) == len(keys) - 1
+
+    await until(all_but_one, "all others to be bound")
+    assert store.batches > 1
+    assert not (await people.workload(keys[-1])).pods
+    assert not (await Log([store], people).check()).violations
 
 
 class FullDisk(MemoryEventStore):
