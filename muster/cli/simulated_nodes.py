@@ -332,8 +332,10 @@ def _add_set(node: typer.Typer) -> None:
         if not body:
             raise usage("give something to change", todo="as in `muster node set gpu-7 --gpus 4`")
         row = _find(session, name, cluster)
-        session.api.mutate("PATCH", _path(row), body, idempotency_key=idempotency_key)
-        session.out.talk(f"node {name} of cluster {text_of(row, 'clusterName')} changed")
+        told = session.api.mutate("PATCH", _path(row), body, idempotency_key=idempotency_key)
+        so_already = "was so already" in text_of(told.body, "message")
+        done = "is so already: nothing was changed" if so_already else "changed"
+        session.out.talk(f"node {name} of cluster {text_of(row, 'clusterName')} {done}")
 
 
 def _add_remove(node: typer.Typer) -> None:

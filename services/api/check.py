@@ -246,9 +246,9 @@ def _issue(node: Node, given: Any, path: str) -> Issue:
         return _wrong_length(node, given, path) or Issue(field=path, details=f"{node.limits.words}, got {shown(given)}")
     least, most = bounds(node.kind, node.limits)
     if least is not None and given < least:
-        return Issue(field=path, details=f"is at least {_number(least)}, got {shown(given)}", rule="min")
+        return Issue(field=path, details=f"must be at least {_number(least)}, got {shown(given)}", rule="min")
     if most is not None and given > most:
-        return Issue(field=path, details=f"is at most {_number(most)}, got {shown(given)}", rule="max")
+        return Issue(field=path, details=f"must be at most {_number(most)}, got {shown(given)}", rule="max")
     return Issue(field=path, details=f"must be a finite number, got {shown(given)}")
 
 

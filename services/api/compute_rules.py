@@ -44,7 +44,7 @@ def _cpu(compute: ComputeSpec, parallelism: int) -> Iterator[Issue]:
     request, limit = compute.cpu_core_request, compute.cpu_core_limit
     for field, cores in (("cpuCoreRequest", request), ("cpuCoreLimit", limit)):
         if cores is not None and cores > MAX_CPU_CORES:
-            yield fault(f"spec.compute.{field}", f"is at most {MAX_CPU_CORES} cores, got {shown(cores)}", "max")
+            yield fault(f"spec.compute.{field}", f"must be at most {MAX_CPU_CORES} cores, got {shown(cores)}", "max")
     if limit is not None and limit < request:
         yield fault(
             "spec.compute.cpuCoreLimit",
@@ -76,7 +76,7 @@ def _gpu(compute: ComputeSpec) -> Iterator[Issue]:
     devices, kind = compute.gpu_devices_request, compute.gpu_request_type
     field = "spec.compute.gpuDevicesRequest"
     if devices > MAX_GPU_DEVICES:
-        yield fault(field, f"is at most {MAX_GPU_DEVICES}, got {devices}", "max")
+        yield fault(field, f"must be at most {MAX_GPU_DEVICES}, got {devices}", "max")
     if devices > 1 and kind == "memory":
         yield fault(
             "spec.compute.gpuRequestType",
@@ -184,4 +184,4 @@ def _pieces(field: str, text: str | None) -> Iterator[Issue]:
     if amount < 1 or amount % 1:
         yield fault(field, f"is a whole number of at least 1, got {shown(text)}", "min" if amount < 1 else "step")
     elif amount > MAX_PIECES:
-        yield fault(field, f"is at most {MAX_PIECES}, got {shown(text)}", "max")
+        yield fault(field, f"must be at most {MAX_PIECES}, got {shown(text)}", "max")
