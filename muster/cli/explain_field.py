@@ -152,6 +152,9 @@ def _explained(path: str, known: _Known | None) -> Row:
     node = known.node
     about, limits = node.about, node.limits
     least, most = bounds(node.kind, limits)
+    above = None
+    if about is not None and about.between is not None:
+        (above, most), least = about.between, None
     flags = _flags(path, node)
     return {
         "field": path,
@@ -161,6 +164,7 @@ def _explained(path: str, known: _Known | None) -> Row:
         "type": _type(node),
         "unit": about.unit or None if about else None,
         "options": [*node.options] or None,
+        "above": above,
         "least": _bound(least),
         "most": _bound(most),
         "shortest": limits.shortest,
@@ -231,6 +235,8 @@ def _show(session: Session, row: Row) -> None:
         least, most = (
             format_number(end) if isinstance(end := row.get(key), int | float) else "" for key in (low, high)
         )
+        if (above := row.get("above")) is not None and low == "least":
+            return f"more than {above} and at most {most}"
         if least and most:
             return f"{least} to {most}{what}"
         return f"{least} or more{what}" if least else f"at most {most}{what}" if most else ""

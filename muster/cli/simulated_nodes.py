@@ -15,6 +15,7 @@ from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import cluster_id
 from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm
 from muster.cli.units import LEAST_MEANT
+from muster.cli.unreadable import unreadable
 from muster.cli.values import Json, Row, number_of, rows_of, text_of
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def read_node_file(file: Path, gpu_memory_bytes: int) -> list[Row]:
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"--nodes: {file} cannot be read: {error}", todo="give a file of YAML or CSV in UTF-8") from error
+        raise unreadable(f"--nodes: {file}", error, todo="give a file of YAML or CSV in UTF-8") from error
     form = "csv" if str(file) == "-" and _looks_like_csv(text) else form_of(str(file))
     read = read_nodes(text, form, gpu_memory_bytes=gpu_memory_bytes)
     if read.problems:

@@ -100,12 +100,12 @@ def _gpu_portion(compute: ComputeSpec) -> Iterator[Issue]:
     if request is not None and not 0 < request <= 1:
         yield fault(
             field,
-            f"is a share of one device, more than 0 and at most 1, got {shown(request)}; whole devices are "
+            f"must be a share of one device, more than 0 and at most 1, got {shown(request)}; whole devices are "
             "gpuDevicesRequest without a gpuRequestType",
             "max" if request > 1 else "min",
         )
     if limit is not None and limit > 1:
-        yield fault(limit_field, f"is a share of one device, at most 1, got {shown(limit)}", "max")
+        yield fault(limit_field, f"must be a share of one device, at most 1, got {shown(limit)}", "max")
     if request is not None and limit is not None and limit < request:
         yield fault(limit_field, f"{limit} is less than gpuPortionRequest {request}", "min", field)
 

@@ -15,7 +15,7 @@ from tests.support.shapes import ShapeServer
         ("compute.gpuPortionRequest", "spec.compute.gpuPortionRequest", "--gpu-portion-request 0.5"),
         ("spec.compute.gpuPortionRequest", "spec.compute.gpuPortionRequest", "more than 0 and at most 1"),
         ("GPUPORTIONREQUEST", "spec.compute.gpuPortionRequest", "number (share of a device)"),
-        ("gpu-portion-request", "spec.compute.gpuPortionRequest", "0 or more"),
+        ("gpu-portion-request", "spec.compute.gpuPortionRequest", "Bounds:  more than 0 and at most 1"),
         ("g", "spec.compute.gpuDevicesRequest", "0 or more"),
         ("master-gpu-portion-request", "masterSpec.compute.gpuPortionRequest", "Distributed"),
         ("masterSpec.image", "masterSpec.image", "--master-image"),

@@ -299,4 +299,4 @@ def test_a_flag_is_mandatory_only_where_the_command_needs_it() -> None:
         for option in field_options(kind.creation)
         if "Mandatory" in (option.help or "")
     }
-    assert set(told) == {"--image", "--serving-port"}
+    assert set(told) == {"-i", "--serving-port"}
