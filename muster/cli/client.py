@@ -257,6 +257,7 @@ class Api:
         return Problem(f"cannot reach Muster at {self.url}", why=tuple(why), todo=todo, code=ExitCode.UNREACHABLE)
 
 
+_CODE: Final = re.compile(r"[a-z]+(_[a-z]+)+")
 _STATUS_TODO: Final[dict[int, str]] = {
     401: "get a new token (`muster token create --user U`) and keep it (`muster login`)",
     403: "`muster doctor` shows your roles; an administrator can bind another",
@@ -281,7 +282,7 @@ def problem_of(response: Response, idempotency_key: str | None = None) -> Proble
     )
     details = text_of(body, "details")
     if details and not why and details != "not_found":
-        why.append(details)
+        why.append(f"code: {details}" if _CODE.fullmatch(details) else details)
     message = text_of(body, "message") or f"the server answered {status} {response.reason}".rstrip()
     if isinstance(issues, list) and len(issues) == 1 and why and _is_whole(message, issues[0]):
         # What is wrong with one field is the whole message: once is enough, in the words that name the flag.
@@ -388,6 +389,19 @@ _OTHER_FLAGS: Final = {
 }
 """As FLAG_OF_FIELD, of the other commands; of queries, by the parameter. Of items of lists by the whole path, without
 numbers, or by that of the list."""
+_NODE_FLAGS: Final = {
+    "cpuCores": "--cpu-cores",
+    "memoryBytes": "--memory",
+    "gpus": "--gpus",
+    "gpuModel": "--gpu-model",
+    "gpuMemoryBytes": "--gpu-memory",
+    "labels": "--label",
+    "taints": "--taint",
+    "extendedResources": "--extended-resource",
+    "nodePool": "--pool",
+    "names": "NODE",
+}
+"""Of nodes of simulated clusters, by the first word of the path below them."""
 _NAMED_BY_FLAG: Final = ("/webhooks", "/subscriptions")
 """Ends of paths whose commands take a name as a flag, and not as an argument."""
 
@@ -399,6 +413,8 @@ def _issue(issue: Mapping[str, Json], asked: str) -> str:
     field = path.split("[", maxsplit=1)[0]
     whole = re.sub(r"\[\d+\]", "", path)
     flag = _OTHER_FLAGS.get(whole) or FLAG_OF_FIELD.get(field) or _OTHER_FLAGS.get(field)
+    if "/nodes" in asked or whole.startswith("simulatedNodes."):
+        flag = _NODE_FLAGS.get(re.split(r"[.\[]", re.sub(r"^(nodes|simulatedNodes)\[\d+\]\.", "", path))[0], flag)
     if field == "name" and asked.endswith(_NAMED_BY_FLAG):
         flag = "--name"
     where = f"{path} ({flag})" if flag else path

@@ -13,6 +13,7 @@ from events.node import NodeFacts
 from events.node_file import form_of, read_nodes
 from events.quantities import cores_to_milli
 from muster.cli.exits import Problem, usage
+from muster.cli.unreadable import unreadable
 from muster.cli.values import Json, ValueProblem, parse_duration, parse_number, parse_switch
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.simulation.change import Bounds, Change, NewNode, PolicyChange, PoolBounds
@@ -294,7 +295,7 @@ def nodes_of(flag: str, file: Path) -> tuple[NewNode, ...]:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"{flag}: {file} cannot be read: {error}", todo="give a file of nodes, as YAML or CSV") from error
+        raise unreadable(f"{flag}: {file}", error, todo="give a file of nodes, as YAML or CSV") from error
     read = read_nodes(text, form_of(file.name), gpu_memory_bytes=_GPU_MEMORY)
     if read.problems:
         raise problems_of(f"{flag}: {file}", [str(each) for each in read.problems])

@@ -15,6 +15,7 @@ from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import cluster_id
 from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm
 from muster.cli.units import LEAST_MEANT
+from muster.cli.unreadable import unreadable
 from muster.cli.values import Json, Row, number_of, rows_of, text_of
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def read_node_file(file: Path, gpu_memory_bytes: int) -> list[Row]:
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"--nodes: {file} cannot be read: {error}", todo="give a file of YAML or CSV in UTF-8") from error
+        raise unreadable(f"--nodes: {file}", error, todo="give a file of YAML or CSV in UTF-8") from error
     form = "csv" if str(file) == "-" and _looks_like_csv(text) else form_of(str(file))
     read = read_nodes(text, form, gpu_memory_bytes=gpu_memory_bytes)
     if read.problems:
@@ -332,8 +333,10 @@ def _add_set(node: typer.Typer) -> None:
         if not body:
             raise usage("give something to change", todo="as in `muster node set gpu-7 --gpus 4`")
         row = _find(session, name, cluster)
-        session.api.mutate("PATCH", _path(row), body, idempotency_key=idempotency_key)
-        session.out.talk(f"node {name} of cluster {text_of(row, 'clusterName')} changed")
+        told = session.api.mutate("PATCH", _path(row), body, idempotency_key=idempotency_key)
+        so_already = "was so already" in text_of(told.body, "message")
+        done = "is so already: nothing was changed" if so_already else "changed"
+        session.out.talk(f"node {name} of cluster {text_of(row, 'clusterName')} {done}")
 
 
 def _add_remove(node: typer.Typer) -> None:

@@ -4,6 +4,7 @@ They follow from the declarations of the fields, and are loaded by `submit` alon
 here: durations, NAME=VALUE, lists. Rules are the API's; here a value only gets its field's type.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -240,10 +241,19 @@ def _option(flag: Flag) -> TyperOption:
         param_decls=[flag.parameter, *flag.names],
         type_descriptor=TypeDescriptor(annotation=of_type, parameter_info=offered, file_annotation=None),
         multiple=many,
-        help=of_master + help_of(flag.node) + _more_help(flag),
+        help=of_master + _told(flag, of_master) + _more_help(flag),
         metavar=flag.metavar,
         rich_help_panel=section,
     )
+
+
+def _told(flag: Flag, of_master: str) -> str:
+    """A flag gives the object that its field is in: what is mandatory there only needs no flag."""
+    text = _WITHIN.sub("", help_of(flag.node))
+    return text.replace(" Mandatory.", " Default: that of the workers.") if of_master else text
+
+
+_WITHIN: Final = re.compile(r" Mandatory within \w+\.")
 
 
 def _more_help(flag: Flag) -> str:

@@ -166,7 +166,7 @@ def test_a_file_of_a_distributed_training_may_have_a_master(
     assert ran.code == 0, ran.err
     assert sent(distributed, "distributed")["masterSpec"]["image"] == "m"
     ran = muster("training", "submit", "-f", str(file))
-    assert (ran.code, "unknown field 'masterSpec'" in ran.err) == (ExitCode.USAGE, True)
+    assert (ran.code, "holds a Distributed, and this submits a Training" in ran.err) == (ExitCode.USAGE, True)
 
 
 def test_a_dry_run_names_the_flag_of_what_is_wrong(muster: Any, distributed: ShapeServer) -> None:
@@ -308,11 +308,33 @@ def test_a_list_says_what_it_lists(muster: Any, words: str, said: str) -> None:
     assert said in muster(*words.split(), "--help").out
 
 
+@pytest.mark.parametrize(
+    ("noun", "file", "kind", "line"),
+    [
+        ("training", "mpi.yaml", "Distributed", "muster training mpi submit -f examples/mpi.yaml\n"),
+        (
+            "training",
+            "distributed.yaml",
+            "Distributed",
+            "muster training pytorch submit -f examples/distributed.yaml (or tensorflow, xgboost, mpi, jax)\n",
+        ),
+        ("training", "inference.yaml", "Inference", "muster inference submit -f examples/inference.yaml\n"),
+        ("workspace", "sweep.yaml", "Training", "muster training submit -f examples/sweep.yaml\n"),
+    ],
+)
+def test_a_file_of_another_kind_leads_to_the_command_that_submits_it(  # noqa: PLR0917 (fixtures and cases)
+    muster: Any, monkeypatch: pytest.MonkeyPatch, noun: str, file: str, kind: str, line: str
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    ran = muster(noun, "submit", "-f", f"examples/{file}", "--dry-run=client")
+    assert (ran.code, f"  → {line}" in ran.err) == (ExitCode.USAGE, True), ran.err
+    applied = muster("apply", "-f", f"examples/{file}")
+    assert f"→ write `kind: {kind}` into it, or: {line}" in applied.err
+
+
 def test_a_file_that_is_not_there_is_refused_in_words(muster: Any, tmp_path: Path, api: ShapeServer) -> None:
     ran = muster("training", "submit", "-f", str(tmp_path / "no.yaml"))
-    assert (ran.code, "no.yaml cannot be read: No such file or directory\n" in ran.err) == (ExitCode.USAGE, True), (
-        ran.err
-    )
+    assert (ran.code, "no.yaml cannot be read: there is no such file\n" in ran.err) == (ExitCode.USAGE, True), ran.err
     assert "Errno" not in ran.err
     (tmp_path / "odd.yaml").write_bytes(b"\xff\xfe")
     ran = muster("training", "submit", "-f", str(tmp_path / "odd.yaml"))

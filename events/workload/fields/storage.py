@@ -196,7 +196,7 @@ class ClaimInfo(Section, frozen=True, kw_only=True):
     """How a new claim is made."""
 
     size: Annotated[Quantity | None, About(rows="S052 R28 C9", unit="bytes")] = None
-    """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
+    """Size, such as 10Gi. Mandatory within claimInfo. The cluster local records it, and does not enforce it."""
     storage_class: Annotated[ClassName | None, About(rows="S052 R28")] = None
     """Storage class of the cluster, one of those that it reports. Default: the cluster's own default."""
     access_modes: Annotated[PvcAccessModes, About(rows="S052")] = PvcAccessModes()
