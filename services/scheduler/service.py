@@ -40,6 +40,7 @@ from services.scheduler.batches import (
     batch_drafts,
     batches,
     eviction_drafts,
+    mark_drafts,
     release_drafts,
     seen_by,
     update_drafts,
@@ -195,8 +196,12 @@ class Scheduler:
 
     async def _commit(self, planned: Plan, seen: Mapping[str, NodeFacts], now: datetime) -> bool:
         """Whether all of it was stored. What was not is planned again, from fresh state."""
+        whole, marks = True, [*planned.marks]
+        while marks:
+            some, marks = marks[: self._batch_messages], marks[self._batch_messages :]
+            drafts = mark_drafts(self._heads(), some, str(uuid4()), now)
+            whole = not isinstance(drafts, Refusal) and await self._append_batch(drafts) and whole
         bound, released = batches(planned, max_messages=self._batch_messages)
-        whole = True
         for batch in bound:
             drafts, refused = batch_drafts(self._heads(seen), batch, str(uuid4()), now)
             if refused:
