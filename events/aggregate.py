@@ -98,7 +98,7 @@ NODE: Final = Aggregate(
     evolve=node.evolve,
     decide=node.decide,
     about=lambda state: About(cluster_id=state.cluster_id or None),
-    fold_version=6,
+    fold_version=7,
 )
 CLUSTER: Final = Aggregate(
     name="cluster",
@@ -107,7 +107,7 @@ CLUSTER: Final = Aggregate(
     evolve=cluster.evolve,
     decide=cluster.decide,
     about=lambda state: About(id=state.cluster_id or None, cluster_id=state.cluster_id or None),
-    fold_version=7,
+    fold_version=8,
 )
 PROJECT: Final = Aggregate(
     name="project",

@@ -39,6 +39,7 @@ from events.department import (
 )
 from events.hours import NoteHours, hours_key
 from events.ids import TENANT_KEY, cluster_key, key_of_id, node_key, project_key, workload_key
+from events.maintenance import CancelMaintenance, PlanMaintenance
 from events.node import CordonNode, DrainNode, UncordonNode, UserNodeCommand
 from events.policy import DeletePolicy, PolicyCommand, SetPolicy
 from events.prices import PRICES_KEY, PriceCommand, RemovePrice, SetPrice
@@ -314,6 +315,8 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         ),
         _on_cluster(ChangeSimulatedNode, target=lambda command: f"{command.name}: {command.cluster_id}"),
         _on_cluster(RemoveSimulatedNodes, target=lambda command: f"{shown_names(command.names)}: {command.cluster_id}"),
+        _on_cluster(PlanMaintenance, target=lambda command: f"{command.name}: {command.cluster_id}"),
+        _on_cluster(CancelMaintenance, target=lambda command: f"{command.name}: {command.cluster_id}"),
         _on_node(CordonNode),
         _on_node(UncordonNode),
         _on_node(DrainNode),

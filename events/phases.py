@@ -206,6 +206,10 @@ class WaitingReason(StrEnum):
     """The node pools have no nodes, or every node that is large enough accepts no new pods or has a taint that the
     workload does not tolerate.
     """
+    MAINTENANCE = "maintenance"
+    """Maintenance of the nodes goes on, or begins before the workload would surely have ended, and it is not
+    preemptible.
+    """
     QUOTA_USED = "quota_used"
     """It is non-preemptible, and other workloads of the project or department leave too little of the quota."""
     LIMIT_TOO_SMALL = "limit_too_small"

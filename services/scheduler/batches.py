@@ -4,7 +4,7 @@ Batches are appended one after the other, each decided on the state that the one
 may appear in several, and a workload of a thousand pods needs no batch of a thousand nodes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -12,12 +12,12 @@ from typing import Final
 from events.aggregate import NODE, WORKLOAD, Chain, Draft, draft
 from events.commit import service_actor
 from events.decision import Context
-from events.node import Node, NodeFacts, Reservation, ReserveOnNode
+from events.node import BeginMaintenance, EndMaintenance, Node, NodeFacts, Reservation, ReserveOnNode
 from events.refusal import Refusal
 from events.workload.commands import EvictPods, PlacePods
 from events.workload.pod import Placement
 from events.workload.state import Workload
-from services.scheduler.snapshot import Binding, Eviction, Plan, StatusUpdate
+from services.scheduler.snapshot import Binding, Eviction, NodeMark, Plan, StatusUpdate
 
 ACTOR: Final = service_actor("scheduler")
 BATCH_PODS: Final = 500
@@ -162,6 +162,16 @@ def eviction_drafts(heads: Heads, eviction: Eviction, command_id: str, now: date
     return _of_workload(heads, eviction.key, command, command_id, now)
 
 
+def mark_drafts(heads: Heads, marks: Sequence[NodeMark], command_id: str, now: datetime) -> list[Draft] | Refusal:
+    drafts: list[Draft] = []
+    for each in marks:
+        decided = _of_node(heads, each.node_key, each.command, command_id, now)
+        if isinstance(decided, Refusal):
+            return decided
+        drafts += decided
+    return drafts
+
+
 def release_drafts(
     heads: Heads, node_key: str, ids: tuple[str, ...], command_id: str, now: datetime
 ) -> list[Draft] | Refusal:
@@ -186,9 +196,15 @@ def _of_workload(
     return [draft(WORKLOAD, key, chain, decided, command_id=command_id, actor=ACTOR, now=now)] if decided else []
 
 
-def _of_node(heads: Heads, key: str, command: ReserveOnNode, command_id: str, now: datetime) -> list[Draft] | Refusal:
+def _of_node(
+    heads: Heads,
+    key: str,
+    command: ReserveOnNode | BeginMaintenance | EndMaintenance,
+    command_id: str,
+    now: datetime,
+) -> list[Draft] | Refusal:
     chain = heads.nodes[key]
-    if command.reserve and _is_another(heads.seen.get(key), chain.state.facts):
+    if isinstance(command, ReserveOnNode) and command.reserve and _is_another(heads.seen.get(key), chain.state.facts):
         # Nobody else looks at these again: a node's own decider knows what pods hold, and not what they ask of labels.
         message = f"labels, taints or node pool of node {chain.state.name!r} have changed since the plan"
         return Refusal(code="stale_placement", message=message)

@@ -54,6 +54,7 @@ from events.workload.state import (
     schedulable,
 )
 from services.runtime.log.log_fold import LogFold
+from services.scheduler.calendar import Calendar
 from services.scheduler.columns import Columns, uncount
 from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
@@ -66,6 +67,7 @@ from services.scheduler.snapshot import (
     INFINITE,
     Bound,
     BoundKey,
+    Closing,
     ClusterView,
     GangPart,
     Growth,
@@ -96,6 +98,10 @@ LEAVING_LATE: Final = timedelta(minutes=5)
 """How long after its grace a pod that was told to end is still counted on to end."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
+ENDS_LATE_SECONDS: Final = 600
+"""How much later than a limit on running time says a workload may have ended: its pods start first, which is no running
+time, and a limit acts some seconds late.
+"""
 GROWS_AGAIN_AFTER: Final = timedelta(minutes=1)
 """So long an elastic workload keeps its number of pods before it grows again: with each change all its pods meet anew,
 and go on from their last checkpoint.
@@ -131,7 +137,7 @@ class SchedulingState(LogFold):
         self._waits, self.mix, self.forecast = Waits(), Mix(), Forecast()
         self.ends: Kept | None = None
         """When what runs is expected to end, while that holds (services.scheduler.estimate)."""
-        self._columns = Columns()
+        self._columns, self._calendar = Columns(), Calendar()
         self._queues: dict[PodClass, WaitingQueue] = {}
         self._extended_asked: Counter[str] = Counter()
         """By extended resource: queues whose pods want it."""
@@ -212,8 +218,10 @@ class SchedulingState(LogFold):
                 self._dirty_nodes[commit.key] = None
             case "cluster":
                 self._cluster_changed(before.state, after.state)
+            case "project":
+                self._project_changed(before.state, after.state)
             case _:
-                self.freed += 1  # a project or department; or the log was restored, before all else here
+                self.freed += 1  # a department; or the log was restored, before all else here
 
     def _resize(self, commit: Commit, before: Workload, after: Workload) -> None:
         """It has another number of pods from now on, and went on with those that it had."""
@@ -248,8 +256,18 @@ class SchedulingState(LogFold):
             shape = shape_of(each.template.request, cluster_id=workload.cluster_id, pools=each.node_pools)
             self.mix.add(shape, each.at_once, at)
 
+    def _project_changed(self, before: Project, after: Project) -> None:
+        self.freed += 1
+        if before.time_limits != after.time_limits:
+            # How long what waits would run at most is otherwise now.
+            for key, state in self._settled_workloads.items():
+                if state.project_id == after.project_id:
+                    self._take_out(key)
+                    self._dirty_workloads.add(key)
+
     def _cluster_changed(self, before: Cluster, after: Cluster) -> None:
         self.freed += 1
+        self._calendar.set_cluster(after, self.nodes)
         if (before.cluster_id, before.connected) == (after.cluster_id, after.connected):
             return
         ids = {before.cluster_id, after.cluster_id}
@@ -276,6 +294,8 @@ class SchedulingState(LogFold):
         self.mix, self.forecast = Mix.restored(mix), Forecast.restored(learnt)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes = dict.fromkeys(self.nodes)
+        for chain in self.clusters.values():
+            self._calendar.set_cluster(chain.state, {})
 
     def beside(self) -> bytes:
         """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
@@ -298,6 +318,8 @@ class SchedulingState(LogFold):
         """Bring the indexes up to date with the chains, and with the time."""
         if self._settled_at is not None and now < self._settled_at:
             self._clock_was_set_back(now)
+        elif self._settled_at is not None and self._calendar.passed(self._settled_at, now):
+            self.freed += 1
         self._settled_at = now
         if self._look_again is not None and self._look_again <= now:
             self._look_again = None
@@ -378,6 +400,7 @@ class SchedulingState(LogFold):
             self._nodes_in[after.cluster_id, after.facts.pool] += 1
         cluster = self.cluster(after.cluster_id)
         self._columns.set(key, after, reachable=cluster is not None and cluster.exists and cluster.connected)
+        self._calendar.set_node(key, before, after)
         self._settled_nodes[key] = after
 
     def _count_held(self, before: Node, after: Node) -> None:
@@ -537,8 +560,10 @@ class SchedulingState(LogFold):
                 beside=_a_node(state) if pod_class.together is not None else "",
             )
 
-        classes = _classes(key, state, ready)
-        if state.elastic and (growth := _growth(key, state, ready, entry_of, starts=bool(classes))) is not None:
+        lasts = self._lasts(state)
+        classes = _classes(key, state, ready, lasts)
+        growth = _growth(key, state, ready, entry_of, lasts, starts=bool(classes)) if state.elastic else None
+        if growth is not None:
             self._growing[key] = growth
             self._extended_asked.update(growth.pod_class.extended)
         if not classes:
@@ -585,7 +610,7 @@ class SchedulingState(LogFold):
         projects = {id_: view for id_ in sorted(ids) if (view := self._project_view(id_)) is not None}
         return Snapshot(
             now=now,
-            nodes=self._columns.frozen(extended=self._extended_asked),
+            nodes=self._columns.frozen(extended=self._extended_asked, closings=self._closings(now)),
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects=projects,
             held_milli=self._held_of(projects),
@@ -600,6 +625,7 @@ class SchedulingState(LogFold):
             moving=tuple(self._moving()) if queues or growing else (),
             growing=growing,
             running=running,
+            marks=self._calendar.marks(self.nodes, now),
             must_leave=tuple(
                 (self.workloads[key].state, tuple(of_workload)) for key, of_workload in sorted(must_leave.items())
             ),
@@ -612,7 +638,20 @@ class SchedulingState(LogFold):
     def is_idle(self, now: datetime) -> bool:
         """Whether nothing waits or may grow, nothing is to be released or reported, and no node is to be emptied."""
         self.settle(now)
-        return not (self._queues or self._growing or self._stale or self._not_schedulable or self._emptied)
+        waits = self._queues or self._growing or self._stale or self._not_schedulable or self._emptied
+        return not waits and not self._calendar.marks(self.nodes, now)
+
+    def _closings(self, now: datetime) -> tuple[Closing, ...]:
+        return self._calendar.closings(self._columns.rows, now)
+
+    def _lasts(self, state: Workload) -> int | None:
+        """As of PodClass."""
+        chain = self.projects.get(key_of_id(state.project_id) or "")
+        limits = () if chain is None else chain.state.time_limits
+        seconds = next((each.runtime_seconds for each in limits if each.kind == state.kind), None)
+        if seconds is None:
+            return None
+        return seconds + min(state.spec.termination_grace_period_seconds, MAX_GRACE_SECONDS) + ENDS_LATE_SECONDS
 
     def _grows(self, key: str, growth: Growth, now: datetime) -> Growth:
         resized = self._resized.get(key)
@@ -643,7 +682,7 @@ class SchedulingState(LogFold):
                 pod_set = next((each for each in state.pod_sets if each.name == name), None)
                 row = self._columns.rows.get(pod.node_key)
                 if held in self._leaving and pod_set is not None and row is not None:
-                    yield Moving(_class_of(key, state, pod_set), row)
+                    yield Moving(_class_of(key, state, pod_set, self._lasts(state)), row)
 
     def _promises(self) -> dict[str, int]:
         """What is promised to each workload (by its id), in thousandths of a GPU."""
@@ -684,7 +723,7 @@ class SchedulingState(LogFold):
         return (
             replace(
                 snapshot,
-                nodes=self._columns.frozen(extended=asked),
+                nodes=self._columns.frozen(extended=asked, closings=self._closings(now)),
                 projects=projects,
                 held_milli=self._held_of(projects),
                 not_schedulable=(),
@@ -716,7 +755,7 @@ class SchedulingState(LogFold):
                     gives_way=gives_way(state),
                 ),
             )
-            for number, (pod_class, pods) in enumerate(_classes(key, state, ready))
+            for number, (pod_class, pods) in enumerate(_classes(key, state, ready, self._lasts(state)))
         )
 
     def runs_of(self, key: str) -> Mapping[str, str]:
@@ -793,6 +832,8 @@ class SchedulingState(LogFold):
     def next_due(self) -> datetime | None:
         """When there is something to look at although nothing happens."""
         times = [of_node[0].at for of_node in self._emptied.values() if of_node]
+        if self._settled_at is not None and (next_ := self._calendar.next_change(self._settled_at)) is not None:
+            times.append(next_)
         return min((*times, self._due[0][0]) if self._due else times, default=None)
 
     def cluster(self, cluster_id: str) -> Cluster | None:
@@ -895,7 +936,7 @@ def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:
 
 
 def _classes(
-    key: str, state: Workload, ready: Mapping[str, Sequence[PodRef]]
+    key: str, state: Workload, ready: Mapping[str, Sequence[PodRef]], lasts: int | None
 ) -> list[tuple[PodClass, tuple[PodRef, ...]]]:
     """The classes of a workload's pods that may be bound now: one for each pod set, or one for a whole gang. What an
     elastic one may grow by is not among them.
@@ -905,7 +946,7 @@ def _classes(
         needed = {pod_set.name: needed_of(state, pod_set) for pod_set in sets}
         ready = {name: refs[: needed[name]] for name, refs in ready.items() if needed[name]}
         sets = [pod_set for pod_set in sets if pod_set.name in ready]
-    classes = [_class_of(key, state, pod_set) for pod_set in sets]
+    classes = [_class_of(key, state, pod_set, lasts) for pod_set in sets]
     if not classes:
         return []
     if not any(pod_set.minimum for pod_set in sets):
@@ -923,27 +964,30 @@ def _classes(
 
 
 @for_the_very_same
-def _known_classes(_: PodSet) -> dict[tuple[str, str, bool], PodClass]:
-    """Those of its pods that were asked for, by project, cluster and whether others may take their place."""
+def _known_classes(_: PodSet) -> dict[tuple[str, str, bool, int | None], PodClass]:
+    """Those of its pods that were asked for, by project, cluster, whether others may take their place, and how long
+    they last at most.
+    """
     return {}
 
 
-def _class_of(key: str, state: Workload, pod_set: PodSet) -> PodClass:
+def _class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None) -> PodClass:
     """Workloads of a sweep have the very same pod sets."""
-    known, alike = _known_classes(pod_set), (state.project_id, state.cluster_id, state.preemptible)
+    known, alike = _known_classes(pod_set), (state.project_id, state.cluster_id, state.preemptible, lasts)
     found = known.get(alike)
     if found is None or pod_set.pod_affinity is not None:
-        found = known[alike] = _new_class_of(key, state, pod_set)
+        found = known[alike] = _new_class_of(key, state, pod_set, lasts)
     return found
 
 
-def _new_class_of(key: str, state: Workload, pod_set: PodSet) -> PodClass:
+def _new_class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None) -> PodClass:
     return PodClass(
         project_id=state.project_id,
         cluster_id=state.cluster_id,
         pools=pod_set.node_pools,
         request=pod_set.template.request,
         preemptible=state.preemptible,
+        lasts_seconds=lasts,
         together=_together(key, pod_set.pod_affinity),
     )
 
@@ -953,6 +997,7 @@ def _growth(
     state: Workload,
     ready: Mapping[str, Sequence[PodRef]],
     entry_of: Callable[[PodClass, tuple[PodRef, ...], int], Pending],
+    lasts: int | None,
     *,
     starts: bool,
 ) -> Growth | None:
@@ -961,7 +1006,7 @@ def _growth(
         needed = needed_of(state, pod_set)
         refs = tuple(ready.get(pod_set.name, ()))[needed:]
         if pod_set.elastic and refs:
-            pod_class = _class_of(key, state, pod_set)
+            pod_class = _class_of(key, state, pod_set, lasts)
             return Growth(
                 pod_class=pod_class,
                 entry=entry_of(pod_class, refs, number),

@@ -18,6 +18,7 @@ from services.scheduler.snapshot import (
     Binding,
     Bound,
     BoundKey,
+    Closing,
     Eviction,
     GangPart,
     Pending,
@@ -211,7 +212,7 @@ class Planning:
         self.pools: dict[tuple[PodClass, bool], list[tuple[str, Candidates]]] = {}
         """As of pools.pools_of, what was asked for before."""
         self._parts: dict[PodClass, list[tuple[GangPart, PodClass]]] = {}
-        self._candidates: dict[tuple[PodRequest, int, bool], Candidates] = {}
+        self._candidates: dict[tuple[PodRequest, int, bool, tuple[str, ...]], Candidates] = {}
 
     @cached_property
     def shares(self) -> Shares:
@@ -233,13 +234,20 @@ class Planning:
             self.later = Room(self.snapshot.nodes, self._worth, like=self.room)
         return self.later
 
-    def candidates(self, request: PodRequest, pool: int, *, later: bool = False) -> Candidates:
-        """The nodes of a pool (by its number) for a request; `later`: by the room that there will be."""
-        found = self._candidates.get((request, pool, later))
+    def closings(self, pod_class: PodClass) -> tuple[Closing, ...]:
+        """Those that keep such pods away."""
+        closings = self.snapshot.nodes.closings
+        return tuple(each for each in closings if each.refuses(pod_class)) if closings else ()
+
+    def candidates(self, pod_class: PodClass, pool: int, *, later: bool = False) -> Candidates:
+        """The nodes of a pool (by its number) for pods of a class; `later`: by the room that there will be."""
+        request, closings = pod_class.request, self.closings(pod_class)
+        key = request, pool, later, tuple(each.called for each in closings)
+        found = self._candidates.get(key)
         if found is None:
             room = self.soon() if later else self.room
-            found = Candidates(room, request, pool, self.policy.filters, self._packed)
-            self._candidates[request, pool, later] = found
+            found = Candidates(room, request, pool, self.policy.filters, self._packed, closings=closings)
+            self._candidates[key] = found
         return found
 
     def parts(self, pod_class: PodClass) -> list[tuple[GangPart, PodClass]]:
@@ -317,6 +325,7 @@ class Planning:
             releases=self.releases,
             updates=tuple(self.updates[:max_updates]),
             evictions=tuple(self.evictions),
+            marks=self.snapshot.marks,
             held={self.snapshot.queues[i].pod_class: self.held[key] for i, key in self.held_queues.items()},
             blocked={
                 self.snapshot.queues[i].pod_class: waiting

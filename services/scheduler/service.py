@@ -45,6 +45,7 @@ from services.scheduler.batches import (
     batches,
     decided_ahead,
     eviction_drafts,
+    mark_drafts,
     release_drafts,
     seen_by,
     update_drafts,
@@ -228,8 +229,13 @@ class Scheduler:
 
     async def _commit(self, planned: Plan, seen: Mapping[str, NodeFacts], now: datetime) -> bool:
         """Whether all of it was stored. What was not is planned again, from fresh state."""
+        whole, marks = True, [*planned.marks]
+        while marks:
+            some, marks = marks[: self._batch_messages], marks[self._batch_messages :]
+            drafts = mark_drafts(self._heads(), some, str(uuid4()), now)
+            whole = not isinstance(drafts, Refusal) and await self._append_batch(drafts) and whole
         bound, released = batches(planned, max_messages=self._batch_messages)
-        whole = await self._bind(bound, seen, now)
+        whole = await self._bind(bound, seen, now) and whole
         updates = [*planned.updates]
         while updates:
             some, updates = updates[: self._batch_messages], updates[self._batch_messages :]

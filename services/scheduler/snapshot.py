@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, override
 import numpy as np
 from numpy.typing import NDArray
 
-from events.node import Reservation, Taint
+from events.node import BeginMaintenance, EndMaintenance, Reservation, Taint
 from events.phases import WaitingReason
 from events.quantities import format_bytes
 from events.why import KeptBy
@@ -77,6 +77,8 @@ class PodClass:
     """Those the workload names, in its order; empty: the project's, else all."""
     request: PodRequest
     preemptible: bool
+    lasts_seconds: int | None = None
+    """After so long all of it has ended, by its project's limit on running time and its grace; None: nobody knows."""
     together: Together | None = None
     """Of a workload whose pods stay together: its pods are a class of their own."""
     gang: tuple[GangPart, ...] = ()
@@ -85,8 +87,8 @@ class PodClass:
     """Found out once: a request may have a thousand entries, and each plan asks for its class several times."""
 
     def __post_init__(self) -> None:
-        of = (self.project_id, self.cluster_id, self.pools, self.request, self.preemptible, self.together, self.gang)
-        object.__setattr__(self, "hashed", hash(of))
+        of = (self.project_id, self.cluster_id, self.pools, self.request, self.preemptible, self.lasts_seconds)
+        object.__setattr__(self, "hashed", hash((*of, self.together, self.gang)))
 
     @override
     def __hash__(self) -> int:
@@ -247,6 +249,26 @@ class ProjectView:
     """How long pods of its workloads run before their place may be taken."""
 
 
+class Closing(NamedTuple):
+    """Nodes from which the calendar keeps pods."""
+
+    called: str
+    """For a person, such as `maintenance firmware`."""
+    rows: Booleans
+    """Whether it is about the node of this row."""
+    starts_at: datetime
+    ends_at: datetime
+    left_seconds: float
+    """Until it begins; 0 once it has."""
+
+    def refuses(self, pod_class: PodClass) -> bool:
+        """Whether such pods are kept away: before it begins, those that could still run then and do not give way."""
+        if not self.left_seconds:
+            return True
+        ends_before = pod_class.lasts_seconds is not None and pod_class.lasts_seconds <= self.left_seconds
+        return not pod_class.preemptible and not ends_before
+
+
 class Cordon(NamedTuple):
     """Who keeps new pods away from a node, by id, and since when."""
 
@@ -294,6 +316,8 @@ class NodeTable:
     free_extended: dict[str, Integers]
     """By resource; those that no node has, or no pod waits for, are not there."""
     capacity_extended: dict[str, Integers]
+    closings: tuple[Closing, ...] = ()
+    """Those that matter now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,6 +368,14 @@ class MustLeave(NamedTuple):
     message: str
 
 
+class NodeMark(NamedTuple):
+    """What maintenance that begins, or is over, does to a node."""
+
+    node_key: str
+    node_name: str
+    command: BeginMaintenance | EndMaintenance
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     now: datetime
@@ -367,6 +399,8 @@ class Snapshot:
     growing: tuple[Growth, ...] = ()
     running: dict[str, tuple[Workload, ...]] = field(default_factory=dict[str, tuple[Workload, ...]])
     """By project id: preemptible workloads that hold nodes, and elastic ones."""
+    marks: tuple[NodeMark, ...] = ()
+    """Nodes that are to be taken out of service now, or back."""
     must_leave: tuple[tuple[Workload, tuple[MustLeave, ...]], ...] = ()
     """Workloads of which pods have to leave their node now, and those pods. None of them is among the running."""
     placed_again: dict[str, datetime] = field(default_factory=dict[str, datetime])
@@ -443,6 +477,8 @@ class Plan:
     releases: tuple[Release, ...] = ()
     updates: tuple[StatusUpdate, ...] = ()
     evictions: tuple[Eviction, ...] = ()
+    marks: tuple[NodeMark, ...] = ()
+    """As of Snapshot."""
     held: dict[PodClass, Waiting] = field(default_factory=dict[PodClass, Waiting])
     """For what a place is kept that others still hold, which were told to end: it is looked at each time."""
     blocked: dict[PodClass, Waiting]
@@ -458,11 +494,14 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        return not (self.bindings or self.releases or self.updates or self.evictions)
+        return not (self.bindings or self.releases or self.updates or self.evictions or self.marks)
 
     def render(self) -> str:
         """The plan for a person, one line each: releases, bindings, evictions, updates."""
         lines = [f"release on {each.node_name}: {_amounts(each.reservation)}" for each in self.releases]
+        for each in self.marks:
+            begins = isinstance(each.command, BeginMaintenance)
+            lines.append(f"{'begin' if begins else 'end'} maintenance of {each.node_name}")
         for each in self.bindings:
             pod, placed = each.placement.pod, each.placement
             held = _amounts(each.reservation)

@@ -1644,6 +1644,90 @@ class NodeChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Node pool that the node is to be in: it gets its label."""
 
 
+class Maintenances(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Maintenance that is planned, goes on, or was over less than 30 days ago."""
+
+    maintenance: list[Maintenance]
+    """By cluster, in the order in which it begins."""
+
+
+class MaintenanceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MaintenanceCreation."""
+
+    starts_at: str
+    """When the nodes are drained (RFC 3339)."""
+    ends_at: str
+    """When they take pods again (RFC 3339)."""
+    nodes: list[str] | None = None
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: list[str] | None = None
+    """Names of node pools; empty for nodes of any pool."""
+    labels: list[NodeLabelFields] | None = None
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    lead_seconds: int | None = None
+    """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
+    force: bool | None = None
+    """Whether pods of non-preemptible workloads are told to end when it begins, too. Otherwise they stay until
+    they end.
+    """
+    cluster_id: str
+    """Id of the cluster."""
+    name: str
+    """Unique in the cluster among those that are not over."""
+
+
+class Maintenance(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Nodes of a cluster that are out of service for a time."""
+
+    id: str
+    """Its id. A later one of the same name has another."""
+    cluster_id: str
+    """Its cluster."""
+    cluster_name: str
+    """Name of its cluster."""
+    name: str
+    """Unique in its cluster among those that are not over."""
+    state: MaintenanceState
+    """Whether it is still to come, goes on, or is over."""
+    starts_at: datetime
+    """When the nodes are drained."""
+    ends_at: datetime
+    """When they take pods again."""
+    nodes: list[str]
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: list[str]
+    """Names of node pools; empty for nodes of any pool."""
+    labels: dict[str, str]
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    lead_seconds: int
+    """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
+    force: bool
+    """Whether pods of non-preemptible workloads are told to end when it begins, too."""
+    planned_by: str
+    """Who planned it, or changed it last."""
+
+
+class MaintenanceFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MaintenanceFields."""
+
+    starts_at: str
+    """When the nodes are drained (RFC 3339)."""
+    ends_at: str
+    """When they take pods again (RFC 3339)."""
+    nodes: list[str] | None = None
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: list[str] | None = None
+    """Names of node pools; empty for nodes of any pool."""
+    labels: list[NodeLabelFields] | None = None
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    lead_seconds: int | None = None
+    """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
+    force: bool | None = None
+    """Whether pods of non-preemptible workloads are told to end when it begins, too. Otherwise they stay until
+    they end.
+    """
+
+
 class TicketRequest(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: TicketRequest."""
 
@@ -4937,6 +5021,8 @@ class NodeDrain(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Whether pods of non-preemptible workloads are told to end, too."""
     ended_at: datetime | None
     """When the node was empty. Null while it is not."""
+    maintenance: str | None
+    """Name of the maintenance for which it is. Null if somebody drains the node."""
 
 
 class NodePod(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5279,6 +5365,15 @@ class NodeResourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_
     """How many the node has. Required unless the resource is taken away."""
     exclude: bool | None = None
     """Whether the resource is taken away."""
+
+
+class NodeLabelFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeLabelFields."""
+
+    name: str
+    """Key of the label."""
+    value: str | None = None
+    """Value of the label."""
 
 
 class WorkloadSubmittedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7081,15 +7176,6 @@ class NodeOption(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """In the order in which they count: the first that tells two nodes apart decides."""
 
 
-class NodeLabelFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Body of a request: NodeLabelFields."""
-
-    name: str
-    """Key of the label."""
-    value: str | None = None
-    """Value of the label."""
-
-
 class NodeTaintFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: NodeTaintFields."""
 
@@ -8787,6 +8873,7 @@ if TYPE_CHECKING:
         "",
         "AddCluster",
         "AddSimulatedNodes",
+        "CancelMaintenance",
         "ChangeAsset",
         "ChangeCredential",
         "ChangeDepartment",
@@ -8823,6 +8910,7 @@ if TYPE_CHECKING:
         "NoteHours",
         "NoteServiceAccountUse",
         "OpenSession",
+        "PlanMaintenance",
         "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",
@@ -8862,6 +8950,7 @@ if TYPE_CHECKING:
     type HistoryLostCause = Literal["log_restored", "message_voided"]
     type HostPathSourceMountPropagation = Literal["HostToContainer", "None"]
     type HttpGetScheme = Literal["HTTP", "HTTPS"]
+    type MaintenanceState = Literal["InProgress", "Over", "Planned"]
     type MatchExpressionOperator = Literal["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
     type MeasurementType = Literal[
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
@@ -8898,6 +8987,7 @@ if TYPE_CHECKING:
         "insufficient_resources",
         "limit_too_small",
         "limit_used",
+        "maintenance",
         "no_claim",
         "no_matching_node",
         "no_nodes",
@@ -9107,6 +9197,7 @@ else:
     HistoryLostCause = str
     HostPathSourceMountPropagation = str
     HttpGetScheme = str
+    MaintenanceState = str
     MatchExpressionOperator = str
     MeasurementType = str
     NodeTaintChangeEffect = str

@@ -24,7 +24,7 @@ def _pools_of(planning: Planning, pod_class: PodClass, *, later: bool) -> list[t
         return []
     numbers = planning.snapshot.nodes.pool_numbers
     return [
-        (pool, planning.candidates(pod_class.request, numbers[pod_class.cluster_id, pool], later=later))
+        (pool, planning.candidates(pod_class, numbers[pod_class.cluster_id, pool], later=later))
         for pool in pools_to_try(planning.snapshot, pod_class)
         if (pod_class.cluster_id, pool) in numbers
     ]

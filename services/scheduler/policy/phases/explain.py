@@ -13,6 +13,7 @@ from events.workload.spec import WHOLE_GPU_MILLI
 from services.scheduler.candidates import refused_by
 from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try, wanted_pools
 from services.scheduler.policy import together
+from services.scheduler.policy.filters import calendar
 from services.scheduler.policy.phases import quota
 from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.words import gpus, listed, nodes, wish
@@ -216,7 +217,8 @@ def nodes_of(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) ->
     """Every node of these pools that is there."""
     table, cluster_id = planning.snapshot.nodes, pod_class.cluster_id
     numbers = [table.pool_numbers[cluster_id, pool] for pool in pools if (cluster_id, pool) in table.pool_numbers]
-    return View(planning.room, pod_class.request, np.flatnonzero(np.isin(table.pool, numbers) & table.present))
+    rows = np.flatnonzero(np.isin(table.pool, numbers) & table.present)
+    return View(planning.room, pod_class.request, rows, closings=planning.closings(pod_class))
 
 
 def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
@@ -234,8 +236,10 @@ def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
         )
     if (too_small | closed_in(view, filters)).all():
         large_enough = view.at(~too_small)
+        others = [each for each in filters if each.name != calendar.NAME]
+        planned = not closed_in(large_enough, others).all()
         return Waiting(
-            reason=WaitingReason.NO_NODES,
+            reason=WaitingReason.MAINTENANCE if planned else WaitingReason.NO_NODES,
             message=f"{_all_closed(len(large_enough.rows), where)} ({_causes(large_enough, filters)})",
         )
     return None
