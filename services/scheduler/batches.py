@@ -44,6 +44,8 @@ class Batch:
 
     workload_ids: dict[str, str] = field(default_factory=dict[str, str])
     """By workload key."""
+    clusters: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Likewise: id and name of that of its nodes."""
     placements: dict[str, list[Placement]] = field(default_factory=dict[str, list[Placement]])
     reservations: dict[str, list[Reservation]] = field(default_factory=dict[str, list[Reservation]])
     """By node key."""
@@ -76,6 +78,7 @@ def batches(plan: Plan, *, max_messages: int) -> tuple[list[Batch], dict[str, tu
             batch = Batch()
             found.append(batch)
         batch.workload_ids[binding.key] = binding.workload_id
+        batch.clusters[binding.key] = binding.cluster_id, binding.cluster_name
         batch.pods += 1
         batch.placements.setdefault(binding.key, []).append(binding.placement)
         batch.reservations.setdefault(node_key, []).append(binding.reservation)
@@ -102,7 +105,13 @@ def batch_drafts(heads: Heads, batch: Batch, command_id: str, now: datetime) -> 
     of_workloads: dict[str, list[Draft]] = {}
     refused: dict[str, Refusal] = {}
     for key, placements in batch.placements.items():
-        command = PlacePods(workload_id=batch.workload_ids[key], placements=tuple(placements))
+        cluster_id, cluster_name = batch.clusters[key]
+        command = PlacePods(
+            workload_id=batch.workload_ids[key],
+            placements=tuple(placements),
+            cluster_id=cluster_id,
+            cluster_name=cluster_name,
+        )
         decided = _of_workload(heads, key, command, command_id, now)
         if isinstance(decided, Refusal):
             refused[key] = decided

@@ -57,6 +57,7 @@ from services.scheduler.columns import Columns, uncount
 from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
 from services.scheduler.must_leave import is_emptied, leavers
+from services.scheduler.policy.among import Stands, standing
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Age, Order
@@ -569,7 +570,7 @@ class SchedulingState(LogFold):
         """
         self.settle(now)
         in_order = sorted(self._queues.values(), key=lambda queue: queue.entries[0].order)
-        queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in in_order)
+        queues = [queue.frozen(self.freed, self._reports_again(queue, now)) for queue in in_order]
         must_leave = self._must_leave(now)
         growing = tuple(self._grows(key, self._growing[key], now) for key in sorted(self._growing.keys() - must_leave))
         running = self._frozen_running(without=must_leave.keys()) if queues else {}
@@ -577,14 +578,14 @@ class SchedulingState(LogFold):
         ids = {queue.pod_class.project_id for queue in queues} | running.keys() | holders
         ids |= {each.pod_class.project_id for each in growing}
         projects = {id_: view for id_ in sorted(ids) if (view := self._project_view(id_)) is not None}
-        return Snapshot(
+        snapshot = Snapshot(
             now=now,
             nodes=self._columns.frozen(extended=self._extended_asked),
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects=projects,
             held_milli=self._held_of(projects),
             held_in=dict(sorted(self._held_in.items())),
-            queues=queues,
+            queues=tuple(queues),
             mix=self.mix.told(),
             not_schedulable=tuple(self._not_schedulable[key] for key in sorted(self._not_schedulable)),
             releases=tuple(self._release(id_, node_key) for id_, node_key in sorted(self._stale.items())),
@@ -601,6 +602,7 @@ class SchedulingState(LogFold):
             stints=self._waits.frozen(),
             head_start_seconds=self._head_start_seconds,
         )
+        return standing(snapshot, POLICY)
 
     def is_idle(self, now: datetime) -> bool:
         """Whether nothing waits or may grow, nothing is to be released or reported, and no node is to be emptied."""
@@ -673,17 +675,18 @@ class SchedulingState(LogFold):
         ids = {state.project_id, *snapshot.projects, *running, *(project_id for project_id, *_ in self._held_in)}
         projects = {id_: view for id_ in sorted(ids) if (view := self._project_view(id_)) is not None}
         asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
-        return (
-            replace(
-                snapshot,
-                nodes=self._columns.frozen(extended=asked),
-                projects=projects,
-                held_milli=self._held_of(projects),
-                not_schedulable=(),
-                running=running,
-            ),
-            added,
+        snapshot = replace(
+            snapshot,
+            nodes=self._columns.frozen(extended=asked),
+            projects=projects,
+            held_milli=self._held_of(projects),
+            not_schedulable=(),
+            running=running,
         )
+        if any(pod_class.among for pod_class, _ in added):
+            stands = Stands(snapshot, POLICY)
+            added = tuple((stands.of(pod_class), entry) for pod_class, entry in added)
+        return snapshot, added
 
     def _waiting_of(self, key: str, state: Workload, now: datetime) -> tuple[tuple[PodClass, Pending], ...]:
         ready: dict[str, list[PodRef]] = {}
@@ -763,7 +766,7 @@ class SchedulingState(LogFold):
                 self._look_again = at
                 heapq.heappush(self._due, (at, ""))
         for seen in snapshot.queues:
-            queue = self._queues.get(seen.pod_class)
+            queue = self._queues.get(seen.kept_as or seen.pod_class)
             blocked, held = plan.blocked.get(seen.pod_class), plan.held.get(seen.pod_class)
             waiting = blocked or held
             if queue is not None and seen.pod_class in plan.put_off:
@@ -804,6 +807,7 @@ class SchedulingState(LogFold):
         others = (on_nodes | set(state.node_pools)) - {DEFAULT_POOL}
         return ClusterView(
             name=state.name,
+            kind=state.kind,
             exists=state.exists,
             connected=state.connected,
             problem=state.problem,
@@ -918,6 +922,7 @@ def _class_of(key: str, state: Workload, pod_set: PodSet) -> PodClass:
         pools=pod_set.node_pools,
         request=pod_set.template.request,
         preemptible=state.preemptible,
+        among=() if state.cluster_id else state.among,
         together=_together(key, pod_set.pod_affinity),
     )
 
@@ -973,9 +978,11 @@ def _stands_alike(before: Workload, after: Workload) -> bool:
         and before.queued == after.queued
         and bool(before.pods.live) == bool(after.pods.live)
     )
-    fields = (before.workload_id, before.desired, before.phase, before.reason, before.attempt, before.failures)
+    whose = before.workload_id, before.cluster_id
+    fields = (*whose, before.desired, before.phase, before.reason, before.attempt, before.failures)
     return same and fields == (
         after.workload_id,
+        after.cluster_id,
         after.desired,
         after.phase,
         after.reason,
