@@ -35,6 +35,7 @@ from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import (
     ActUndone,
     CheckpointSaved,
+    ClusterChosen,
     PodsEvicted,
     Workload,
     WorkloadChanged,
@@ -97,6 +98,8 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
             return "queued: the scheduler looks for a node"
         case WorkloadWaiting():
             return f"waits: {event.message or event.reason}"
+        case ClusterChosen():
+            return f"cluster {event.name or event.cluster_id} runs it: nobody named one, and the scheduler chose it"
         case PodsBound():
             return f"{_grown(event, happened)}{_bound(event)}"
         case PodStarting():

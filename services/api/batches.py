@@ -323,7 +323,7 @@ async def _misfitting(call: Call, prepared: Sequence[_Prepared], batch_id: str) 
             continue
         keys.add(key)
         objects = id(command.spec), id(command.distributed), id(command.inference)
-        same = command.project_id, command.cluster_id, *objects
+        same = command.project_id, command.cluster_id, command.among, *objects
         more = [] if same in fitting else await misfits(call, one.asked.checked, command_id, faulty=one.asked.faulty)
         if issues := one.asked.told(more):
             found[one.item.index] = _of_error(one, bad_request(issues))

@@ -187,7 +187,7 @@ class Batches:
         creations: dict[tuple[str, int], Creation] = {}
         for item in items:
             command = item.command
-            place = (command.project_id, command.cluster_id)
+            place = (command.project_id, command.cluster_id, command.among)
             if place not in misplaced:
                 misplaced[place] = log_full_refusal(full) if full else await self._commands.misplaced(command)
             item.obstacle = misplaced[place]

@@ -44,6 +44,8 @@ class Batch:
 
     workload_ids: dict[str, str] = field(default_factory=dict[str, str])
     """By workload key."""
+    clusters: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Likewise: id and name of that of its nodes."""
     placements: dict[str, list[Placement]] = field(default_factory=dict[str, list[Placement]])
     reservations: dict[str, list[Reservation]] = field(default_factory=dict[str, list[Reservation]])
     """By node key."""
@@ -76,6 +78,7 @@ def batches(plan: Plan, *, max_messages: int) -> tuple[list[Batch], dict[str, tu
             batch = Batch()
             found.append(batch)
         batch.workload_ids[binding.key] = binding.workload_id
+        batch.clusters[binding.key] = binding.cluster_id, binding.cluster_name
         batch.pods += 1
         batch.placements.setdefault(binding.key, []).append(binding.placement)
         batch.reservations.setdefault(node_key, []).append(binding.reservation)
@@ -179,7 +182,13 @@ def release_drafts(
 
 
 def _placed(heads: Heads, batch: Batch, key: str, command_id: str, now: datetime) -> list[Draft] | Refusal:
-    command = PlacePods(workload_id=batch.workload_ids[key], placements=tuple(batch.placements[key]))
+    cluster_id, cluster_name = batch.clusters[key]
+    command = PlacePods(
+        workload_id=batch.workload_ids[key],
+        placements=tuple(batch.placements[key]),
+        cluster_id=cluster_id,
+        cluster_name=cluster_name,
+    )
     return _of_workload(heads, key, command, command_id, now)
 
 

@@ -59,6 +59,7 @@ from services.scheduler.columns import Columns, uncount
 from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
 from services.scheduler.must_leave import is_emptied, leavers
+from services.scheduler.policy.among import Stands, standing
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Age, Order
@@ -600,7 +601,7 @@ class SchedulingState(LogFold):
         """
         self.settle(now)
         in_order = sorted(self._queues.values(), key=lambda queue: queue.first)
-        queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in in_order)
+        queues = [queue.frozen(self.freed, self._reports_again(queue, now)) for queue in in_order]
         must_leave = self._must_leave(now)
         growing = tuple(self._grows(key, self._growing[key], now) for key in sorted(self._growing.keys() - must_leave))
         running = self._frozen_running(without=must_leave.keys()) if queues else {}
@@ -608,14 +609,14 @@ class SchedulingState(LogFold):
         ids = {queue.pod_class.project_id for queue in queues} | running.keys() | holders
         ids |= {each.pod_class.project_id for each in growing}
         projects = {id_: view for id_ in sorted(ids) if (view := self._project_view(id_)) is not None}
-        return Snapshot(
+        snapshot = Snapshot(
             now=now,
             nodes=self._columns.frozen(extended=self._extended_asked, closings=self._closings(now)),
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects=projects,
             held_milli=self._held_of(projects),
             held_in=dict(sorted(self._held_in.items())),
-            queues=queues,
+            queues=tuple(queues),
             mix=self.mix.told(),
             not_schedulable=tuple(self._not_schedulable[key] for key in sorted(self._not_schedulable)),
             releases=tuple(self._release(id_, node_key) for id_, node_key in sorted(self._stale.items())),
@@ -634,6 +635,7 @@ class SchedulingState(LogFold):
             stints=self._waits.frozen(),
             head_start_seconds=self._head_start_seconds,
         )
+        return standing(snapshot, POLICY)
 
     def is_idle(self, now: datetime) -> bool:
         """Whether nothing waits or may grow, nothing is to be released or reported, and no node is to be emptied."""
@@ -720,17 +722,18 @@ class SchedulingState(LogFold):
         ids = {state.project_id, *snapshot.projects, *running, *(project_id for project_id, *_ in self._held_in)}
         projects = {id_: view for id_ in sorted(ids) if (view := self._project_view(id_)) is not None}
         asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
-        return (
-            replace(
-                snapshot,
-                nodes=self._columns.frozen(extended=asked, closings=self._closings(now)),
-                projects=projects,
-                held_milli=self._held_of(projects),
-                not_schedulable=(),
-                running=running,
-            ),
-            added,
+        snapshot = replace(
+            snapshot,
+            nodes=self._columns.frozen(extended=asked, closings=self._closings(now)),
+            projects=projects,
+            held_milli=self._held_of(projects),
+            not_schedulable=(),
+            running=running,
         )
+        if any(pod_class.among for pod_class, _ in added):
+            stands = Stands(snapshot, POLICY)
+            added = tuple((stands.of(pod_class), entry) for pod_class, entry in added)
+        return snapshot, added
 
     def _waiting_of(self, key: str, state: Workload, now: datetime) -> tuple[tuple[PodClass, Pending], ...]:
         ready: dict[str, list[PodRef]] = {}
@@ -811,7 +814,7 @@ class SchedulingState(LogFold):
                 self._look_again = at
                 heapq.heappush(self._due, (at, ""))
         for seen in snapshot.queues:
-            queue = self._queues.get(seen.pod_class)
+            queue = self._queues.get(seen.kept_as or seen.pod_class)
             blocked, held = plan.blocked.get(seen.pod_class), plan.held.get(seen.pod_class)
             waiting = blocked or held
             if queue is not None and seen.pod_class in plan.put_off:
@@ -854,6 +857,7 @@ class SchedulingState(LogFold):
         others = (on_nodes | set(state.node_pools)) - {DEFAULT_POOL}
         return ClusterView(
             name=state.name,
+            kind=state.kind,
             exists=state.exists,
             connected=state.connected,
             problem=state.problem,
@@ -964,23 +968,27 @@ def _classes(
 
 
 @for_the_very_same
-def _known_classes(_: PodSet) -> dict[tuple[str, str, bool, int | None], PodClass]:
-    """Those of its pods that were asked for, by project, cluster, whether others may take their place, and how long
-    they last at most.
+def _known_classes(_: PodSet) -> dict[tuple[str, str, bool, int | None, tuple[str, ...]], PodClass]:
+    """Those of its pods that were asked for: by project, cluster, whether others may take their place, how long they
+    last at most, and the clusters among which one is chosen.
     """
     return {}
 
 
 def _class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None) -> PodClass:
     """Workloads of a sweep have the very same pod sets."""
-    known, alike = _known_classes(pod_set), (state.project_id, state.cluster_id, state.preemptible, lasts)
+    among = () if state.cluster_id else state.among
+    known = _known_classes(pod_set)
+    alike = state.project_id, state.cluster_id, state.preemptible, lasts, among
     found = known.get(alike)
     if found is None or pod_set.pod_affinity is not None:
-        found = known[alike] = _new_class_of(key, state, pod_set, lasts)
+        found = known[alike] = _new_class_of(key, state, pod_set, lasts, among)
     return found
 
 
-def _new_class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None) -> PodClass:
+def _new_class_of(
+    key: str, state: Workload, pod_set: PodSet, lasts: int | None, among: tuple[str, ...]
+) -> PodClass:
     return PodClass(
         project_id=state.project_id,
         cluster_id=state.cluster_id,
@@ -988,6 +996,7 @@ def _new_class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None)
         request=pod_set.template.request,
         preemptible=state.preemptible,
         lasts_seconds=lasts,
+        among=among,
         together=_together(key, pod_set.pod_affinity),
     )
 
@@ -1044,9 +1053,11 @@ def _stands_alike(before: Workload, after: Workload) -> bool:
         and before.queued == after.queued
         and bool(before.pods.live) == bool(after.pods.live)
     )
-    fields = (before.workload_id, before.desired, before.phase, before.reason, before.attempt, before.failures)
+    whose = before.workload_id, before.cluster_id
+    fields = (*whose, before.desired, before.phase, before.reason, before.attempt, before.failures)
     return same and fields == (
         after.workload_id,
+        after.cluster_id,
         after.desired,
         after.phase,
         after.reason,

@@ -122,6 +122,20 @@ class Placed:
             del column[start:]
 
 
+class Choices:
+    """What was chosen so far for workloads for which nobody named a cluster. Mutable."""
+
+    __slots__ = ("chosen", "elsewhere", "stands")
+
+    def __init__(self) -> None:
+        self.chosen: dict[str, str] = {}
+        """By key of a workload: id of the cluster where this plan places it, or keeps a place for it."""
+        self.stands: dict[int, PodClass] = {}
+        """By index of the queue: its class where it stands now, if that is not where it stood at first."""
+        self.elsewhere: dict[int, dict[str, Shortfall]] = {}
+        """By index of the queue and id of a cluster: why it found no room there."""
+
+
 class ShortAt(NamedTuple):
     """The first entry of a queue that found no room."""
 
@@ -208,7 +222,7 @@ class Planning:
         self.updates: list[StatusUpdate] = []
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""
-        self._packed, self.placed = packed(policy.scores), Placed()
+        self._packed, self.placed, self.choices = packed(policy.scores), Placed(), Choices()
         self.pools: dict[tuple[PodClass, bool], list[tuple[str, Candidates]]] = {}
         """As of pools.pools_of, what was asked for before."""
         self._parts: dict[PodClass, list[tuple[GangPart, PodClass]]] = {}
@@ -218,6 +232,10 @@ class Planning:
     def shares(self) -> Shares:
         """What each may have of the pools by right, as it was when this was first asked for: nothing was placed yet."""
         return Shares(self.snapshot, self.room, dict(self.quota_used))
+
+    def class_of(self, i: int) -> PodClass:
+        """That of a queue, by its index, where it stands now."""
+        return self.choices.stands.get(i) or self.snapshot.queues[i].pod_class
 
     def look_again_at(self, at: datetime) -> None:
         """There is something to decide then, although nothing happens."""
@@ -340,6 +358,7 @@ class Planning:
     def _bindings(self) -> list[Binding]:
         placed, nodes = self.placed, self.snapshot.nodes
         keys, names, models = nodes.keys, nodes.names, nodes.gpu_models
+        clusters = {id_: view.name for id_, view in self.snapshot.clusters.items()}
         memory: list[int] = nodes.gpu_memory_bytes.tolist()
         found: list[Binding] = []
         row: int
@@ -365,7 +384,8 @@ class Planning:
                 devices=devices,
                 extended=request.extended,
             )
-            found.append(Binding(key, workload_id, entry.name, placement, reservation, key in placed.whole))
+            of, whole = pod_class.cluster_id, key in placed.whole
+            found.append(Binding(key, workload_id, entry.name, placement, reservation, of, clusters.get(of, ""), whole))
         return found
 
 

@@ -410,6 +410,7 @@ def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf
             kind=asked.kind,
             project_id=asked.project_id,
             cluster_id=asked.cluster_id,
+            among=asked.among,
             owner="",
             at=now,
             spec=asked.spec,

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, override
 import numpy as np
 from numpy.typing import NDArray
 
+from events.cluster import ClusterKind
 from events.node import BeginMaintenance, EndMaintenance, Reservation, Taint
 from events.phases import WaitingReason
 from events.quantities import format_bytes
@@ -73,12 +74,15 @@ class PodClass:
 
     project_id: str
     cluster_id: str
+    """Where the scheduler chooses: that at which it stands; empty until that is found out (policy.among)."""
     pools: tuple[str, ...]
     """Those the workload names, in its order; empty: the project's, else all."""
     request: PodRequest
     preemptible: bool
     lasts_seconds: int | None = None
     """After so long all of it has ended, by its project's limit on running time and its grace; None: nobody knows."""
+    among: tuple[str, ...] = ()
+    """Ids of the clusters among which the scheduler chooses; none where the workload has one."""
     together: Together | None = None
     """Of a workload whose pods stay together: its pods are a class of their own."""
     gang: tuple[GangPart, ...] = ()
@@ -87,8 +91,9 @@ class PodClass:
     """Found out once: a request may have a thousand entries, and each plan asks for its class several times."""
 
     def __post_init__(self) -> None:
-        of = (self.project_id, self.cluster_id, self.pools, self.request, self.preemptible, self.lasts_seconds)
-        object.__setattr__(self, "hashed", hash((*of, self.together, self.gang)))
+        where = self.project_id, self.cluster_id, self.pools, self.among
+        of = (*where, self.request, self.preemptible, self.lasts_seconds, self.together, self.gang)
+        object.__setattr__(self, "hashed", hash(of))
 
     @override
     def __hash__(self) -> int:
@@ -106,6 +111,10 @@ class PodClass:
         """Names of the extended resources that its pods want."""
         requests = (self.request, *(part.request for part in self.gang))
         return tuple({each.resource for request in requests for each in request.extended})
+
+    def on(self, cluster_id: str) -> "PodClass":
+        """The same, where it stands at this cluster."""
+        return self if cluster_id == self.cluster_id else replace(self, cluster_id=cluster_id)
 
     def part(self, of: GangPart) -> "PodClass":
         """The pods of this part, as if each stood for itself."""
@@ -157,6 +166,8 @@ class Queue:
     """Of all entries."""
     put_off: int = 0
     """How many plans in a row did not get to it."""
+    kept_as: PodClass | None = None
+    """Its class as the fold has it, where the scheduler chooses its cluster; None: the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +201,7 @@ class Growth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     name: str
+    kind: ClusterKind
     exists: bool
     connected: bool
     problem: str
@@ -426,6 +438,8 @@ class Binding(NamedTuple):
     """Of the workload."""
     placement: Placement
     reservation: Reservation
+    cluster_id: str
+    cluster_name: str
     whole: bool = False
     """Whether it is stored together with all others of its workload, or not at all."""
 

@@ -49,7 +49,16 @@ def running(world: World, name: str, *, gpus: int = 1, **spec: Any) -> str:
     return key
 
 
-def gang(world: World, name: str, *, workers: int, project_id: str = "", gpus: int = 1, **spec: Any) -> str:
+def gang(
+    world: World,
+    name: str,
+    *,
+    workers: int,
+    project_id: str = "",
+    gpus: int = 1,
+    among: tuple[str, ...] = (),
+    **spec: Any,
+) -> str:
     world.now += timedelta(seconds=1)
     project_id = project_id or world.project_id
     key = workload_key(project_id, name)
@@ -59,7 +68,8 @@ def gang(world: World, name: str, *, workers: int, project_id: str = "", gpus: i
         name=name,
         requested_name=name,
         project_id=project_id,
-        cluster_id=world.cluster_id,
+        cluster_id="" if among else world.cluster_id,
+        among=among,
         spec=TrainingSpec(image="i", compute=ComputeSpec(gpu_devices_request=gpus, **compute), **spec),
         distributed=Distributed(
             distribution=Distribution(distributed_framework="PyTorch", num_workers=workers), master=None
