@@ -310,7 +310,7 @@ async def _misfitting(call: Call, prepared: Sequence[_Prepared], batch_id: str) 
     """
     found: dict[int, BatchItemOutcome] = {}
     keys: set[str] = set()
-    fitting: set[tuple[str, str, int, int, int]] = set()
+    fitting: set[tuple[str, str, tuple[str, ...], int, int, int]] = set()
     """What was looked at already: without its name, nothing tells one item from another of the same objects."""
     for number, one in enumerate(prepared):
         if number % CHECKED_AT_ONCE == 0:

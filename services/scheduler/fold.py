@@ -986,9 +986,7 @@ def _class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None) -> 
     return found
 
 
-def _new_class_of(
-    key: str, state: Workload, pod_set: PodSet, lasts: int | None, among: tuple[str, ...]
-) -> PodClass:
+def _new_class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None, among: tuple[str, ...]) -> PodClass:
     return PodClass(
         project_id=state.project_id,
         cluster_id=state.cluster_id,

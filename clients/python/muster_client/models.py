@@ -4154,6 +4154,29 @@ class WorkloadWaitingRecord(Model, frozen=True, kw_only=True, rename="camel", om
     details: WorkloadWaitingData
 
 
+class ClusterChosenRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The scheduler chose the cluster of a workload for which nobody named one. Its first pods are bound there in
+    the same commit.
+    """
+
+    type: Literal["ClusterChosen"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: ClusterChosenData
+
+
 class PodsBoundRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The scheduler gave runs their nodes and devices. The reservations on the nodes are in the same batch."""
 
@@ -6267,9 +6290,11 @@ class PodAffinity(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Body of a request: PodAffinity."""
 
     type: PodAffinityType | None = None
-    """Required: a pod that has no room beside the others waits. Preferred: it goes elsewhere. Mandatory."""
+    """Required: a pod that has no room beside the others waits. Preferred: it goes elsewhere. Mandatory within
+    podAffinity.
+    """
     key: str | None = None
-    """Key of a label of nodes, such as topology.kubernetes.io/zone. Mandatory."""
+    """Key of a label of nodes, such as topology.kubernetes.io/zone. Mandatory within podAffinity."""
 
 
 class Toleration(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6414,7 +6439,7 @@ class ServedModel(Model, frozen=True, kw_only=True, rename="camel", omit_default
     catalog: Literal["HuggingFace"] | None = None
     """Catalog that has the model. Default: HuggingFace, the only one so far."""
     name: str | None = None
-    """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
+    """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory within model."""
     credential: ModelCredential | None = None
     """With what the replicas sign in to the catalog. Default: nothing, since everybody may have the model."""
 
@@ -6789,7 +6814,7 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     project_id: str
     """UUID."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; empty where the scheduler chooses it."""
     owner: str
     """Actor id of the user who submitted it. Ownership protection compares it."""
     at: datetime
@@ -6802,6 +6827,8 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """What an inference has beside that; absent for every other kind."""
     made_from: MadeFromData | None = None
     """From which template and assets it was made, and who set its fields where their values do not say it."""
+    among: list[str] | None = None
+    """UUIDs of the clusters that can run it, among which the scheduler chooses; none where one was named."""
 
 
 class WorkloadQueuedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6817,6 +6844,17 @@ class WorkloadWaitingData(Model, frozen=True, kw_only=True, rename="camel", omit
     """The same in a sentence, with numbers."""
     expected_start: datetime | None = None
     """When the scheduler expected it to start. Absent where it had no ground for an estimate."""
+
+
+class ClusterChosenData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The scheduler chose the cluster of a workload for which nobody named one. Its first pods are bound there in
+    the same commit.
+    """
+
+    cluster_id: str
+    """UUID of the cluster that runs it from now on."""
+    name: str
+    """Of the cluster."""
 
 
 class PodsBoundData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7384,7 +7422,7 @@ class WorkloadSubmitted(Model, frozen=True, kw_only=True, rename="camel", omit_d
     kind: str
     """Such as `Training`."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; empty where the scheduler chooses it."""
     owner: str
     """Actor id of who submitted it."""
     image: str
@@ -8309,7 +8347,7 @@ class Probe(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     3.
     """
     handler: ProbeHandler | None = None
-    """How to ask. Mandatory."""
+    """How to ask. Mandatory within readiness."""
 
 
 class NodeSelectorTerm(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8671,7 +8709,7 @@ class ClaimInfo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Body of a request: ClaimInfo."""
 
     size: str | None = None
-    """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
+    """Size, such as 10Gi. Mandatory within claimInfo. The cluster local records it, and does not enforce it."""
     storage_class: str | None = None
     """Storage class of the cluster, one of those that it reports. Default: the cluster's own default."""
     access_modes: PvcAccessModes | None = None
@@ -8686,7 +8724,7 @@ class ProbeHandler(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Body of a request: ProbeHandler."""
 
     http_get: HttpGet | None = None
-    """Ask by an HTTP request. Mandatory."""
+    """Ask by an HTTP request. Mandatory within handler."""
 
 
 class MatchExpression(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8818,7 +8856,7 @@ class HttpGet(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     path: str | None = None
     """Path of the request. Default: /."""
     port: int | None = None
-    """Port on which the pod listens. Mandatory."""
+    """Port on which the pod listens. Mandatory within httpGet."""
     host: str | None = None
     """Host to ask. Default: the pod. Another needs a privileged project. The cluster local asks on loopback alone."""
     scheme: HttpGetScheme | None = None
@@ -9063,6 +9101,7 @@ if TYPE_CHECKING:
         WorkloadCreatedRecord
         | WorkloadQueuedRecord
         | WorkloadWaitingRecord
+        | ClusterChosenRecord
         | PodsBoundRecord
         | PodStartingRecord
         | PodRunningRecord
@@ -9265,6 +9304,7 @@ else:
             "WorkloadCreated": WorkloadCreatedRecord,
             "WorkloadQueued": WorkloadQueuedRecord,
             "WorkloadWaiting": WorkloadWaitingRecord,
+            "ClusterChosen": ClusterChosenRecord,
             "PodsBound": PodsBoundRecord,
             "PodStarting": PodStartingRecord,
             "PodRunning": PodRunningRecord,
