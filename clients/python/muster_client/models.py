@@ -2873,7 +2873,9 @@ class GitSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Body of a request: GitSource."""
 
     repository: str | None = None
-    """Address of the repository, beginning with https:// or http://; with secretRef, with https://. Mandatory."""
+    """Address of the repository, beginning with https:// or http://; with secretRef, with https://, or with an
+    ssh-key such as ssh://git@host/team/code or git@host:team/code. Mandatory.
+    """
     branch: str | None = None
     """Branch. Default: that of the repository."""
     revision: str | None = None
@@ -6454,13 +6456,18 @@ class GitSecretRef(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     only clusters of kind kubernetes have.
     """
     authentication_method: GitSecretRefAuthenticationMethod | None = None
-    """password: a user name with a password or an access token, the only one so far. Mandatory within secretRef."""
+    """password: a user name with a password or an access token, over https. ssh-key: a private key without a
+    passphrase, over ssh, and beside it, under the key known_hosts, the host keys of the server as OpenSSH has
+    them. Mandatory within secretRef.
+    """
     secret_key_of_user: str | None = None
     """Key that holds the user name. Default: User of a Secret, username of a credential; where it has no such key,
-    the user is called git.
+    the user is called git. Not with ssh-key: there the address names the user.
     """
     secret_key_of_password: str | None = None
-    """Key that holds the password or token. Default: Password of a Secret, password of a credential."""
+    """Key that holds the password or token. Default: Password of a Secret, password of a credential. With ssh-key:
+    key that holds the private key. Default: ssh-privatekey.
+    """
 
 
 class TextRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8215,7 +8222,9 @@ class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     name: str | None = None
     """Name of this item, unique among all volumes."""
     repository: str | None = None
-    """Address of the repository, beginning with https:// or http://; with secretRef, with https://. Mandatory."""
+    """Address of the repository, beginning with https:// or http://; with secretRef, with https://, or with an
+    ssh-key such as ssh://git@host/team/code or git@host:team/code. Mandatory.
+    """
     branch: str | None = None
     """Branch. Default: that of the repository."""
     revision: str | None = None

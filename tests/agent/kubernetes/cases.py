@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from events.cluster_protocol import EnvironmentSource, Login, Registry, RunPod, SealedValues
+from events.cluster_protocol import EnvironmentSource, Login, Registry, RepositoryKey, RunPod, SealedValues
 from events.workload import rendezvous
 from events.workload.fields.distribution import DistributedFramework
 from events.workload.fields.scheduling import MatchExpression, NodeSelectorTerm, PodAffinity, Toleration
@@ -298,7 +298,10 @@ PRIVATE: tuple[Volume, ...] = (
         login=FolderLogin(name="mine", credential=True),
     ),
     ClonedFolder(
-        mount_path="/lib", repository="https://git.example.com/team/lib", login=FolderLogin(name="of-the-team")
+        mount_path="/lib",
+        # Nothing that a person writes stands for a value.
+        repository="https://git.example.com/team/lib?$(MUSTER_GIT_PASSWORD)",
+        login=FolderLogin(name="of-the-team"),
     ),
     ClonedFolder(
         mount_path="/old",
@@ -306,6 +309,20 @@ PRIVATE: tuple[Volume, ...] = (
         login=FolderLogin(name="of-the-team", user_key="who", password_key="token"),
     ),
 )
+BY_SSH: tuple[Volume, ...] = (
+    ClonedFolder(
+        mount_path="/src",
+        repository="ssh://git@git.example.com:2222/team/code",
+        login=FolderLogin(name="mine", credential=True),
+    ),
+    ClonedFolder(mount_path="/lib", repository="git@git.example.com:team/lib", login=FolderLogin(name="of-the-team")),
+    ClonedFolder(
+        mount_path="/old",
+        repository="git@git.example.com:team/old",
+        login=FolderLogin(name="of-the-team", password_key="id_ed25519"),
+    ),
+)
+KEYS = SealedValues(keys={"/src": RepositoryKey(private="a private key\n", known_hosts="host ssh-ed25519 AAAA\n")})
 VALUES = SealedValues(
     environment={"WANDB_API_KEY": "a value", "a name that is no key": "another value"},
     registries=(Registry(url="https://registry.example", user="ann", password="a password", email="ann@example.com"),),
@@ -395,6 +412,10 @@ CASES: dict[str, Callable[[], Manifest]] = {
         ),
         needs=needs_of(VALUES, SECRET),
     ),
+    "pod-cloned-ssh": lambda: pod(
+        run(volumes=BY_SSH, container=Container(user=1000, large_shm=True)), needs=needs_of(KEYS, SECRET)
+    ),
+    "secret-keys": lambda: secret(KEYS),
     "secret": lambda: secret(SealedValues(environment=VALUES.environment, logins=VALUES.logins)),
     "secret-pull": lambda: secret(VALUES),
     "pod-claims": lambda: pod(run(volumes=CLAIMS)),

@@ -1,5 +1,5 @@
-"""What the pods of each kind of workload are on Kubernetes, from the body of a request on: rules, defaults, decider,
-sets of pods, recipe, manifest. The bodies are the examples that people are shown.
+"""What the pods of each kind of workload are on Kubernetes, from the body of a request on: by rules, defaults, decider,
+sets of pods and recipe. The bodies are the examples that people are shown.
 """
 
 from collections.abc import Callable
