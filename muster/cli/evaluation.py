@@ -72,11 +72,10 @@ def _outlook(outlook: Row) -> Iterator[str]:
         gpus = number_of(one, "gpus")
         held = f", with {format_number(gpus)} GPU" if gpus else ""
         pods = int(number_of(one, "pods"))
-        counted = f"{pods} pod{'s' if pods != 1 else ''} of {text_of(one, 'podSet')}"
-        yield f"{counted} would run on {text_of(one, 'node')}{held}"
+        yield f"{counted(pods, 'pod')} of {text_of(one, 'podSet')} would run on {text_of(one, 'node')}{held}"
     more = len(placed[MOST_NODES:]) + int(number_of(outlook, "moreNodes"))
     if more:
-        yield f"and pods on {more} more nodes"
+        yield f"and pods on {counted(more, 'more node')}"
     waiting, message = int(number_of(outlook, "waitingPods")), text_of(outlook, "message")
     match text_of(outlook, "outcome"):
         case "waits":
