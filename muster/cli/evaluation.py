@@ -7,7 +7,7 @@ from muster.cli.command import Session
 from muster.cli.exits import ExitCode, Problem
 from muster.cli.explain import kept_in_words
 from muster.cli.output import Column, Format, plain_text
-from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
+from muster.cli.values import Row, counted, format_number, number_of, row_of, rows_of, text_of
 
 MOST_NODES: Final = 10
 """Each with a line of its own."""
