@@ -6172,9 +6172,11 @@ class PodAffinity(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Body of a request: PodAffinity."""
 
     type: PodAffinityType | None = None
-    """Required: a pod that has no room beside the others waits. Preferred: it goes elsewhere. Mandatory."""
+    """Required: a pod that has no room beside the others waits. Preferred: it goes elsewhere. Mandatory within
+    podAffinity.
+    """
     key: str | None = None
-    """Key of a label of nodes, such as topology.kubernetes.io/zone. Mandatory."""
+    """Key of a label of nodes, such as topology.kubernetes.io/zone. Mandatory within podAffinity."""
 
 
 class Toleration(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6319,7 +6321,7 @@ class ServedModel(Model, frozen=True, kw_only=True, rename="camel", omit_default
     catalog: Literal["HuggingFace"] | None = None
     """Catalog that has the model. Default: HuggingFace, the only one so far."""
     name: str | None = None
-    """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
+    """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory within model."""
     credential: ModelCredential | None = None
     """With what the replicas sign in to the catalog. Default: nothing, since everybody may have the model."""
 
@@ -8223,7 +8225,7 @@ class Probe(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     3.
     """
     handler: ProbeHandler | None = None
-    """How to ask. Mandatory."""
+    """How to ask. Mandatory within readiness."""
 
 
 class NodeSelectorTerm(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8585,7 +8587,7 @@ class ClaimInfo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Body of a request: ClaimInfo."""
 
     size: str | None = None
-    """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
+    """Size, such as 10Gi. Mandatory within claimInfo. The cluster local records it, and does not enforce it."""
     storage_class: str | None = None
     """Storage class of the cluster, one of those that it reports. Default: the cluster's own default."""
     access_modes: PvcAccessModes | None = None
@@ -8600,7 +8602,7 @@ class ProbeHandler(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Body of a request: ProbeHandler."""
 
     http_get: HttpGet | None = None
-    """Ask by an HTTP request. Mandatory."""
+    """Ask by an HTTP request. Mandatory within handler."""
 
 
 class MatchExpression(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8732,7 +8734,7 @@ class HttpGet(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     path: str | None = None
     """Path of the request. Default: /."""
     port: int | None = None
-    """Port on which the pod listens. Mandatory."""
+    """Port on which the pod listens. Mandatory within httpGet."""
     host: str | None = None
     """Host to ask. Default: the pod. Another needs a privileged project. The cluster local asks on loopback alone."""
     scheme: HttpGetScheme | None = None
