@@ -7,7 +7,7 @@ from muster.cli.command import Session
 from muster.cli.exits import ExitCode, Problem
 from muster.cli.explain import kept_in_words
 from muster.cli.output import Column, Format, plain_text
-from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
+from muster.cli.values import Row, counted, format_number, number_of, row_of, rows_of, text_of
 
 MOST_NODES: Final = 10
 """Each with a line of its own."""
@@ -72,11 +72,10 @@ def _outlook(outlook: Row) -> Iterator[str]:
         gpus = number_of(one, "gpus")
         held = f", with {format_number(gpus)} GPU" if gpus else ""
         pods = int(number_of(one, "pods"))
-        counted = f"{pods} pod{'s' if pods != 1 else ''} of {text_of(one, 'podSet')}"
-        yield f"{counted} would run on {text_of(one, 'node')}{held}"
+        yield f"{counted(pods, 'pod')} of {text_of(one, 'podSet')} would run on {text_of(one, 'node')}{held}"
     more = len(placed[MOST_NODES:]) + int(number_of(outlook, "moreNodes"))
     if more:
-        yield f"and pods on {more} more nodes"
+        yield f"and pods on {counted(more, 'more node')}"
     waiting, message = int(number_of(outlook, "waitingPods")), text_of(outlook, "message")
     match text_of(outlook, "outcome"):
         case "waits":

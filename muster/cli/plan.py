@@ -10,7 +10,7 @@ from muster.cli.exits import ExitCode, usage
 from muster.cli.explain import kept_in_words
 from muster.cli.options import ClusterOption, ProjectOption
 from muster.cli.output import Column
-from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
+from muster.cli.values import Row, counted, format_number, number_of, row_of, rows_of, text_of
 
 MOST_NODES: Final = 3
 """That a table names; other formats have all that the scheduler tells."""
@@ -24,7 +24,7 @@ def _where(row: Row) -> str:
         for one in placed[:MOST_NODES]
     ]
     more = len(placed[MOST_NODES:]) + int(number_of(row, "moreNodes"))
-    return ", ".join(told) + (f" and {more} more nodes" if more else "")
+    return ", ".join(told) + (f" and {counted(more, 'more node')}" if more else "")
 
 
 def _evicts(row: Row) -> str:

@@ -13,7 +13,7 @@ from muster.cli.exits import usage
 from muster.cli.options import duration_option, moment_option
 from muster.cli.progress import progress_bar
 from muster.cli.simulate_show import ALL_COLUMNS, Shown, columns_of, replay_error, rows_of, span
-from muster.cli.values import format_utc, parse_time
+from muster.cli.values import counted, format_utc, parse_time
 
 if TYPE_CHECKING:
     from muster.cli.simulate_change import Asked
@@ -278,19 +278,21 @@ def _talk(played: _Played, shown: list[Shown], wall_seconds: float) -> Iterable[
 
     seconds = max(each.figures.seconds for each in shown)
     rate = seconds / _A_DAY / max(wall_seconds, 0.001) * 60
-    yield f"simulated {span(seconds)} in {span(wall_seconds)}: {rate:,.1f} days a minute"
+    fast = f"{rate:,.1f} days a minute" if rate >= 1 else f"{seconds / max(wall_seconds, 0.001):,.0f} times as fast"
+    yield f"simulated {span(seconds)} in {span(wall_seconds)}: {fast}"
     if played.assumed:
-        yield f"of {played.assumed} workloads nobody knows how long they run: as long as others like them"
+        told = "it is taken to run" if played.assumed == 1 else "they are taken to run"
+        yield f"{counted(played.assumed, 'workload')} had not ended: {told} as long as others like that"
     if shown[0].key != "log":
         return
     error = replay_error(shown)
     if error is None:
-        yield "replay against the log: nothing started in both, so nobody knows how good it is"
+        yield "replay against the log: nothing started in both, so it cannot be said how close it is"
         return
     yield (
-        f"replay against the log: starts differ by {span(error.median)} in the median, {span(error.p95)} at p95, "
+        f"UNCHANGED against the LOG: starts differ by {span(error.median)} in the median, {span(error.p95)} at p95, "
         f"{span(error.most)} at most; {error.within:.1%} of {error.both} by at most {TOLERANCE_SECONDS:g}s; "
-        f"{error.only_one} started in one of them only"
+        f"{error.only_one} started in one of the two only"
     )
     if error.within < _TOLERATED:
-        yield "careful: the replay is not close to what happened; compare CHANGED with UNCHANGED, and not with LOG"
+        yield "careful: that is not close; compare CHANGED with UNCHANGED, and not with LOG"

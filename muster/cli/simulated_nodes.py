@@ -16,7 +16,7 @@ from muster.cli.names import cluster_id
 from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm
 from muster.cli.units import LEAST_MEANT
 from muster.cli.unreadable import unreadable
-from muster.cli.values import Json, Row, number_of, rows_of, text_of
+from muster.cli.values import Json, Row, counted, number_of, rows_of, text_of
 
 if TYPE_CHECKING:
     from events.simulated import SimulatedNodes
@@ -182,8 +182,9 @@ def send_nodes(
         except Problem as problem:
             if not done:
                 raise
+            of = counted(count_of(entries), "node")
             raise Problem(
-                f"{done:,} of {count_of(entries):,} nodes were added, and the next ones were not: {problem.what}",
+                f"{done:,} of {of} were added, and the next ones were not: {problem.what}",
                 why=problem.why,
                 todo=f"mend that, and the same command with `--idempotency-key {key}` adds those that are missing",
                 code=problem.code,
@@ -195,7 +196,7 @@ def tell_dry_run(session: Session, where: str, entries: list[Row]) -> None:
     count = count_of(entries)
     gpus = sum(int(number_of(entry, "gpus")) * len(names_of(entry)) for entry in entries)
     pools = sorted({pool for entry in entries if (pool := text_of(entry, "nodePool"))})
-    told = f"{where} would get {count:,} nodes of {len(entries):,} kinds with {gpus:,} GPUs"
+    told = f"{where} would get {counted(count, 'node')} of {counted(len(entries), 'kind')} with {counted(gpus, 'GPU')}"
     session.out.talk(told + (f", in the pools {', '.join(pools)}" if pools else "") + "; nothing was added")
 
 
@@ -263,7 +264,7 @@ def _add_add(node: typer.Typer) -> None:
             tell_dry_run(session, f"cluster {where}", entries)
             return
         send_nodes(session, entries, idempotency_key, None, place)
-        session.out.talk(f"{count_of(entries):,} nodes added to cluster {where}")
+        session.out.talk(f"{counted(count_of(entries), 'node')} added to cluster {where}")
 
 
 def _new(names: list[str], said: dict[str, object], gpu_memory: str | None, lists: dict[str, list[str] | None]) -> Row:

@@ -185,6 +185,11 @@ def format_number(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
+def counted(count: int, word: str) -> str:
+    """Such as `1 node` or `1,200 nodes`."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
 def format_bytes(count: float) -> str:
     """In the largest unit that it has at least one of: 12 B, 3.4 MiB."""
     value, unit = float(count), "B"

@@ -170,7 +170,7 @@ def _over_quota(spec: WorkspaceSpec) -> Iterator[Issue]:
 def _distribution(distribution: Distribution) -> Iterator[Issue]:
     workers, least, most = distribution.num_workers, distribution.min_replicas, distribution.max_replicas
     if not 1 <= workers <= MOST_WORKERS:
-        details = f"lies between 1 and {MOST_WORKERS}, got {workers}"
+        details = f"must be between 1 and {MOST_WORKERS}, got {workers}"
         yield fault("spec.numWorkers", details, "min" if workers < 1 else "max")
     framework = "spec.distributedFramework"
     for name, count in (("minReplicas", least), ("maxReplicas", most)):
@@ -178,10 +178,10 @@ def _distribution(distribution: Distribution) -> Iterator[Issue]:
             details = f"is for elastic PyTorch; {distribution.distributed_framework} has as many workers as numWorkers"
             yield fault(f"spec.{name}", details, "canAdd", framework)
     if least is not None and not 1 <= least <= workers:
-        details = f"lies between 1 and numWorkers, {workers}, got {least}"
+        details = f"must be between 1 and numWorkers, {workers}, got {least}"
         yield fault("spec.minReplicas", details, "min" if least < 1 else "max", "spec.numWorkers", framework)
     if most is not None and not workers <= most <= MOST_WORKERS:
-        details = f"lies between numWorkers, {workers}, and {MOST_WORKERS}, got {most}"
+        details = f"must be between numWorkers, {workers}, and {MOST_WORKERS}, got {most}"
         yield fault("spec.maxReplicas", details, "min" if most < workers else "max", "spec.numWorkers", framework)
 
 
@@ -494,7 +494,7 @@ def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
     for name, value, least, most in bounds:
         if not least <= value <= most:
             yield fault(
-                f"spec.{name}", f"lies between {least} and {most}, got {value}", "min" if value < least else "max"
+                f"spec.{name}", f"must be between {least} and {most}, got {value}", "min" if value < least else "max"
             )
     if spec.restart_policy == "Always":
         details = "Always is not possible: what has succeeded is not run again; give OnFailure or Never"

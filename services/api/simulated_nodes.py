@@ -196,7 +196,7 @@ async def add_nodes(call: Call) -> Answer[answers.HttpResponse]:
     command = AddSimulatedNodes(cluster_id=given.cluster_id, nodes=nodes, node_pools=pools_of(given.nodes))
     reply = await call.send(command, creation=True)
     await directory_caught_up(call, reply)
-    return call.accepted(reply, f"{node_count(nodes)} nodes are added")
+    return call.accepted(reply, f"{node_count(nodes)} {'node is' if node_count(nodes) == 1 else 'nodes are'} added")
 
 
 @changes(

@@ -173,7 +173,7 @@ def test_a_dry_run_names_the_flag_of_what_is_wrong(muster: Any, distributed: Sha
     words = ("submit", "hello", "-i", "a", "--workers", "0", "--dry-run=client")
     ran = muster("training", "pytorch", *words)
     assert ran.code == ExitCode.REJECTED
-    assert "spec.numWorkers (--workers): lies between 1 and 499, got 0" in ran.err
+    assert "spec.numWorkers (--workers): must be between 1 and 499, got 0" in ran.err
     assert not distributed.asked("POST", "/workloads/distributed")
 
 
