@@ -21,7 +21,7 @@ from events.workload.pod import PodRef
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, ShortAt, Shortfall
 from services.scheduler.policy.phases import explain, quota
-from services.scheduler.policy.pools import pools_of
+from services.scheduler.policy.pools import is_closed, pools_of
 from services.scheduler.policy.reserve import reserve, waits_behind
 from services.scheduler.policy.together import Stay, most_together
 from services.scheduler.policy.turns import Turn, Turns
@@ -58,6 +58,10 @@ def run(planning: Planning) -> None:
         i = turn.queue
         queue = queues[i]
         entry = queue.entries[turn.entry]
+        if is_closed(planning, queue.pod_class):
+            planning.short[i] = Shortfall(waiting=explain.why(planning, queue.pod_class, Shortfall()))
+            planning.short_at[i] = ShortAt(turn.entry, turn.start)
+            continue
         if waits_behind(planning, queue.pod_class, entry):
             planning.short[i] = Shortfall(waiting=explain.behind(planning, queue.pod_class))
             planning.short_at[i] = ShortAt(turn.entry, turn.start)
