@@ -70,6 +70,7 @@ from events.tenant import GrantTenantRole, RevokeTenantRole, TenantCommand
 from events.time_limits import SetTimeLimits
 from events.void import VoidCommand, VoidMessage
 from events.webhooks import ChangeWebhook, CreateWebhook, DeleteWebhook, DisableWebhook, RotateWebhookKey
+from events.windows import SetStartWindows
 from events.workload.commands import (
     ChangeWorkload,
     CloseSession,
@@ -388,6 +389,13 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_webhook(DeleteWebhook, in_full_log=True),
         CommandType(
             type=SetTimeLimits,
+            aggregate="project",
+            key=lambda command: key_of_id(command.project_id),
+            permission=Permission.MANAGE_PROJECTS,
+            target=lambda command: command.project_id,
+        ),
+        CommandType(
+            type=SetStartWindows,
             aggregate="project",
             key=lambda command: key_of_id(command.project_id),
             permission=Permission.MANAGE_PROJECTS,

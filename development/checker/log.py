@@ -77,6 +77,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "BudgetSet": "user",
     "BudgetRemoved": "user",
     "TimeLimitsSet": "user",
+    "StartWindowsSet": "user",
     "WorkloadLimitReached": "auto_deletion",
     "BudgetWarned": "auto_deletion",
     "BudgetExhausted": "auto_deletion",

@@ -617,6 +617,7 @@ def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
 def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDecision:
     """On the scheduler's word, and only while all that it decided by still holds."""
     leaves = command.reason in LEAVES_NODE
+    closes = command.reason == "window_closed"
     shrinks = command.reason == "shrunk"
     moves_for_good = command.reason == "moved" and state.spec.terminate_after_preemption
     if not schedulable(state) or not (state.preemptible or leaves or shrinks) or moves_for_good:
@@ -643,7 +644,7 @@ def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDec
         beneficiary=command.beneficiary,
         gpu_seconds_at_risk=_at_risk(command.pods, state, context.now),
     )
-    if leaves or shrinks or not state.spec.terminate_after_preemption:
+    if leaves or shrinks or closes or not state.spec.terminate_after_preemption:
         return (evicted,)
     message = f"ended because it was preempted, as terminateAfterPreemption asks: {evicted.message}"
     return (

@@ -1,10 +1,11 @@
-"""`muster calendar`: what is planned for nodes."""
+"""`muster calendar`: what is planned for nodes, and when workloads of a project may start."""
 
 from typing import Annotated, Final
 from urllib.parse import quote
 
 import typer
 
+from muster.cli.calendar_windows import add_windows
 from muster.cli.command import MusterGroup, Session, command, group
 from muster.cli.exits import usage
 from muster.cli.names import cluster_id, default_cluster, find_cluster, refuse_name
@@ -72,6 +73,7 @@ def add_calendar(root: typer.Typer) -> None:
     _add_create(below)
     _add_changes(below)
     app.add_typer(below, name="maintenance")
+    add_windows(app)
     root.add_typer(app, name="calendar")
 
 

@@ -51,6 +51,7 @@ from events.simulated import (
     shown_names,
 )
 from events.time_limits import TimeLimitsSet
+from events.windows import StartWindowsSet
 from services.api import answers
 from services.api.answers.diff import About
 from services.api.context import Look, rfc3339
@@ -100,6 +101,9 @@ def sentence(event: object) -> str | None:
         case TimeLimitsSet():
             kinds = ", ".join(limit.kind for limit in event.limits) or "none"
             return f"limits on the time of workloads set: {kinds}"
+        case StartWindowsSet():
+            told = "at any time" if event.windows is None else f"only {event.windows.told}"
+            return f"workloads may start {told}"
         case BudgetWarned() | BudgetExhausted():
             used = f"{100 * event.used // max(event.limit, 1)} % of the budget is used"
             return f"{used}: nothing new is taken" if isinstance(event, BudgetExhausted) else used

@@ -524,6 +524,17 @@ def after_closings(scene: Scene) -> Generator[Trial, bool, None]:
             return
 
 
+def window_opens(scene: Scene) -> Generator[Trial, bool, None]:
+    """The next window of its project is open."""
+    project_id = scene.pod_class.project_id
+    view = scene.snapshot.projects.get(project_id)
+    if view is None or view.closed is None or view.closed.opens_at is None:
+        return
+    projects = scene.snapshot.projects | {project_id: replace(view, closed=None)}
+    of = f"wait until {view.closed.opens_at:%Y-%m-%d %H:%M} UTC, when a window of project {view.name} opens"
+    yield Trial((Step(act="wait", of=of),), replace(scene.snapshot, projects=projects))
+
+
 def connected(scene: Scene) -> Generator[Trial, bool, None]:
     id_ = scene.pod_class.cluster_id
     view, table = scene.snapshot.clusters.get(id_), scene.snapshot.nodes
@@ -649,6 +660,7 @@ REMEDIES: Final[dict[WaitingReason, tuple[Remedy, ...]]] = {
     WaitingReason.QUOTA_USED: (raised_bounds, ended, preemptible),
     WaitingReason.LIMIT_TOO_SMALL: (raised_bounds, smaller_request),
     WaitingReason.LIMIT_USED: (kept_for_a_while, raised_bounds, ended),
+    WaitingReason.OUTSIDE_WINDOW: (window_opens, other_project),
     WaitingReason.SHARE_RESERVED: (preemptible, ended, added_nodes),
     WaitingReason.WAITING_FOR_PODS_TO_END: (leaving,),
     WaitingReason.INSUFFICIENT_GPU: _FULL,

@@ -48,6 +48,7 @@ from events.workload.state import (
     Workload,
     WorkloadWaiting,
     bindable,
+    evictable,
     needed_of,
     next_retry_at,
     placed_of,
@@ -58,7 +59,7 @@ from services.scheduler.calendar import Calendar
 from services.scheduler.columns import Columns, uncount
 from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
-from services.scheduler.must_leave import is_emptied, leavers
+from services.scheduler.must_leave import AT_ONCE, is_emptied, leavers
 from services.scheduler.policy.among import Stands, standing
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
@@ -88,6 +89,7 @@ from services.scheduler.snapshot import (
     Weights,
 )
 from services.scheduler.waits import Waits, gives_way
+from services.scheduler.windows import ProjectWindows
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
@@ -138,7 +140,7 @@ class SchedulingState(LogFold):
         self._waits, self.mix, self.forecast = Waits(), Mix(), Forecast()
         self.ends: Kept | None = None
         """When what runs is expected to end, while that holds (services.scheduler.estimate)."""
-        self._columns, self._calendar = Columns(), Calendar()
+        self._columns, self._calendar, self._windows = Columns(), Calendar(), ProjectWindows()
         self._queues: dict[PodClass, WaitingQueue] = {}
         self._extended_asked: Counter[str] = Counter()
         """By extended resource: queues whose pods want it."""
@@ -259,6 +261,7 @@ class SchedulingState(LogFold):
 
     def _project_changed(self, before: Project, after: Project) -> None:
         self.freed += 1
+        self._windows.set_project(after)
         if before.time_limits != after.time_limits:
             # How long what waits would run at most is otherwise now.
             for key, state in self._settled_workloads.items():
@@ -297,6 +300,8 @@ class SchedulingState(LogFold):
         self._dirty_nodes = dict.fromkeys(self.nodes)
         for chain in self.clusters.values():
             self._calendar.set_cluster(chain.state, {})
+        for chain in self.projects.values():
+            self._windows.set_project(chain.state)
 
     def beside(self) -> bytes:
         """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
@@ -320,6 +325,8 @@ class SchedulingState(LogFold):
         if self._settled_at is not None and now < self._settled_at:
             self._clock_was_set_back(now)
         elif self._settled_at is not None and self._calendar.passed(self._settled_at, now):
+            self.freed += 1
+        if self._windows.settle(now):
             self.freed += 1
         self._settled_at = now
         if self._look_again is not None and self._look_again <= now:
@@ -641,7 +648,7 @@ class SchedulingState(LogFold):
         """Whether nothing waits or may grow, nothing is to be released or reported, and no node is to be emptied."""
         self.settle(now)
         waits = self._queues or self._growing or self._stale or self._not_schedulable or self._emptied
-        return not waits and not self._calendar.marks(self.nodes, now)
+        return not waits and not self._calendar.marks(self.nodes, now) and not self._must_leave(now)
 
     def _closings(self, now: datetime) -> tuple[Closing, ...]:
         return self._calendar.closings(self._columns.rows, now)
@@ -671,7 +678,20 @@ class SchedulingState(LogFold):
                 if each.at > now:
                     break
                 found.setdefault(each.key, []).append(each)
-        return found
+        for project_id in self._windows.closed_that_end():
+            for each in self._ended_by_window(project_id):
+                found.setdefault(each.key, []).append(each)
+        return dict(sorted(found.items()))
+
+    def _ended_by_window(self, project_id: str) -> Iterator[MustLeave]:
+        closed, running = self._windows.closed(project_id), self._running.get(project_id, {})
+        for key in sorted(running) if closed is not None else ():
+            state = running[key]
+            message = f"a window of its project closed: {closed.told if closed else ''}"
+            for (name, index), pod in sorted(state.pods.live.items()) if state.preemptible else ():
+                if evictable(pod):
+                    ref = PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_)
+                    yield MustLeave(AT_ONCE, key, ref, "window_closed", message)
 
     def _moving(self) -> Iterator[Moving]:
         for key, ids in sorted(self._moved.items()):
@@ -837,6 +857,8 @@ class SchedulingState(LogFold):
         times = [of_node[0].at for of_node in self._emptied.values() if of_node]
         if self._settled_at is not None and (next_ := self._calendar.next_change(self._settled_at)) is not None:
             times.append(next_)
+        if (changes := self._windows.next_change()) is not None:
+            times.append(changes)
         return min((*times, self._due[0][0]) if self._due else times, default=None)
 
     def cluster(self, cluster_id: str) -> Cluster | None:
@@ -879,6 +901,7 @@ class SchedulingState(LogFold):
                 *_bounds("project", project_id, chain.state),
                 *(() if department is None else _bounds("department", department.department_id, department)),
             ),
+            closed=self._windows.closed(project_id),
             weights=_weights(chain.state),
             department_weights=_weights(department),
             minimum_runtime=_minimum_runtime(chain.state, department),

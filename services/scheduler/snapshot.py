@@ -246,6 +246,16 @@ class Weights:
         return self.pools.get(pool, self.everywhere)
 
 
+class Closed(NamedTuple):
+    """That workloads of a project may not start now."""
+
+    told: str
+    """Its windows, for a person."""
+    opens_at: datetime | None
+    """When the next one opens; None where none ever does."""
+    ends_running: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     name: str
@@ -257,6 +267,8 @@ class ProjectView:
     """Its own, then those of its department."""
     weights: Weights = field(default_factory=Weights)
     department_weights: Weights = field(default_factory=Weights)
+    closed: Closed | None = None
+    """None where its workloads may start."""
     minimum_runtime: timedelta = timedelta(0)
     """How long pods of its workloads run before their place may be taken."""
 

@@ -137,6 +137,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "create_node_pool": ADMINISTRATORS_DO,
     "set_node_pool": ADMINISTRATORS_DO,
     "remove_node_pool": ADMINISTRATORS_DO,
+    "get_start_windows": READ,
+    "set_start_windows": ADMINISTRATORS_DO,
     "list_maintenance": EVERYBODY,
     "get_maintenance": EVERYBODY,
     "plan_maintenance": ADMINISTRATORS_DO,
@@ -353,6 +355,7 @@ def of_places(served: Served, fresh: str) -> dict[str, Any]:
         "drain_node": {},
         "change_node": {"cpuCores": 2},
         "set_time_limits": {},
+        "set_start_windows": {"windows": ["20:00-06:00"]},
     }
 
 

@@ -359,6 +359,24 @@ def test_maintenance_is_planned_changed_and_cancelled_by_the_command_line(admin:
     assert muster("cluster", "remove", "shop", "-y").code == 0
 
 
+def test_windows_of_a_project_are_set_by_the_command_line(admin: Served, muster: Any) -> None:
+    """What cannot be is refused by name (issue 14 section 2)."""
+    assert muster("project", "create", "nightly").code == 0
+    window = ("calendar", "window")
+    assert "at any time" in muster(*window, "show", "nightly").out
+    assert "Europe/Atlantis" in muster(*window, "set", "nightly", "20:00-06:00", "--zone", "Europe/Atlantis").err
+    wrong = muster(*window, "set", "nightly", "Mo 20:00-06:00")
+    assert (wrong.code, "'Mo' is no day" in wrong.err) == (6, True)
+    given = ("Mon-Fri 20:00-06:00", "Sat,Sun 00:00-24:00", "--zone", "Europe/Berlin", "--ends-running")
+    assert "Mon-Fri 20:00-06:00" in muster(*window, "set", "nightly", *given).err
+    row = muster(*window, "show", "nightly", "-o", "json").json()[0]
+    assert (row["windows"], row["endsRunning"]) == (["Mon-Fri 20:00-06:00", "Sat,Sun 00:00-24:00"], True)
+    assert row["changesAt"]
+    assert muster(*window, "delete", "nightly").code == 0
+    assert muster(*window, "show", "nightly", "-o", "json").json()[0]["open"] is True
+    assert muster("project", "delete", "nightly", "-y").code == 0
+
+
 def test_what_is_done_by_name_and_comes_again_with_its_key_is_answered_as_the_first_time(
     admin: Served, muster: Any
 ) -> None:

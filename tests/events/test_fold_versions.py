@@ -19,7 +19,7 @@ KNOWN: Final = {
     "node": (7, "57b7b3a3ddaf"),
     "policy": (3, "e50a43252122"),
     "prices": (1, "8fcf2c5d2bd8"),
-    "project": (10, "759164feb510"),
+    "project": (11, "ebc1f08e9f9f"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
     "workload": (18, "36722577b241"),

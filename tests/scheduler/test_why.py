@@ -18,6 +18,7 @@ from events.node import Taint, UncordonNode
 from events.phases import WaitingReason
 from events.project import ChangeProject, DeleteProject
 from events.why import MOST_CHANGES, Change, KeptBy, Step, Why
+from events.windows import SetStartWindows, StartWindows, read_window
 from events.workload.commands import CreateWorkload, DeleteWorkload, SuspendWorkload
 from events.workload.fields.compute import ExtendedResource
 from events.workload.fields.scheduling import Toleration
@@ -291,6 +292,14 @@ def while_maintenance_goes_on() -> tuple[World, str]:
     return submitted(world)
 
 
+def outside_the_window_of_its_project() -> tuple[World, str]:
+    world = cluster(a={})
+    windows = StartWindows(zone="UTC", windows=(read_window("Mon 08:00-10:00"),))
+    world.do("project", project_key("default"), SetStartWindows(project_id=world.project_id, windows=windows))
+    world.project("other")
+    return submitted(world)
+
+
 CASES: Final[dict[WaitingReason, tuple[Case, ...]]] = {
     WaitingReason.NO_SUCH_NODE_POOL: (in_a_pool_that_is_not_there,),
     WaitingReason.NO_MATCHING_NODE: (
@@ -318,6 +327,7 @@ CASES: Final[dict[WaitingReason, tuple[Case, ...]]] = {
     WaitingReason.QUOTA_USED: (beyond_what_is_left_of_the_quota,),
     WaitingReason.LIMIT_TOO_SMALL: (larger_than_the_limit,),
     WaitingReason.LIMIT_USED: (beyond_what_is_left_of_the_limit,),
+    WaitingReason.OUTSIDE_WINDOW: (outside_the_window_of_its_project,),
     WaitingReason.SHARE_RESERVED: (where_a_wide_one_has_waited_for_longer,),
     WaitingReason.WAITING_FOR_PODS_TO_END: (where_others_were_told_to_end,),
     WaitingReason.INSUFFICIENT_GPU: (
@@ -429,7 +439,7 @@ def _do(world: World, key: str, step: Step) -> None:
                 world.now = datetime.fromisoformat(f"{told[1]}+00:00") + timedelta(seconds=1)
                 world.settle()
             due = world.fold.next_due()
-            if world.workload(key).reason == "backoff":
+            if world.workload(key).reason in {"backoff", "outside_window"}:
                 assert due is not None
                 world.now = due
             if world.workload(key).reason == "maintenance":

@@ -1437,6 +1437,38 @@ class TimeLimitsSetting(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """At most one for each kind of workloads. A kind without one has no limits."""
 
 
+class StartWindows(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """At which times workloads of a project may start."""
+
+    project_id: str
+    """The project."""
+    project_name: str
+    """Its name."""
+    zone: str | None
+    """Zone of the IANA database by whose clock they are. Null if workloads may start at any time."""
+    windows: list[str]
+    """Such as `Mon-Fri 20:00-06:00`; empty if workloads may start at any time."""
+    ends_running: bool
+    """Whether preemptible workloads that run are told to end when a window closes."""
+    open: bool
+    """Whether workloads may start now."""
+    changes_at: datetime | None
+    """When the next window opens, or the one that is open closes. Null if it always is as it is now."""
+
+
+class StartWindowsSetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: StartWindowsSetting."""
+
+    zone: str | None = None
+    """Zone of the IANA database by whose clock the windows are, such as `Europe/Berlin`."""
+    windows: list[str] | None = None
+    """Days and times, such as `Mon-Fri 20:00-06:00`; a window that ends before it begins ends on the next day.
+    Without days it is each day. Empty: workloads may start at any time.
+    """
+    ends_running: bool | None = None
+    """Whether preemptible workloads that run are told to end when a window closes. They go on in the next one."""
+
+
 class UseNow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Who uses what now, as far as the caller may read. Capacity and what is free are of everybody's nodes."""
 
@@ -7094,7 +7126,7 @@ class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     for one of its project that has waited for longer, and was passed; `shrunk`: it goes on with fewer, since
     somebody waits for what it had grown by; `moved`: to make room in one piece, while another place is kept for
     them; `tainted`: their node has a taint that they do not tolerate, or no longer; `drained`: an administrator
-    drains their node.
+    drains their node; `window_closed`: a window of their project closed, which ends what gives way.
     """
     message: str
     """For whom, and by which rule, in a sentence."""
@@ -8974,6 +9006,7 @@ if TYPE_CHECKING:
         "SetOwnershipProtection",
         "SetPolicy",
         "SetPrice",
+        "SetStartWindows",
         "SetTimeLimits",
         "SuspendWorkload",
         "TransferWorkload",
@@ -9041,6 +9074,7 @@ if TYPE_CHECKING:
         "no_such_node_pool",
         "node_port_taken",
         "node_unreachable",
+        "outside_window",
         "pending_limit",
         "pods_run_again",
         "preempted",
@@ -9053,12 +9087,13 @@ if TYPE_CHECKING:
         "share_reserved",
         "tainted",
         "waiting_for_pods_to_end",
+        "window_closed",
     ]
     type PlaceKeptRule = Literal["gave_up_a_place", "got_its_place", "minimum_runtime"]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
     type PodsEvictedDataReason = Literal[
-        "backfilled", "drained", "moved", "preempted", "reclaimed", "shrunk", "tainted"
+        "backfilled", "drained", "moved", "preempted", "reclaimed", "shrunk", "tainted", "window_closed"
     ]
     type PolicyMetaScope = Literal["department", "project", "tenant"]
     type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]

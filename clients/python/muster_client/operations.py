@@ -3014,6 +3014,34 @@ def set_time_limits(
     )
 
 
+def get_start_windows(project_id: str) -> Request[models.StartWindows]:
+    """Get the times at which workloads of a project may start."""
+    return Request("GET", path("/api/v1/org-unit/projects/{}/start-windows", project_id), models.StartWindows)
+
+
+def set_start_windows(
+    project_id: str,
+    body: models.StartWindowsSetting,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Set at which times workloads of a project may start.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/org-unit/projects/{}/start-windows", project_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
 def list_usage(
     *,
     by: Literal["node", "nodePool", "project", "user", "workload"] | None = None,
@@ -3829,6 +3857,7 @@ def list_audit(
         "SetOwnershipProtection",
         "SetPolicy",
         "SetPrice",
+        "SetStartWindows",
         "SetTimeLimits",
         "SuspendWorkload",
         "TransferWorkload",

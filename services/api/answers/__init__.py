@@ -21,7 +21,7 @@ from services.api.answers.assets import (
     Templates,
 )
 from services.api.answers.budgets import Budget, Budgets, Price, Prices
-from services.api.answers.calendar import Maintenance, Maintenances
+from services.api.answers.calendar import Maintenance, Maintenances, StartWindows
 from services.api.answers.clusters import (
     Cluster,
     Clusters,
@@ -246,6 +246,7 @@ __all__ = [
     "ServiceAccount",
     "ServiceAccountToken",
     "ServiceAccounts",
+    "StartWindows",
     "StorageClass",
     "Stream",
     "Streams",

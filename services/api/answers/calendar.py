@@ -42,3 +42,22 @@ class Maintenances(Form, frozen=True, kw_only=True):
 
     maintenance: list[Maintenance]
     """By cluster, in the order in which it begins."""
+
+
+class StartWindows(Form, frozen=True, kw_only=True):
+    """At which times workloads of a project may start."""
+
+    project_id: Uuid
+    """The project."""
+    project_name: str
+    """Its name."""
+    zone: str | None
+    """Zone of the IANA database by whose clock they are. Null if workloads may start at any time."""
+    windows: list[str]
+    """Such as `Mon-Fri 20:00-06:00`; empty if workloads may start at any time."""
+    ends_running: bool
+    """Whether preemptible workloads that run are told to end when a window closes."""
+    open: bool
+    """Whether workloads may start now."""
+    changes_at: Moment | None
+    """When the next window opens, or the one that is open closes. Null if it always is as it is now."""

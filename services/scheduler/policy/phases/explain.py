@@ -19,7 +19,7 @@ from services.scheduler.policy.phases import quota
 from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.words import gpus, listed, nodes, wish
 from services.scheduler.room import View
-from services.scheduler.snapshot import Booleans, Bound, ClusterView, Pending, PodClass, Waiting
+from services.scheduler.snapshot import Booleans, Bound, Closed, ClusterView, Pending, PodClass, Waiting
 
 MOST_TOLD: Final = 2
 """Other clusters of which a message tells why they cannot run it."""
@@ -86,8 +86,12 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
             message=f"{_all_without_labels(len(every.rows), where)}: {', '.join(labels_lacking(every, filters))}",
         )
     view = every.at(~barred)
-    if waiting := _by_nodes(view, filters, f"{where} (with the labels that it needs)" if barred.any() else where):
-        return waiting
+    by_nodes = _by_nodes(view, filters, f"{where} (with the labels that it needs)" if barred.any() else where)
+    never = by_nodes is not None and by_nodes.reason is WaitingReason.NO_MATCHING_NODE
+    if project is not None and project.closed is not None and not never:
+        return _outside(project.name, project.closed)
+    if by_nodes is not None:
+        return by_nodes
     if shortfall.bound is not None:
         return _bound_used(pod_class, shortfall, shortfall.bound, view, where)
     room = _by_free_room(view, filters, together.elsewhere(planning, pod_class, view))
@@ -113,6 +117,14 @@ def _with_others(planning: Planning, i: int, waiting: Waiting) -> Waiting:
     if alike:
         told.append(f"the same holds for {'cluster' if len(alike) == 1 else 'clusters'} {listed(tuple(alike))}")
     return replace(waiting, message="; ".join(told))
+
+
+def _outside(name: str, closed: Closed) -> Waiting:
+    opens = "" if closed.opens_at is None else f"; the next one opens at {closed.opens_at:%Y-%m-%d %H:%M} UTC"
+    return Waiting(
+        reason=WaitingReason.OUTSIDE_WINDOW,
+        message=f"workloads of project {name} start only in its windows ({closed.told}){opens}",
+    )
 
 
 def _of_share(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> str:

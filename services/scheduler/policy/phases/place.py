@@ -22,7 +22,7 @@ from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, ShortAt, Shortfall
 from services.scheduler.policy.among import options
 from services.scheduler.policy.phases import explain, quota
-from services.scheduler.policy.pools import pools_of
+from services.scheduler.policy.pools import is_closed, pools_of
 from services.scheduler.policy.reserve import reserve, waits_behind
 from services.scheduler.policy.together import Stay, most_together
 from services.scheduler.policy.turns import Turn, Turns
@@ -59,6 +59,10 @@ def run(planning: Planning) -> None:
         i = turn.queue
         queue = queues[i]
         entry = queue.entries[turn.entry]
+        if is_closed(planning, queue.pod_class):
+            planning.short[i] = Shortfall(waiting=explain.why(planning, queue.pod_class, Shortfall()))
+            planning.short_at[i] = ShortAt(turn.entry, turn.start)
+            continue
         if all(waits_behind(planning, each, entry) for each in options(planning, queue.pod_class, entry.key)):
             planning.short[i] = Shortfall(waiting=explain.behind(planning, queue.pod_class))
             planning.short_at[i] = ShortAt(turn.entry, turn.start)
