@@ -402,7 +402,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "-f": ("files", "", "Read workloads from this file, of YAML (one document for each) or JSON, or from those of a folder"),
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--dry-run": ("dry_run", "-", "Check every request and show what would be done, and do nothing"),
         "--all-or-nothing": ("all_or_nothing", "-", "Create nothing unless all that is new can be created"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|jsonpath=|png", "table, wide, json, yaml, name, jsonl, csv, jsonpath=, png"),
@@ -421,7 +421,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--kind": ("kind", "", "Kind of documents that name none"),
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|jsonpath=|png", "table, wide, json, yaml, name, jsonl, csv, jsonpath=, png"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|jsonpath=|png", "table, wide, json, yaml, name, jsonl, csv, jsonpath=, png"),
         "--json": ("json", "-", "Same as -o json"),
@@ -620,7 +620,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -959,7 +959,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training pytorch submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -1295,7 +1295,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training tensorflow submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -1631,7 +1631,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training xgboost submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -1967,7 +1967,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training jax submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -2303,7 +2303,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training mpi submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -2639,7 +2639,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "workspace submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -2993,7 +2993,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "inference submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -5457,7 +5457,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
     },
     "log list": {
-        "--type": ("type_", "one:ActUndone|AssetChanged|AssetCreated|AssetDeleted|BudgetExhausted|BudgetRemoved|BudgetReopened|BudgetSet|BudgetWarned|CheckpointSaved|ClusterAdded|ClusterConnected|ClusterDisconnected|ClusterRemoved|ClusterReportsRefused|DataSourceMarked|DepartmentChanged|DepartmentCreated|DepartmentDeleted|HoursMeasured|LogRestored|MessageVoided|NodeChanged|NodeCordoned|NodeDrainStarted|NodeDrained|NodePoolRemoved|NodePoolSet|NodeRegistered|NodeRemoved|NodeUncordoned|OwnershipProtectionSet|OwnershipProtectionUnset|PodFailed|PodInterrupted|PodRunning|PodStarting|PodStopped|PodSucceeded|PodUnreachable|PodWarned|PodsBound|PodsEvicted|PodsReserved|PolicyDeleted|PolicySet|PriceRemoved|PriceSet|ProjectChanged|ProjectCreated|ProjectDeleted|ProjectMoved|ProjectRoleGranted|ProjectRoleRevoked|ReservationsReleased|ServiceAccountCreated|ServiceAccountDeleted|ServiceAccountRotated|ServiceAccountUsed|SessionClosed|SessionOpened|SimulatedNodeChanged|SimulatedNodesAdded|SimulatedNodesRemoved|StorageClassesReported|SubscriptionCreated|SubscriptionDeleted|TenantRoleGranted|TenantRoleRevoked|TimeLimitsSet|WebhookChanged|WebhookCreated|WebhookDeleted|WebhookDisabled|WebhookEnabled|WebhookKeyRotated|WorkloadChanged|WorkloadCompleted|WorkloadCreated|WorkloadDeleted|WorkloadDeletionRequested|WorkloadFailed|WorkloadLimitReached|WorkloadQueued|WorkloadResumed|WorkloadScaled|WorkloadStopped|WorkloadSuspended|WorkloadTransferred|WorkloadWaiting", "Only commits with an event of this type, such as PodFailed"),
+        "--type": ("type_", "one:ActUndone|AssetChanged|AssetCreated|AssetDeleted|BudgetExhausted|BudgetRemoved|BudgetReopened|BudgetSet|BudgetWarned|CheckpointSaved|ClusterAdded|ClusterChosen|ClusterConnected|ClusterDisconnected|ClusterRemoved|ClusterReportsRefused|DataSourceMarked|DepartmentChanged|DepartmentCreated|DepartmentDeleted|HoursMeasured|LogRestored|MessageVoided|NodeChanged|NodeCordoned|NodeDrainStarted|NodeDrained|NodePoolRemoved|NodePoolSet|NodeRegistered|NodeRemoved|NodeUncordoned|OwnershipProtectionSet|OwnershipProtectionUnset|PodFailed|PodInterrupted|PodRunning|PodStarting|PodStopped|PodSucceeded|PodUnreachable|PodWarned|PodsBound|PodsEvicted|PodsReserved|PolicyDeleted|PolicySet|PriceRemoved|PriceSet|ProjectChanged|ProjectCreated|ProjectDeleted|ProjectMoved|ProjectRoleGranted|ProjectRoleRevoked|ReservationsReleased|ServiceAccountCreated|ServiceAccountDeleted|ServiceAccountRotated|ServiceAccountUsed|SessionClosed|SessionOpened|SimulatedNodeChanged|SimulatedNodesAdded|SimulatedNodesRemoved|StorageClassesReported|SubscriptionCreated|SubscriptionDeleted|TenantRoleGranted|TenantRoleRevoked|TimeLimitsSet|WebhookChanged|WebhookCreated|WebhookDeleted|WebhookDisabled|WebhookEnabled|WebhookKeyRotated|WorkloadChanged|WorkloadCompleted|WorkloadCreated|WorkloadDeleted|WorkloadDeletionRequested|WorkloadFailed|WorkloadLimitReached|WorkloadQueued|WorkloadResumed|WorkloadScaled|WorkloadStopped|WorkloadSuspended|WorkloadTransferred|WorkloadWaiting", "Only commits with an event of this type, such as PodFailed"),
         "--actor": ("actor", "", "Only commits by this user, service account or service"),
         "--since": ("since", "", "Only what is newer than this, such as 10m"),
         "--workload": ("workload", "", "Only commits that concern this workload"),

@@ -182,7 +182,7 @@ class Batches:
     async def _find_obstacles(self, items: Sequence[_Item]) -> None:
         """What stands in the way of each outside its name: one look for each project and cluster, and the limits."""
         full = self._commands.log_full
-        misplaced: dict[tuple[str, str], Refusal | None] = {}
+        misplaced: dict[tuple[str, str, tuple[str, ...]], Refusal | None] = {}
         asked: list[tuple[str, Creation]] = []
         creations: dict[tuple[str, int], Creation] = {}
         for item in items:

@@ -20,7 +20,9 @@ class TrainingCreation(Model, frozen=True, kw_only=True, rename="camel", omit_de
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -98,7 +100,9 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -164,7 +168,9 @@ class WorkspaceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -218,7 +224,9 @@ class InferenceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -3622,7 +3630,9 @@ class AnyCreation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -3723,7 +3733,7 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     department_name: str | None
     """Name of the department of its project."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; only zeros while none is chosen."""
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
@@ -4062,6 +4072,29 @@ class WorkloadWaitingRecord(Model, frozen=True, kw_only=True, rename="camel", om
     actor: Actor
     """Who caused it."""
     details: WorkloadWaitingData
+
+
+class ClusterChosenRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The scheduler chose the cluster of a workload for which nobody named one. Its first pods are bound there in
+    the same commit.
+    """
+
+    type: Literal["ClusterChosen"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: ClusterChosenData
 
 
 class PodsBoundRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6228,6 +6261,8 @@ class WouldRun(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
     pod_set: str
     """Pod set, such as `main`."""
+    cluster: str
+    """Name of its cluster."""
     node: str
     """Name of the node."""
     node_pool: str
@@ -6666,7 +6701,7 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     project_id: str
     """UUID."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; empty where the scheduler chooses it."""
     owner: str
     """Actor id of the user who submitted it. Ownership protection compares it."""
     at: datetime
@@ -6679,6 +6714,8 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """What an inference has beside that; absent for every other kind."""
     made_from: MadeFromData | None = None
     """From which template and assets it was made, and who set its fields where their values do not say it."""
+    among: list[str] | None = None
+    """UUIDs of the clusters that can run it, among which the scheduler chooses; none where one was named."""
 
 
 class WorkloadQueuedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6694,6 +6731,17 @@ class WorkloadWaitingData(Model, frozen=True, kw_only=True, rename="camel", omit
     """The same in a sentence, with numbers."""
     expected_start: datetime | None = None
     """When the scheduler expected it to start. Absent where it had no ground for an estimate."""
+
+
+class ClusterChosenData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The scheduler chose the cluster of a workload for which nobody named one. Its first pods are bound there in
+    the same commit.
+    """
+
+    cluster_id: str
+    """UUID of the cluster that runs it from now on."""
+    name: str
+    """Of the cluster."""
 
 
 class PodsBoundData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7270,7 +7318,7 @@ class WorkloadSubmitted(Model, frozen=True, kw_only=True, rename="camel", omit_d
     kind: str
     """Such as `Training`."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; empty where the scheduler chooses it."""
     owner: str
     """Actor id of who submitted it."""
     image: str
@@ -8944,6 +8992,7 @@ if TYPE_CHECKING:
         WorkloadCreatedRecord
         | WorkloadQueuedRecord
         | WorkloadWaitingRecord
+        | ClusterChosenRecord
         | PodsBoundRecord
         | PodStartingRecord
         | PodRunningRecord
@@ -9144,6 +9193,7 @@ else:
             "WorkloadCreated": WorkloadCreatedRecord,
             "WorkloadQueued": WorkloadQueuedRecord,
             "WorkloadWaiting": WorkloadWaitingRecord,
+            "ClusterChosen": ClusterChosenRecord,
             "PodsBound": PodsBoundRecord,
             "PodStarting": PodStartingRecord,
             "PodRunning": PodRunningRecord,
