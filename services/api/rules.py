@@ -307,6 +307,8 @@ SET_BY_MUSTER: Final = frozenset(
 """Environment variables that every agent that runs programs sets, whatever a workload says."""
 SET_WITH_DEVICES: Final = frozenset({"GPU_MEMORY_LIMIT_BYTES", "GPU_PORTION", "GPU_PORTION_LIMIT"})
 """Those of a workload with devices."""
+SET_WITH_PORTIONS: Final = frozenset({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"})
+"""Those of a workload that shares devices."""
 
 
 def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
@@ -413,6 +415,8 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     names = SET_BY_MUSTER if kind == "kubernetes" else SET_BY_MUSTER | {"CUDA_VISIBLE_DEVICES"}
     if spec.compute.gpu_devices_request or spec.compute.gpu_request_type:
         names |= SET_WITH_DEVICES
+    if spec.compute.gpu_request_type:
+        names |= SET_WITH_PORTIONS
     given = {
         f"spec.environmentVariables[{index}].name": variable.name
         for index, variable in enumerate(spec.environment_variables)

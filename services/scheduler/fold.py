@@ -25,7 +25,7 @@ from events.installation import LOG_KEY
 from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, DesiredPhase, PodPhase, WaitingReason
 from events.project import Project
-from events.quotas import PoolQuota
+from events.quotas import MAX_MINIMUM_RUNTIME, PoolQuota
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
 from events.workload.pod import (
@@ -483,7 +483,7 @@ class SchedulingState(LogFold):
 
     def _leaves(self, id_: str, pod: Pod, of: Workload, now: datetime) -> None:
         """Its place comes free, so that it can be kept for another; not for ever, where it does not end."""
-        grace = timedelta(seconds=min(of.spec.termination_grace_period_seconds, MAX_GRACE_SECONDS))
+        grace = timedelta(seconds=min(max(of.spec.termination_grace_period_seconds, 0), MAX_GRACE_SECONDS))
         until = now + grace + LEAVING_LATE
         self._leaving[id_] = pod.node_key, until
         heapq.heappush(self._due, (until, ""))
@@ -831,7 +831,7 @@ class SchedulingState(LogFold):
             ),
             weights=_weights(chain.state),
             department_weights=_weights(department),
-            minimum_runtime=timedelta(seconds=_minimum_runtime(chain.state, department)),
+            minimum_runtime=_minimum_runtime(chain.state, department),
         )
 
     def _department(self, department_id: str) -> Department | None:
@@ -873,10 +873,12 @@ def _weights(of: Project | Department | None) -> Weights:
     )
 
 
-def _minimum_runtime(project: Project, department: Department | None) -> int:
-    if project.minimum_runtime_seconds is not None:
-        return project.minimum_runtime_seconds
-    return 0 if department is None else department.minimum_runtime_seconds or 0
+def _minimum_runtime(project: Project, department: Department | None) -> timedelta:
+    seconds = project.minimum_runtime_seconds
+    if seconds is None and department is not None:
+        seconds = department.minimum_runtime_seconds
+    # The log may say any number, of seconds that no span can hold.
+    return timedelta(seconds=min(max(seconds or 0, 0), MAX_MINIMUM_RUNTIME))
 
 
 def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:
