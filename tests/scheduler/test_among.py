@@ -443,7 +443,7 @@ def carry_out(world: World, clusters: dict[str, str], keys: list[str], step: tup
         case "end":
             for key in keys:
                 ends(world, key)
-        case _ if live:
+        case "running" | "succeeded" if live:
             key, (pod_set, index) = live[what % len(live)]
             if pod_set == "main":
                 world.fact(key, word, index=index)

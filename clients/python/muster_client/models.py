@@ -20,7 +20,9 @@ class TrainingCreation(Model, frozen=True, kw_only=True, rename="camel", omit_de
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -98,7 +100,9 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -164,7 +168,9 @@ class WorkspaceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -218,7 +224,9 @@ class InferenceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -3746,7 +3754,9 @@ class AnyCreation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -3847,7 +3857,7 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     department_name: str | None
     """Name of the department of its project."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; only zeros while none is chosen."""
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
@@ -6410,6 +6420,8 @@ class WouldRun(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
     pod_set: str
     """Pod set, such as `main`."""
+    cluster: str
+    """Name of its cluster."""
     node: str
     """Name of the node."""
     node_pool: str

@@ -133,8 +133,8 @@ def _room_for(planning: Planning, able: View) -> int:
 
 
 def options(planning: Planning, pod_class: PodClass, key: str) -> Iterator[PodClass]:
-    """The clusters to which pods of a workload (by its key) may go, in order: only that where this plan placed others
-    of them, if it has.
+    """The clusters to which pods of a workload (by its key) may go, in order; only one, where this plan has put others
+    there.
     """
     chosen = planning.choices.chosen.get(key)
     if not pod_class.among:
