@@ -276,7 +276,7 @@ def problem_of(response: Response, idempotency_key: str | None = None) -> Proble
     status = response.status
     issues = body.get("complianceIssues")
     why = (
-        [_issue(issue, response.path) for issue in issues if isinstance(issue, dict)]
+        [told_issue(issue, response.path) for issue in issues if isinstance(issue, dict)]
         if isinstance(issues, list)
         else []
     )
@@ -389,6 +389,7 @@ _OTHER_FLAGS: Final = {
 }
 """As FLAG_OF_FIELD, of the other commands; of queries, by the parameter. Of items of lists by the whole path, without
 numbers, or by that of the list."""
+_ONLY_WHERE: Final = re.compile(r"is possible only where (\w+) is (\w+)\Z")
 _NODE_FLAGS: Final = {
     "cpuCores": "--cpu-cores",
     "memoryBytes": "--memory",
@@ -406,7 +407,8 @@ _NAMED_BY_FLAG: Final = ("/webhooks", "/subscriptions")
 """Ends of paths whose commands take a name as a flag, and not as an argument."""
 
 
-def _issue(issue: Mapping[str, Json], asked: str) -> str:
+def told_issue(issue: Mapping[str, Json], asked: str = "") -> str:
+    """What is wrong with a field, and the flag that gives it. Args: asked, the path of the request."""
     from muster.cli.training_flags import FLAG_OF_FIELD
 
     path = str(issue.get("field", ""))
@@ -418,7 +420,10 @@ def _issue(issue: Mapping[str, Json], asked: str) -> str:
     if field == "name" and asked.endswith(_NAMED_BY_FLAG):
         flag = "--name"
     where = f"{path} ({flag})" if flag else path
-    return f"{where}: {issue.get('details', '')}" if where else str(issue.get("details", ""))
+    details = str(issue.get("details", ""))
+    if flag and (other := _ONLY_WHERE.search(details)) and (needed := FLAG_OF_FIELD.get(f"spec.compute.{other[1]}")):
+        details += f": {needed} {other[2]}"
+    return f"{where}: {details}" if where else details
 
 
 def _is_name_conflict(body: Row) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
+from muster.cli.client import told_issue
 from muster.cli.command import Session
 from muster.cli.exits import ExitCode, Problem
 from muster.cli.explain import kept_in_words
@@ -57,7 +58,7 @@ def show_evaluation(session: Session, request: Row, kind: str) -> ExitCode:
         session.out.one(found, lambda: None)
     issues = rows_of(found, "issues")
     if issues:
-        why = tuple(f"{text_of(issue, 'field')}: {text_of(issue, 'details')}" for issue in issues)
+        why = tuple(map(told_issue, issues))
         raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)
     session.out.talk("dry run: nothing was stored; it would be accepted")
     for line in _outlook(row_of(found, "placement")):

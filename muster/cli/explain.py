@@ -128,7 +128,7 @@ def show(out: Output, found: Row) -> None:
             ("Now", told),
             ("Reason", reason),
             ("Why", why),
-            ("Ahead of it", f"{ahead} workload{'s' if ahead != 1 else ''}" if ahead else ""),
+            ("Ahead of it", f"{ahead} workload{'s' if ahead != 1 else ''}" if ahead and outcome != "never" else ""),
             ("Expected to start", expected_start(out, found)),
             ("Keeps its place", kept_until(row_of(found, "keepsItsPlace"), out.moment)),
             ("Work at risk", work_at_risk(out, found)),

@@ -284,9 +284,17 @@ def set_fields(
         try:
             set_field(request, flag.field, value_of(flag, texts))
         except ValueProblem as error:
-            raise usage(f"{flag.names[0]}: {error}") from error
+            raise usage(f"{flag.names[0]}: {error}", todo=_part_of_a_gpu(flag, texts[-1])) from error
     for spec in _CREDENTIAL_FLAGS:
         _set_variables_of_credentials(request, given, spec)
+
+
+def _part_of_a_gpu(flag: Flag, text: str) -> str | None:
+    """What asks for half a GPU."""
+    if not flag.field.endswith("gpuDevicesRequest") or not re.fullmatch(r"0?\.\d+", text):
+        return None
+    of = "--master-" if flag.field.startswith("masterSpec.") else "--"
+    return f"a part of a GPU: {of}gpu-request-type portion {of}gpu-portion-request {text}"
 
 
 def _set_variables_of_credentials(

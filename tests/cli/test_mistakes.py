@@ -172,3 +172,11 @@ def test_a_status_that_is_none_leads_to_the_nearest(api: ShapeServer, muster: An
 def test_a_flag_that_a_list_does_not_have_leads_to_the_filter_that_does_the_same(muster: Any) -> None:
     assert "→ --filter 'clusterName==NAME' lists those of one" in muster("workload", "list", "--cluster", "x").err
     assert "→ --filter 'submittedBy==NAME' lists those of one" in muster("training", "list", "--owner=me").err
+
+
+def test_half_a_gpu_leads_to_the_flags_of_shares(api: ShapeServer, muster: Any) -> None:
+    ran = muster("training", "submit", "x", "-i", "a", "-g", "0.5")
+    assert ran.code == ExitCode.USAGE
+    assert "→ a part of a GPU: --gpu-request-type portion --gpu-portion-request 0.5" in ran.err
+    alone = muster("training", "submit", "x", "-i", "a", "--gpu-portion-request", "0.5", "--dry-run=client")
+    assert "is possible only where gpuRequestType is portion: --gpu-request-type portion" in alone.err

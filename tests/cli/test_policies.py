@@ -141,7 +141,7 @@ def test_a_dry_run_that_would_be_refused_says_all_that_is_wrong(api: ShapeServer
     ran = muster("training", "submit", "hello", "-i", "a", "--runs", "3", "--dry-run=server")
     assert ran.code == 6, ran.err
     assert "max 2" in ran.out
-    assert "spec.completions: must be at most 2 by the tenant's policy, got 3" in ran.err
+    assert "spec.completions (--runs): must be at most 2 by the tenant's policy, got 3" in ran.err
     assert muster("training", "submit", "hello", "-i", "a", "--dry-run=nowhere").code == 2
 
 
