@@ -564,7 +564,7 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
         placed[pod] = placement.node_name
     if gap := _left_out(placed, state):
         return Refusal(code="stale_placement", message=gap)
-    together = placed and any(pod_set.minimum for pod_set in state.pod_sets)
+    together = [pod_set for pod_set in state.pod_sets if pod_set.minimum] if placed else []
     if together and not is_whole(state, Counter(pod.pod_set for pod in placed)):
         message = f"the pods of {state.name!r} start together, and others of them have no node and stand not in it"
         return Refusal(code="stale_placement", message=message)

@@ -177,7 +177,7 @@ class MapEdit[V]:
 
     def value(self) -> PodMap[V]:
         """Must be the last call: chunks are the value's own from now on."""
-        return self._before if self._chunks is self._before.chunks else PodMap[V](self._chunks, self.size)
+        return self._before if self._chunks is self._before.chunks else PodMap(self._chunks, self.size)
 
     def _own(self, chunk_id: _ChunkId) -> dict[int, V]:
         if chunk_id in self._owned:

@@ -438,7 +438,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def living(self) -> bool:
         """Whether its name is taken."""
-        return self.exists and self.deleted_at is None
+        return bool(self.workload_id) and self.deleted_at is None
 
     @property
     def queued(self) -> bool:
@@ -448,7 +448,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def pod_sets(self) -> tuple[PodSet, ...]:
         """All that is to be run of it; none where there never was one."""
-        return _pod_sets(self.kind, self.spec, self.beside) if self.exists else ()
+        return _pod_sets(self.kind, self.spec, self.distributed or self.inference) if self.workload_id else ()
 
     @property
     def elastic(self) -> bool:
@@ -507,7 +507,8 @@ def _pod_sets_of_alike(kind: str, spec: TrainingSpec, beside: Beside) -> tuple[P
 
 
 def schedulable(state: Workload) -> bool:
-    return state.living and state.desired is DesiredPhase.RUNNING and state.phase not in CLOSING
+    named = state.workload_id and state.deleted_at is None  # it is living, said in one step: this is asked all the time
+    return bool(named) and state.desired is DesiredPhase.RUNNING and state.phase not in CLOSING
 
 
 def is_completed(state: Workload, pods: PodsEdit, *, ends: int = 0) -> bool:

@@ -135,8 +135,8 @@ class SchedulingState(LogFold):
         self.clusters, self.projects, self.departments = self.of(CLUSTER), self.of(PROJECT), self.of(DEPARTMENT)
         self.consolidates = True
         """As of Snapshot: a setting."""
-        self.freed = 0
-        """Rises whenever something may fit that did not before."""
+        self.freed = self.came = 0
+        """Rise whenever something may fit that did not before, and with each workload that comes."""
         self._waits, self.mix, self.forecast = Waits(), Mix(), Forecast()
         self.ends: Kept | None = None
         """When what runs is expected to end, while that holds (services.scheduler.estimate)."""
@@ -255,6 +255,7 @@ class SchedulingState(LogFold):
                 pass
 
     def _came(self, workload: Workload, at: datetime) -> None:
+        self.came += 1
         for each in workload.pod_sets:
             shape = shape_of(each.template.request, cluster_id=workload.cluster_id, pools=each.node_pools)
             self.mix.add(shape, each.at_once, at)
@@ -443,24 +444,25 @@ class SchedulingState(LogFold):
         if self._emptied:
             self._dirty_emptied.update(self._held.get(key, {}).values())
         self._count_running(key, before, state)
-        if not state.pods.live:
+        idle = not state.pods.live.size
+        if idle:
             self._placed_again.pop(key, None)
             self._resized.pop(key, None)
         if key in self._moved:
             self._settle_moved(key, state)
-        over = not state.pods.live and (state.phase in FINISHED or not state.living)
+        over = idle and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
             self._take_out(key)
             self._waits.forget(state.workload_id)
             self.forget(WORKLOAD, key)
             return
         self._settled_workloads[key] = state
-        if key in self._indexed and not state.pods.waiting and _stands_alike(before, state):
+        if key in self._indexed and not state.pods.waiting.size and _stands_alike(before, state):
             return
         self._take_out(key)
         indexed = self._indexed[key] = _Indexed()
         if schedulable(state):
-            self._put_in_queue(key, state, indexed, now, idle=not state.pods.live)
+            self._put_in_queue(key, state, indexed, now, idle=idle)
 
     def _settle_moved(self, key: str, state: Workload) -> None:
         """Forget those that need no other place any more."""
@@ -475,7 +477,7 @@ class SchedulingState(LogFold):
         if before.project_id:
             self._running.get(before.project_id, {}).pop(key, None)
             self._running_frozen.pop(before.project_id, None)
-        if schedulable(after) and (after.preemptible or after.elastic) and after.pods.live.size:
+        if after.pods.live.size and schedulable(after) and (after.preemptible or after.elastic):
             self._running.setdefault(after.project_id, {})[key] = after
             self._running_frozen.pop(after.project_id, None)
 
@@ -496,10 +498,12 @@ class SchedulingState(LogFold):
         """Note the reservations of runs that are over, and of those that were told to end; looks at runs that changed
         and at new reservations only.
         """
-        held = self._held.get(key, {})
-        suspects = self._newly_held.pop(key, set())
+        suspects, runs = self._newly_held.pop(key, None), changed(before.pods, after.pods)
+        if not (suspects or runs):
+            return
+        held, suspects = self._held.get(key, {}), suspects or set()
         alive: set[str] = set()
-        for (name, index), (old, new) in changed(before.pods, after.pods).items():
+        for (name, index), (old, new) in runs.items():
             if old is not None:
                 suspects.add(id_ := reservation_id(before.workload_id, name, index, old.attempt, old.try_))
                 self._leaving.pop(id_, None)
@@ -587,7 +591,7 @@ class SchedulingState(LogFold):
 
     def _order(self, state: Workload, since: float) -> tuple[float, ...]:
         age = Age(since, self._head_start_seconds)
-        return tuple(each.value(state, age) for each in self._orders)
+        return tuple([each.value(state, age) for each in self._orders])
 
     def _nothing_to_bind(self, key: str, state: Workload, retry_at: datetime | None) -> None:
         """Nothing of it can be bound now; only what the log does not say yet is kept."""

@@ -9,6 +9,7 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -69,6 +70,13 @@ AHEAD_AT_ONCE: Final = 32
 """Workloads that are decided in one go while a batch is being stored: a few milliseconds."""
 GATHER_SECONDS: Final = 0.002
 """On a busy system, how long a cycle waits for what comes in the same moment. An idle one reacts at once."""
+MANY_UPDATES: Final = 100
+"""Workloads to be told why they wait that may come from a batch: then others of it may be on their way. They are told
+once no others come…"""
+CALM_SECONDS: Final = 0.3
+"""…for so long…"""
+TOLD_AFTER_SECONDS: Final = 3.0
+"""…but from here on all are told, as long as there are many."""
 FIRST_PAUSE_SECONDS: Final = 0.005
 LONGEST_PAUSE_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 1.0
@@ -110,6 +118,11 @@ class Scheduler:
         self._failures = 0
         self._told_broken: AbstractSet[tuple[str, str]] = frozenset()
         """Rule, and of what: what the last plan left out."""
+        self._came, self._came_at = fold.came, 0.0
+        """How many workloads have come, and when the last plan found that more had."""
+        self._untold_since: float | None = None
+        """Since when many are to be told why they wait."""
+        self._looks_again: asyncio.TimerHandle | None = None
 
     async def run(
         self,
@@ -186,7 +199,12 @@ class Scheduler:
         """Plan once and commit the plan. Whether there was anything to do."""
         now = self._clock()
         snapshot = self.fold.snapshot(now)
-        planned = with_estimates(plan(snapshot), snapshot, self.fold)
+        planned = plan(snapshot)
+        told_later = self._may_be_told_later(planned)
+        # What is not told now is planned again.
+        planned = (
+            replace(planned, updates=(), more=True) if told_later else with_estimates(planned, snapshot, self.fold)
+        )
         self.fold.note(snapshot, planned)
         self._tell_broken(snapshot, planned)
         if planned.put_off:
@@ -200,7 +218,7 @@ class Scheduler:
             self._failures = min(self._failures + 1, 16)
             # What the plan took for full may be free after all.
             self.fold.freed += 1
-        if planned.more:
+        if planned.more and (planned.bindings or not told_later):
             self._changed.set()
         return True
 
@@ -226,6 +244,27 @@ class Scheduler:
                     evictions=len(planned.evictions),
                 )
         self._told_broken = told.keys()
+
+    def _may_be_told_later(self, planned: Plan) -> bool:
+        """Whether many wait for being told why they wait while more come: whoever submits thousands sees them first.
+        Looks again in time.
+        """
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self.fold.came != self._came:
+            self._came, self._came_at = self.fold.came, now
+        if len(planned.updates) < MANY_UPDATES:
+            self._untold_since = None
+            return False
+        if self._untold_since is None:
+            self._untold_since = now
+        at = min(self._came_at + CALM_SECONDS, self._untold_since + TOLD_AFTER_SECONDS)
+        if self._looks_again is not None:
+            self._looks_again.cancel()
+        if now >= at:
+            return False
+        self._looks_again = loop.call_at(at, self._changed.set)
+        return True
 
     async def _commit(self, planned: Plan, seen: Mapping[str, NodeFacts], now: datetime) -> bool:
         """Whether all of it was stored. What was not is planned again, from fresh state."""

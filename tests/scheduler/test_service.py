@@ -6,6 +6,7 @@ import gc
 import random
 import time
 import warnings
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -32,7 +33,7 @@ from services.runtime.nats.connection import connect
 from services.runtime.process.host import Health
 from services.scheduler import service
 from services.scheduler.fold import SchedulingState
-from services.scheduler.service import APPENDS_IN_FLIGHT, BATCH_MESSAGES, Scheduler
+from services.scheduler.service import APPENDS_IN_FLIGHT, BATCH_MESSAGES, MANY_UPDATES, Scheduler
 from tests.support import openb
 from tests.support.people import People, commits_of, in_flight
 
@@ -462,3 +463,48 @@ async def test_six_hundred_pods_of_openb_are_bound_without_a_node_over_its_capac
     for client in clients:
         await running.kill()
         await client.close()
+
+
+async def test_while_many_come_they_are_told_why_they_wait_later_and_bound_at_once(monkeypatch: pytest.MonkeyPatch):
+    """Given more workloads than come one by one, and room for one of them, when others may still be on their way, then
+    a plan binds that one, and says nothing of those that wait; once none comes any more, all are told.
+    """
+    store = MemoryEventStore()
+    people, fold = People(store), SchedulingState()
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    await people.node("a", NODE)
+    keys = [await people.submit(f"w{n:03}", gpu_devices_request=8) for n in range(MANY_UPDATES + 1)]
+    scheduler = Scheduler(store, fold)
+    for commit in await commits_of(store):
+        fold.apply(commit)
+
+    async def phases() -> Counter[str]:
+        return Counter([(await people.workload(key)).phase.value for key in keys])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "CALM_SECONDS", 3_600.0)
+        patch.setattr(service, "TOLD_AFTER_SECONDS", 3_600.0)
+        for _ in range(3):
+            await scheduler.cycle()
+            assert await phases() == {"Initializing": 1, "Creating": MANY_UPDATES}
+        patch.setattr(service, "TOLD_AFTER_SECONDS", 0.0)
+        await scheduler.cycle()
+        assert await phases() == {"Initializing": 1, "Pending": MANY_UPDATES}
+    reasons = [(await people.workload(key)).reason for key in keys]
+    assert Counter(reasons) == {"": 1, "insufficient_gpu": MANY_UPDATES}
+
+
+async def test_a_few_are_told_at_once_why_they_wait(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(service, "CALM_SECONDS", 3_600.0)
+    store = MemoryEventStore()
+    people, fold = People(store), SchedulingState()
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    key = await people.submit("w", gpu_devices_request=8)
+    for commit in await commits_of(store):
+        fold.apply(commit)
+    await Scheduler(store, fold).cycle()
+    assert (await people.workload(key)).reason
