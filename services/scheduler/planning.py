@@ -127,6 +127,8 @@ class ShortAt(NamedTuple):
     """Its index."""
     done: int
     """How many of its pods have a place, or one is kept for them."""
+    changes: int = 0
+    """How often the room had changed by then."""
 
 
 class Mark(NamedTuple):

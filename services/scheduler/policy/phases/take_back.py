@@ -161,7 +161,10 @@ def _get(planning: Planning, i: int, entry: Pending, searches: Sequence["Search"
     gang, victims = planning.snapshot.queues[i].pod_class.gang, searches[0].victims
     needed = [each.needed for each in gang] or [most]
     mark, gone = planning.checkpoint(), set(victims.gone)
-    got = [search.get(most) for search, most in zip(searches, needed, strict=True)]
+    got: list[int] = []
+    for n, (search, count) in enumerate(zip(searches, needed, strict=True)):
+        rest = [(other.pod_class, more) for other, more in zip(searches[n + 1 :], needed[n + 1 :], strict=True)]
+        got.append(search.get(count, rest if gang else None))
     if (gang and got != needed) or not searches[0].makes_up(i, mark.share_used):
         planning.rollback(mark)
         victims.gone = gone
@@ -185,6 +188,8 @@ class Search:
         self.entry = entry
         """For which the places are."""
         self._pools = pools_of(planning, pod_class, later=True)
+        self._rest: Sequence[tuple[PodClass, int]] = ()
+        """What else of a gang is to have a place: beside the pod for which a place is looked for just now."""
         self._heaps: list[list[tuple[Cost, int]]] | None = None
         """By pool: (cost, index among the candidates), the least first. Costs may have risen since, and do not fall but
         for the nodes that changed.
@@ -199,9 +204,18 @@ class Search:
         """The next in the queue, of no higher priority: it takes no more than the one before, and spares the same."""
         self.entry, self._right = entry, self._right._replace(entry=entry)
 
-    def get(self, most: int) -> int:
-        """Keep places for so many pods; for how many."""
+    @property
+    def pod_class(self) -> PodClass:
+        return self._right.pod_class
+
+    def get(self, most: int, rest: Sequence[tuple[PodClass, int]] | None) -> int:
+        """Keep places for so many pods; for how many.
+
+        Args:
+            rest: of a gang, its other pods by class: it takes nothing by a right that it has not to all of them.
+        """
         for count in range(most):
+            self._rest = () if rest is None else (*rest, (self.pod_class, most - count - 1))
             if not place.hold_one(self._planning, self._right.pod_class, self._pools) and not self._evict():
                 return count
         return most
@@ -296,8 +310,15 @@ class Search:
         needed = Needed(pod_class.request, milli // devices if devices else 0, own, of_department)
         row = int(candidates.rows[index])
         self._planning.weighed[pod_class.project_id] += 1 + len(self.victims.on(row))
-        claims = self._right.claims(pool, max(milli - self._given_up(pool), 1) if milli else 0)
+        beside = self._beside(pool) if milli else 0
+        claims = self._right.claims(pool, max(milli + beside - self._given_up(pool), 1) if milli else 0)
         return choose(self.victims, self._right, self._planning.soon(), row, needed, claims=claims)
+
+    def _beside(self, pool: str) -> int:
+        """What the other pods of its gang are still to have, as if all of them came to this pool."""
+        number = self._right.number(pool)
+        shares = self._planning.shares
+        return 0 if number is None else sum(shares.milli_of(of.request, number) * n for of, n in self._rest)
 
     def _given_up(self, pool: str) -> int:
         """What those hold there that passed it: its project has that to give, whatever else it has."""
