@@ -711,13 +711,10 @@ class SchedulingState(LogFold):
                     yield Moving(_class_of(key, state, pod_set, self._lasts(state)), row)
 
     def _promises(self) -> dict[str, int]:
-        """What is promised to each workload (by its id), in thousandths of a GPU."""
+        """What is promised to each workload (by its id), in thousandths of a GPU: to those that made room for others
+        first, then in the order in which it was.
+        """
         found: dict[str, int] = {}
-        for id_, of in self._promised.items():
-            node_key = self._stale.get(id_) or self._leaving[id_][0]
-            held = self.nodes[node_key].state.reservations.get(id_) if node_key in self.nodes else None
-            milli = 0 if held is None else sum(share.milli for share in held.devices)
-            found[of] = found.get(of, 0) + milli
         for key, ids in self._moved.items():
             state: Workload = self.workloads[key].state
             requests = {each.name: each.template.request for each in state.pod_sets}
@@ -725,6 +722,11 @@ class SchedulingState(LogFold):
             if back:
                 milli = sum(each.gpu_devices * each.gpu_milli for each in back)
                 found[state.workload_id] = found.get(state.workload_id, 0) + milli
+        for id_, of in self._promised.items():
+            node_key = self._stale.get(id_) or self._leaving[id_][0]
+            held = self.nodes[node_key].state.reservations.get(id_) if node_key in self.nodes else None
+            milli = 0 if held is None else sum(share.milli for share in held.devices)
+            found[of] = found.get(of, 0) + milli
         return found
 
     def _still_leaving(self, of: Iterable[tuple[str, str]]) -> Iterator[Leaving]:

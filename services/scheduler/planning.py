@@ -143,6 +143,8 @@ class ShortAt(NamedTuple):
     """Its index."""
     done: int
     """How many of its pods have a place, or one is kept for them."""
+    changes: int = 0
+    """How often the room had changed by then."""
 
 
 class Mark(NamedTuple):
@@ -154,6 +156,28 @@ class Mark(NamedTuple):
     share_used: dict[tuple[str, int], int]
     held_pods: int
     evictions: int
+
+
+class SetAside:
+    """What is set aside for gangs that have waited for long. Mutable; of one plan."""
+
+    def __init__(self) -> None:
+        self.reserved: dict[int, list[Kept]] = {}
+        """By index of the queue: what is kept for a gang that has waited for long, of what is free."""
+        self.spoken_for: dict[int, dict[int, int]] = {}
+        """By index of the queue and number of a pool: what a gang that has waited for long is to have of its project's
+        share.
+        """
+        self.spoken_for_by: dict[str, list[Pending]] = {}
+        """The same gangs by id of their project, in their order."""
+        self.passed_by: dict[int, frozenset[str]] = {}
+        """By index of the queue, of those gangs that have a right to what they need now: ids of workloads of the
+        project that were let in behind them.
+        """
+        self.reserved_in: Counter[int] = Counter()
+        """By number of a pool: for how many gangs something is kept there."""
+        # Row, request and share of a device of each place that is counted on for such a gang.
+        self.counted_on: list[tuple[int, PodRequest, int]] = []
 
 
 class Planning:
@@ -192,22 +216,7 @@ class Planning:
         """By index of the queue: where that was."""
         self.held: dict[str, Waiting] = {}
         """By key of a workload: why it waits, of those for which a place is kept."""
-        self.reserved: dict[int, list[Kept]] = {}
-        """By index of the queue: what is kept for a gang that has waited for long, of what is free."""
-        self.spoken_for: dict[int, dict[int, int]] = {}
-        """By index of the queue and number of a pool: what a gang that has waited for long is to have of its project's
-        share.
-        """
-        self.spoken_for_by: dict[str, list[Pending]] = {}
-        """The same gangs by id of their project, in their order."""
-        self.passed_by: dict[int, frozenset[str]] = {}
-        """By index of the queue, of those gangs that have a right to what they need now: ids of workloads of the
-        project that were let in behind them.
-        """
-        self.reserved_in: Counter[int] = Counter()
-        """By number of a pool: for how many gangs something is kept there."""
-        # Row, request and share of a device of each place that is counted on for such a gang.
-        self.counted_on: list[tuple[int, PodRequest, int]] = []
+        self.aside = SetAside()
         self.held_queues: dict[int, str] = {}
         """By index of the queue: the first of its workloads for which a place is kept."""
         self.kept_for: set[str] = set()

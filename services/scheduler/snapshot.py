@@ -431,7 +431,7 @@ class Snapshot:
     """By id of a workload that gave up a place before: when it got the last one."""
     promised: dict[str, int] = field(default_factory=dict[str, int])
     """By id of a workload for which others were told to end, until their places are given: what they hold of GPUs, in
-    thousandths.
+    thousandths. They go first, in this order.
     """
     stints: Mapping[str, Stint] = field(default_factory=dict[str, Stint])
     """By id of a workload that has had a place: since when it has it, or waits."""

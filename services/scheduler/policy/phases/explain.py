@@ -157,17 +157,15 @@ def reserved(count: int) -> str:
     return f"it has waited for long, and what comes free on {nodes(count)} is kept for it"
 
 
-def spoken_for() -> str:
+def spoken_for(*, others_give_way: bool) -> str:
     """Of a workload that its project's share is to have room for."""
-    return (
-        "it has waited for long: it starts once enough of what its project held before has ended, and what the project "
-        "runs meanwhile gives way to it"
-    )
+    told = "it has waited for long: it starts once enough of what its project held before has ended"
+    return f"{told}, and what the project runs meanwhile gives way to it" if others_give_way else told
 
 
 def behind(planning: Planning, pod_class: PodClass) -> Waiting:
     """Of a workload that is not let in behind one that has waited for longer."""
-    first = planning.spoken_for_by[pod_class.project_id][0]
+    first = planning.aside.spoken_for_by[pod_class.project_id][0]
     return Waiting(
         reason=WaitingReason.SHARE_RESERVED,
         message=f"what is left of the fair share of its project is kept for {first.name}, which has waited for longer",
