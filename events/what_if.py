@@ -18,6 +18,9 @@ class WhatIfAsked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     name: str
     project_id: str
     cluster_id: str
+    """Empty where the scheduler chooses it."""
+    among: tuple[str, ...] = ()
+    """Ids of the clusters among which it does."""
     spec: TrainingSpec
     """With every default filled in."""
     distributed: Distributed | None = None
@@ -34,6 +37,8 @@ class WouldRun(msgspec.Struct, frozen=True, kw_only=True):
     """Pods of one pod set that would get the same node."""
 
     pod_set: str
+    cluster: str
+    """Its name."""
     node: str
     node_pool: str
     pods: int

@@ -8,7 +8,7 @@ from muster.cli.apply import FilesOption, Wanted, place_all, read_workloads
 from muster.cli.command import Session, command
 from muster.cli.exits import ExitCode, usage
 from muster.cli.explain import kept_in_words
-from muster.cli.options import ClusterOption, ProjectOption
+from muster.cli.options import ProjectOption, RunsOnOption
 from muster.cli.output import Column
 from muster.cli.values import Row, counted, format_number, number_of, row_of, rows_of, text_of
 
@@ -19,12 +19,17 @@ MOST_NODES: Final = 3
 def _where(row: Row) -> str:
     placed = rows_of(row, "placed")
     told = [
-        f"{text_of(one, 'node')} ({_pods(number_of(one, 'pods'))}"
+        f"{text_of(one, 'node')}{_of_cluster(one)} ({_pods(number_of(one, 'pods'))}"
         + (f", {format_number(number_of(one, 'gpus'))} GPU)" if number_of(one, "gpus") else ")")
         for one in placed[:MOST_NODES]
     ]
     more = len(placed[MOST_NODES:]) + int(number_of(row, "moreNodes"))
     return ", ".join(told) + (f" and {counted(more, 'more node')}" if more else "")
+
+
+def _of_cluster(one: Row) -> str:
+    cluster = text_of(one, "cluster")
+    return f" of {cluster}" if cluster else ""
 
 
 def _evicts(row: Row) -> str:
@@ -76,7 +81,7 @@ def add_plan(root: typer.Typer) -> None:
             str, typer.Option("--kind", metavar="KIND", help="Kind of documents that name none.")
         ] = "Training",
         project: ProjectOption = None,
-        cluster: ClusterOption = None,
+        cluster: RunsOnOption = None,
     ) -> int:
         """Show what would happen if the workloads of files were submitted now. Nothing is stored.
 

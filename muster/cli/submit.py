@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from muster.cli.anywhere import Placing
 from muster.cli.command import Session, command
 from muster.cli.complete import compute_names, data_source_names, template_names
 from muster.cli.conditions import WaitForOption, awaited
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.here import set_working_dir
-from muster.cli.names import check_new_name, default_cluster, default_project, find_cluster
+from muster.cli.names import check_new_name, default_project, find_cluster
 from muster.cli.options import (
-    ClusterOption,
     CodeOption,
     IdempotencyOption,
     ProjectOption,
+    RunsOnOption,
     TimeoutOption,
     timeout_seconds,
 )
@@ -139,7 +140,7 @@ def _submit(
     *,
     name: _NameArgument = None,
     project: ProjectOption = None,
-    cluster: ClusterOption = None,
+    cluster: RunsOnOption = None,
     name_prefix: _PrefixOption = None,
     template: _TemplateOption = None,
     compute: _ComputeOption = None,
@@ -182,8 +183,7 @@ def _submit(
         request["projectId"] = text_of(default_project(session, project), "id")
     chosen = None
     if cluster or "clusterId" not in request:
-        chosen = default_cluster(session, cluster)
-        request["clusterId"] = text_of(chosen, "id")
+        chosen = Placing(session, cluster, named=code is not None).place(request)
         set_working_dir(session.api, request, chosen, code=code)
     if file is not None:
         _find_named(session, request)

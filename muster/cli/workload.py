@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from events.nearest import did_you_mean
+from muster.cli.anywhere import any_cluster
 from muster.cli.command import Session, command, group
 from muster.cli.conditions import USUAL, condition_of, conditions, wait_for
 from muster.cli.connections import CONNECTION_COLUMNS, add_connections
@@ -636,6 +637,12 @@ def _section_of(path: str) -> str:
     return first if first in {"compute", "storage"} else "spec"
 
 
+def _cluster(row: Row) -> str:
+    if text_of(row, "clusterId") == any_cluster():
+        return "none yet: the scheduler chooses it when it starts"
+    return text_of(row, "clusterName") or text_of(row, "clusterId")
+
+
 def _general(session: Session, identifier: str, row: Row, records: list[Row]) -> None:
     session.out.pairs(
         [
@@ -643,7 +650,7 @@ def _general(session: Session, identifier: str, row: Row, records: list[Row]) ->
             ("Id", identifier),
             ("Kind", _kind(row)),
             ("Project", text_of(row, "projectName") or text_of(row, "projectId")),
-            ("Cluster", text_of(row, "clusterName") or text_of(row, "clusterId")),
+            ("Cluster", _cluster(row)),
             (
                 "Phase",
                 told_phase(row) + (f" (wanted: {text_of(row, 'desiredPhase')})" if _differs(row) else ""),

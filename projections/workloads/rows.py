@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, get_args
 
 import msgspec
 
+from events.ids import ANY_CLUSTER
 from events.phases import PHASE_REASONS, DesiredPhase, Phase
 from events.workload.fields.distribution import DistributedFramework
 from events.workload.kinds import KINDS
@@ -98,8 +99,8 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     )
     cluster_id: Annotated[
         str,
-        _Column(lambda w: clean(w.state.cluster_id)),
-        Public("clusterId", "CLUSTER-ID", "UUID of the cluster that runs it.", "csv"),
+        _Column(lambda w: clean(w.state.cluster_id) or ANY_CLUSTER),
+        Public("clusterId", "CLUSTER-ID", "UUID of the cluster that runs it; only zeros while none is chosen.", "csv"),
     ]
     cluster_name: ClassVar[Column[Any]] = Column(
         null=True, public=Public("clusterName", "CLUSTER", "Name of the cluster that runs it.", searched=True)

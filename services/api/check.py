@@ -147,16 +147,15 @@ def fits(node: Node, value: Any) -> bool:
         msgspec.convert(value, node.request)
     except msgspec.ValidationError:
         return False
-    return all(one.pattern.match([*_texts(value, one)]) for one in node.patterns)
+    return all(one.pattern.match(_texts(value, one)) for one in node.patterns)
 
 
-def _texts(value: Any, of: Patterned) -> Iterator[str]:
+def _texts(value: Any, of: Patterned) -> list[str]:
     """Of the items of a list within a value that fits but for their patterns."""
+    name, found = of.name, list[str]()
     for items in _lists(value, of.way):
-        for item in items:
-            text = item.get(of.name) if item is not None else None
-            if text is not None:
-                yield text
+        found += [text for item in items if item is not None and (text := item.get(name)) is not None]
+    return found
 
 
 def _lists(value: Any, way: Sequence[str]) -> Iterator[list[Json | None]]:

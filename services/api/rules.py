@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -234,11 +235,11 @@ def _environment(spec: TrainingSpec) -> Iterator[Issue]:
     variables = spec.environment_variables
     names = [variable.name for variable in variables]
     well_named = each_once(names) and _ENVIRONMENT_NAMES.match(names)
-    if well_named and not any(map(_refers, variables)):
+    if well_named and {*map(_OTHER_SOURCES, variables)} <= _NO_OTHER_SOURCE:
         return
     seen: set[str] = set()
     for index, variable in enumerate(variables):
-        if well_named and not _refers(variable):
+        if well_named and _OTHER_SOURCES(variable) in _NO_OTHER_SOURCE:
             continue
         path = f"spec.environmentVariables[{index}]"
         name = variable.name
@@ -250,9 +251,9 @@ def _environment(spec: TrainingSpec) -> Iterator[Issue]:
         yield from _sources(path, variable)
 
 
-def _refers(variable: EnvironmentVariable) -> bool:
-    """Whether it has another source than a plain value."""
-    return bool(variable.secret or variable.config_map or variable.pod_field_ref or variable.user_credential)
+_OTHER_SOURCES: Final = attrgetter("secret", "config_map", "pod_field_ref", "user_credential")
+"""Of a variable: where its value comes from, other than being given."""
+_NO_OTHER_SOURCE: Final = {(None, None, None, None)}
 
 
 def _sources(path: str, variable: EnvironmentVariable) -> Iterator[Issue]:
@@ -574,7 +575,7 @@ def _are_marks(items: Sequence[Label] | Sequence[Annotation]) -> bool:
         each_once(names)
         and KEYS.match(names)
         and STATED.isdisjoint(names)
-        and VALUES.match([item.value for item in items if isinstance(item, Label)])
+        and VALUES.match([item.value for item in items] if items and isinstance(items[0], Label) else [])
     )
 
 

@@ -512,6 +512,29 @@ def opened_nodes(scene: Scene) -> Generator[Trial, bool, None]:
             return
 
 
+def after_closings(scene: Scene) -> Generator[Trial, bool, None]:
+    """What is planned for nodes where it could run is over: what ends first alone, then what ends next, too."""
+    table, (part, _) = scene.snapshot.nodes, scene.parts[0]
+    closings = sorted(scene.view(part).closings, key=lambda each: (each.ends_at, each.called))
+    for count, last in enumerate(closings, start=1):
+        gone = closings[:count]
+        nodes = replace(table, closings=tuple(each for each in table.closings if all(each is not one for one in gone)))
+        until = f"wait until {last.ends_at:%Y-%m-%d %H:%M} UTC, when {last.called} is over"
+        if (yield Trial((Step(act="wait", of=until),), replace(scene.snapshot, nodes=nodes))):
+            return
+
+
+def window_opens(scene: Scene) -> Generator[Trial, bool, None]:
+    """The next window of its project is open."""
+    project_id = scene.pod_class.project_id
+    view = scene.snapshot.projects.get(project_id)
+    if view is None or view.closed is None or view.closed.opens_at is None:
+        return
+    projects = scene.snapshot.projects | {project_id: replace(view, closed=None)}
+    of = f"wait until {view.closed.opens_at:%Y-%m-%d %H:%M} UTC, when a window of project {view.name} opens"
+    yield Trial((Step(act="wait", of=of),), replace(scene.snapshot, projects=projects))
+
+
 def connected(scene: Scene) -> Generator[Trial, bool, None]:
     id_ = scene.pod_class.cluster_id
     view, table = scene.snapshot.clusters.get(id_), scene.snapshot.nodes
@@ -604,6 +627,7 @@ def _with_nodes(of: Snapshot, part: PodClass, pool: str, count: int, labels: dic
         taint_sets=(*table.taint_sets, ()) if untainted == len(table.taint_sets) else table.taint_sets,
         labels=table.labels.with_more((labels,) * count),
         cordoned=more(table.cordoned, value=0),
+        closings=tuple(each._replace(rows=more(each.rows, value=0)) for each in table.closings),
         free_cpu_milli=more(table.free_cpu_milli, value=request.cpu_milli),
         free_memory_bytes=more(table.free_memory_bytes, value=request.memory_bytes),
         free_pods=more(table.free_pods, value=1),
@@ -632,9 +656,11 @@ REMEDIES: Final[dict[WaitingReason, tuple[Remedy, ...]]] = {
     WaitingReason.PROJECT_DELETED: (other_project,),
     WaitingReason.CLUSTER_DISCONNECTED: (connected, other_cluster),
     WaitingReason.NO_NODES: (opened_nodes, tolerated_taints, added_nodes, other_pools),
+    WaitingReason.MAINTENANCE: (preemptible, other_pools, after_closings, added_nodes),
     WaitingReason.QUOTA_USED: (raised_bounds, ended, preemptible),
     WaitingReason.LIMIT_TOO_SMALL: (raised_bounds, smaller_request),
     WaitingReason.LIMIT_USED: (kept_for_a_while, raised_bounds, ended),
+    WaitingReason.OUTSIDE_WINDOW: (window_opens, other_project),
     WaitingReason.SHARE_RESERVED: (preemptible, ended, added_nodes),
     WaitingReason.WAITING_FOR_PODS_TO_END: (leaving,),
     WaitingReason.INSUFFICIENT_GPU: _FULL,

@@ -144,6 +144,7 @@ class Scene:
             kind=state.kind,
             project_id=state.project_id,
             cluster_id=state.cluster_id,
+            among=() if state.cluster_id else state.among,
             owner=state.owner,
             at=self.now,
             spec=state.spec,
@@ -249,6 +250,8 @@ def scene_of(
         waiting = planning.held.get(key) or planning.blocked.get(i)
         if waiting is None:
             return "unknown"
+        queue = replace(queue, pod_class=planning.class_of(i))
+        snapshot = replace(snapshot, queues=(*queues[:i], queue, *queues[i + 1 :]))
         return Scene(
             fold=fold,
             state=state,

@@ -135,12 +135,13 @@ def _told(placed: list[Binding]) -> _Told:
 
 
 def _by_node(placed: list[Binding]) -> Iterator[WouldRun]:
-    pods: Counter[tuple[str, str, str]] = Counter()
-    gpus: Counter[tuple[str, str, str]] = Counter()
+    pods: Counter[tuple[str, str, str, str]] = Counter()
+    gpus: Counter[tuple[str, str, str, str]] = Counter()
     for each in placed:
         at = each.placement
-        where = (at.pod.pod_set, at.node_name, at.pool)
+        where = (at.pod.pod_set, each.cluster_name, at.node_name, at.pool)
         pods[where] += 1
         gpus[where] += sum(share.milli for share in at.devices)
     for where, count in sorted(pods.items()):
-        yield WouldRun(pod_set=where[0], node=where[1], node_pool=where[2], pods=count, gpu_milli=gpus[where])
+        pod_set, cluster, node, pool = where
+        yield WouldRun(pod_set=pod_set, cluster=cluster, node=node, node_pool=pool, pods=count, gpu_milli=gpus[where])

@@ -13,10 +13,12 @@ import pytest
 
 from events.cluster import RemoveCluster
 from events.ids import cluster_key, project_key, workload_key
+from events.maintenance import PlanMaintenance
 from events.node import Taint, UncordonNode
 from events.phases import WaitingReason
 from events.project import ChangeProject, DeleteProject
 from events.why import MOST_CHANGES, Change, KeptBy, Step, Why
+from events.windows import SetStartWindows, StartWindows, read_window
 from events.workload.commands import CreateWorkload, DeleteWorkload, SuspendWorkload
 from events.workload.fields.compute import ExtendedResource
 from events.workload.fields.scheduling import Toleration
@@ -264,6 +266,40 @@ def after_a_pod_failed() -> tuple[World, str]:
     return world, key
 
 
+def planned(world: World, *, after: timedelta) -> None:
+    starts = world.now + after
+    command = PlanMaintenance(
+        cluster_id=world.cluster_id,
+        name="firmware",
+        starts_at=starts,
+        ends_at=starts + timedelta(hours=1),
+        nodes=("a",),
+        new=True,
+    )
+    world.do("cluster", cluster_key("local"), command)
+
+
+def which_could_run_into_maintenance() -> tuple[World, str]:
+    world = cluster(a={})
+    planned(world, after=timedelta(hours=2))
+    return submitted(world, **FIRM)
+
+
+def while_maintenance_goes_on() -> tuple[World, str]:
+    world = cluster(a={})
+    planned(world, after=timedelta(minutes=1))
+    world.now += timedelta(minutes=2)
+    return submitted(world)
+
+
+def outside_the_window_of_its_project() -> tuple[World, str]:
+    world = cluster(a={})
+    windows = StartWindows(zone="UTC", windows=(read_window("Mon 08:00-10:00"),))
+    world.do("project", project_key("default"), SetStartWindows(project_id=world.project_id, windows=windows))
+    world.project("other")
+    return submitted(world)
+
+
 CASES: Final[dict[WaitingReason, tuple[Case, ...]]] = {
     WaitingReason.NO_SUCH_NODE_POOL: (in_a_pool_that_is_not_there,),
     WaitingReason.NO_MATCHING_NODE: (
@@ -287,9 +323,11 @@ CASES: Final[dict[WaitingReason, tuple[Case, ...]]] = {
         where_the_only_node_is_not_ready,
         where_the_only_node_has_a_taint,
     ),
+    WaitingReason.MAINTENANCE: (which_could_run_into_maintenance, while_maintenance_goes_on),
     WaitingReason.QUOTA_USED: (beyond_what_is_left_of_the_quota,),
     WaitingReason.LIMIT_TOO_SMALL: (larger_than_the_limit,),
     WaitingReason.LIMIT_USED: (beyond_what_is_left_of_the_limit,),
+    WaitingReason.OUTSIDE_WINDOW: (outside_the_window_of_its_project,),
     WaitingReason.SHARE_RESERVED: (where_a_wide_one_has_waited_for_longer,),
     WaitingReason.WAITING_FOR_PODS_TO_END: (where_others_were_told_to_end,),
     WaitingReason.INSUFFICIENT_GPU: (
@@ -400,6 +438,12 @@ def _do(world: World, key: str, step: Step) -> None:
                 # Seconds are told whole: it is a moment later than that.
                 world.now = datetime.fromisoformat(f"{told[1]}+00:00") + timedelta(seconds=1)
                 world.settle()
+            due = world.fold.next_due()
+            if world.workload(key).reason in {"backoff", "outside_window"}:
+                assert due is not None
+                world.now = due
+            if world.workload(key).reason == "maintenance":
+                world.now = max(each.ends_at for each in world.chain("cluster", cluster_key("local")).state.maintenance)
             for of in list(world.fold.workloads):
                 ends(world, of)
         case "change_workload":

@@ -20,7 +20,9 @@ class TrainingCreation(Model, frozen=True, kw_only=True, rename="camel", omit_de
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -98,7 +100,9 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -164,7 +168,9 @@ class WorkspaceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -218,7 +224,9 @@ class InferenceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -1437,6 +1445,38 @@ class TimeLimitsSetting(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """At most one for each kind of workloads. A kind without one has no limits."""
 
 
+class StartWindows(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """At which times workloads of a project may start."""
+
+    project_id: str
+    """The project."""
+    project_name: str
+    """Its name."""
+    zone: str | None
+    """Zone of the IANA database by whose clock they are. Null if workloads may start at any time."""
+    windows: list[str]
+    """Such as `Mon-Fri 20:00-06:00`; empty if workloads may start at any time."""
+    ends_running: bool
+    """Whether preemptible workloads that run are told to end when a window closes."""
+    open: bool
+    """Whether workloads may start now."""
+    changes_at: datetime | None
+    """When the next window opens, or the one that is open closes. Null if it always is as it is now."""
+
+
+class StartWindowsSetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: StartWindowsSetting."""
+
+    zone: str | None = None
+    """Zone of the IANA database by whose clock the windows are, such as `Europe/Berlin`."""
+    windows: list[str] | None = None
+    """Days and times, such as `Mon-Fri 20:00-06:00`; a window that ends before it begins ends on the next day.
+    Without days it is each day. Empty: workloads may start at any time.
+    """
+    ends_running: bool | None = None
+    """Whether preemptible workloads that run are told to end when a window closes. They go on in the next one."""
+
+
 class UseNow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Who uses what now, as far as the caller may read. Capacity and what is free are of everybody's nodes."""
 
@@ -1642,6 +1682,90 @@ class NodeChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Extended resources to set or to take away; others stay."""
     node_pool: str | UnsetType | None = UNSET
     """Node pool that the node is to be in: it gets its label."""
+
+
+class Maintenances(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Maintenance that is planned, goes on, or was over less than 30 days ago."""
+
+    maintenance: list[Maintenance]
+    """By cluster, in the order in which it begins."""
+
+
+class MaintenanceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MaintenanceCreation."""
+
+    starts_at: str
+    """When the nodes are drained (RFC 3339)."""
+    ends_at: str
+    """When they take pods again (RFC 3339)."""
+    nodes: list[str] | None = None
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: list[str] | None = None
+    """Names of node pools; empty for nodes of any pool."""
+    labels: list[NodeLabelFields] | None = None
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    lead_seconds: int | None = None
+    """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
+    force: bool | None = None
+    """Whether pods of non-preemptible workloads are told to end when it begins, too. Otherwise they stay until
+    they end.
+    """
+    cluster_id: str
+    """Id of the cluster."""
+    name: str
+    """Unique in the cluster among those that are not over."""
+
+
+class Maintenance(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Nodes of a cluster that are out of service for a time."""
+
+    id: str
+    """Its id. A later one of the same name has another."""
+    cluster_id: str
+    """Its cluster."""
+    cluster_name: str
+    """Name of its cluster."""
+    name: str
+    """Unique in its cluster among those that are not over."""
+    state: MaintenanceState
+    """Whether it is still to come, goes on, or is over."""
+    starts_at: datetime
+    """When the nodes are drained."""
+    ends_at: datetime
+    """When they take pods again."""
+    nodes: list[str]
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: list[str]
+    """Names of node pools; empty for nodes of any pool."""
+    labels: dict[str, str]
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    lead_seconds: int
+    """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
+    force: bool
+    """Whether pods of non-preemptible workloads are told to end when it begins, too."""
+    planned_by: str
+    """Who planned it, or changed it last."""
+
+
+class MaintenanceFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MaintenanceFields."""
+
+    starts_at: str
+    """When the nodes are drained (RFC 3339)."""
+    ends_at: str
+    """When they take pods again (RFC 3339)."""
+    nodes: list[str] | None = None
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: list[str] | None = None
+    """Names of node pools; empty for nodes of any pool."""
+    labels: list[NodeLabelFields] | None = None
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    lead_seconds: int | None = None
+    """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
+    force: bool | None = None
+    """Whether pods of non-preemptible workloads are told to end when it begins, too. Otherwise they stay until
+    they end.
+    """
 
 
 class TicketRequest(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2789,7 +2913,9 @@ class GitSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Body of a request: GitSource."""
 
     repository: str | None = None
-    """Address of the repository, beginning with https:// or http://; with secretRef, with https://. Mandatory."""
+    """Address of the repository, beginning with https:// or http://; with secretRef, with https://, or with an
+    ssh-key such as ssh://git@host/team/code or git@host:team/code. Mandatory.
+    """
     branch: str | None = None
     """Branch. Default: that of the repository."""
     revision: str | None = None
@@ -3628,7 +3754,9 @@ class AnyCreation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -3729,7 +3857,7 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     department_name: str | None
     """Name of the department of its project."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; only zeros while none is chosen."""
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
@@ -4068,6 +4196,29 @@ class WorkloadWaitingRecord(Model, frozen=True, kw_only=True, rename="camel", om
     actor: Actor
     """Who caused it."""
     details: WorkloadWaitingData
+
+
+class ClusterChosenRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The scheduler chose the cluster of a workload for which nobody named one. Its first pods are bound there in
+    the same commit.
+    """
+
+    type: Literal["ClusterChosen"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: ClusterChosenData
 
 
 class PodsBoundRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4937,6 +5088,8 @@ class NodeDrain(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Whether pods of non-preemptible workloads are told to end, too."""
     ended_at: datetime | None
     """When the node was empty. Null while it is not."""
+    maintenance: str | None
+    """Name of the maintenance for which it is. Null if somebody drains the node."""
 
 
 class NodePod(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5279,6 +5432,15 @@ class NodeResourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_
     """How many the node has. Required unless the resource is taken away."""
     exclude: bool | None = None
     """Whether the resource is taken away."""
+
+
+class NodeLabelFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeLabelFields."""
+
+    name: str
+    """Key of the label."""
+    value: str | None = None
+    """Value of the label."""
 
 
 class WorkloadSubmittedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6258,6 +6420,8 @@ class WouldRun(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
     pod_set: str
     """Pod set, such as `main`."""
+    cluster: str
+    """Name of its cluster."""
     node: str
     """Name of the node."""
     node_pool: str
@@ -6336,13 +6500,18 @@ class GitSecretRef(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     only clusters of kind kubernetes have.
     """
     authentication_method: GitSecretRefAuthenticationMethod | None = None
-    """password: a user name with a password or an access token, the only one so far. Mandatory within secretRef."""
+    """password: a user name with a password or an access token, over https. ssh-key: a private key without a
+    passphrase, over ssh, and beside it, under the key known_hosts, the host keys of the server as OpenSSH has
+    them. Mandatory within secretRef.
+    """
     secret_key_of_user: str | None = None
     """Key that holds the user name. Default: User of a Secret, username of a credential; where it has no such key,
-    the user is called git.
+    the user is called git. Not with ssh-key: there the address names the user.
     """
     secret_key_of_password: str | None = None
-    """Key that holds the password or token. Default: Password of a Secret, password of a credential."""
+    """Key that holds the password or token. Default: Password of a Secret, password of a credential. With ssh-key:
+    key that holds the private key. Default: ssh-privatekey.
+    """
 
 
 class TextRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6696,7 +6865,7 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     project_id: str
     """UUID."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; empty where the scheduler chooses it."""
     owner: str
     """Actor id of the user who submitted it. Ownership protection compares it."""
     at: datetime
@@ -6709,6 +6878,8 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """What an inference has beside that; absent for every other kind."""
     made_from: MadeFromData | None = None
     """From which template and assets it was made, and who set its fields where their values do not say it."""
+    among: list[str] | None = None
+    """UUIDs of the clusters that can run it, among which the scheduler chooses; none where one was named."""
 
 
 class WorkloadQueuedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6724,6 +6895,17 @@ class WorkloadWaitingData(Model, frozen=True, kw_only=True, rename="camel", omit
     """The same in a sentence, with numbers."""
     expected_start: datetime | None = None
     """When the scheduler expected it to start. Absent where it had no ground for an estimate."""
+
+
+class ClusterChosenData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The scheduler chose the cluster of a workload for which nobody named one. Its first pods are bound there in
+    the same commit.
+    """
+
+    cluster_id: str
+    """UUID of the cluster that runs it from now on."""
+    name: str
+    """Of the cluster."""
 
 
 class PodsBoundData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6956,7 +7138,7 @@ class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     for one of its project that has waited for longer, and was passed; `shrunk`: it goes on with fewer, since
     somebody waits for what it had grown by; `moved`: to make room in one piece, while another place is kept for
     them; `tainted`: their node has a taint that they do not tolerate, or no longer; `drained`: an administrator
-    drains their node.
+    drains their node; `window_closed`: a window of their project closed, which ends what gives way.
     """
     message: str
     """For whom, and by which rule, in a sentence."""
@@ -7081,15 +7263,6 @@ class NodeOption(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Its pool."""
     scores: list[NodeScore]
     """In the order in which they count: the first that tells two nodes apart decides."""
-
-
-class NodeLabelFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Body of a request: NodeLabelFields."""
-
-    name: str
-    """Key of the label."""
-    value: str | None = None
-    """Value of the label."""
 
 
 class NodeTaintFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7300,7 +7473,7 @@ class WorkloadSubmitted(Model, frozen=True, kw_only=True, rename="camel", omit_d
     kind: str
     """Such as `Training`."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; empty where the scheduler chooses it."""
     owner: str
     """Actor id of who submitted it."""
     image: str
@@ -8093,7 +8266,9 @@ class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     name: str | None = None
     """Name of this item, unique among all volumes."""
     repository: str | None = None
-    """Address of the repository, beginning with https:// or http://; with secretRef, with https://. Mandatory."""
+    """Address of the repository, beginning with https:// or http://; with secretRef, with https://, or with an
+    ssh-key such as ssh://git@host/team/code or git@host:team/code. Mandatory.
+    """
     branch: str | None = None
     """Branch. Default: that of the repository."""
     revision: str | None = None
@@ -8789,6 +8964,7 @@ if TYPE_CHECKING:
         "",
         "AddCluster",
         "AddSimulatedNodes",
+        "CancelMaintenance",
         "ChangeAsset",
         "ChangeCredential",
         "ChangeDepartment",
@@ -8825,6 +9001,7 @@ if TYPE_CHECKING:
         "NoteHours",
         "NoteServiceAccountUse",
         "OpenSession",
+        "PlanMaintenance",
         "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",
@@ -8841,6 +9018,7 @@ if TYPE_CHECKING:
         "SetOwnershipProtection",
         "SetPolicy",
         "SetPrice",
+        "SetStartWindows",
         "SetTimeLimits",
         "SuspendWorkload",
         "TransferWorkload",
@@ -8864,6 +9042,7 @@ if TYPE_CHECKING:
     type HistoryLostCause = Literal["log_restored", "message_voided"]
     type HostPathSourceMountPropagation = Literal["HostToContainer", "None"]
     type HttpGetScheme = Literal["HTTP", "HTTPS"]
+    type MaintenanceState = Literal["InProgress", "Over", "Planned"]
     type MatchExpressionOperator = Literal["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
     type MeasurementType = Literal[
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
@@ -8900,12 +9079,14 @@ if TYPE_CHECKING:
         "insufficient_resources",
         "limit_too_small",
         "limit_used",
+        "maintenance",
         "no_claim",
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",
         "node_port_taken",
         "node_unreachable",
+        "outside_window",
         "pending_limit",
         "pods_run_again",
         "preempted",
@@ -8918,12 +9099,13 @@ if TYPE_CHECKING:
         "share_reserved",
         "tainted",
         "waiting_for_pods_to_end",
+        "window_closed",
     ]
     type PlaceKeptRule = Literal["gave_up_a_place", "got_its_place", "minimum_runtime"]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
     type PodsEvictedDataReason = Literal[
-        "backfilled", "drained", "moved", "preempted", "reclaimed", "shrunk", "tainted"
+        "backfilled", "drained", "moved", "preempted", "reclaimed", "shrunk", "tainted", "window_closed"
     ]
     type PolicyMetaScope = Literal["department", "project", "tenant"]
     type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
@@ -8975,6 +9157,7 @@ if TYPE_CHECKING:
         WorkloadCreatedRecord
         | WorkloadQueuedRecord
         | WorkloadWaitingRecord
+        | ClusterChosenRecord
         | PodsBoundRecord
         | PodStartingRecord
         | PodRunningRecord
@@ -9109,6 +9292,7 @@ else:
     HistoryLostCause = str
     HostPathSourceMountPropagation = str
     HttpGetScheme = str
+    MaintenanceState = str
     MatchExpressionOperator = str
     MeasurementType = str
     NodeTaintChangeEffect = str
@@ -9176,6 +9360,7 @@ else:
             "WorkloadCreated": WorkloadCreatedRecord,
             "WorkloadQueued": WorkloadQueuedRecord,
             "WorkloadWaiting": WorkloadWaitingRecord,
+            "ClusterChosen": ClusterChosenRecord,
             "PodsBound": PodsBoundRecord,
             "PodStarting": PodStartingRecord,
             "PodRunning": PodRunningRecord,

@@ -53,6 +53,8 @@ class WouldRun(Form, frozen=True, kw_only=True):
 
     pod_set: str
     """Pod set, such as `main`."""
+    cluster: str
+    """Name of its cluster."""
     node: str
     """Name of the node."""
     node_pool: str

@@ -342,7 +342,7 @@ class Right(NamedTuple):
     def _is_over(self, of: ProjectView, holder: str, pool: str, gone: int) -> bool:
         """Whether a project, or its department, is beyond a quota of its own without so much, or has none."""
         quotas = _quotas(of, holder, pool)
-        return not quotas or any(quota.used(self.planning, each) - gone > each.milli for each in quotas)
+        return not quotas or any(quota.staying(self.planning, each) - gone > each.milli for each in quotas)
 
     def _is_sibling(self, of: ProjectView) -> bool:
         mine = self.planning.snapshot.projects.get(self.pod_class.project_id)
