@@ -89,7 +89,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=17,
+    fold_version=18,
 )
 NODE: Final = Aggregate(
     name="node",
@@ -98,7 +98,7 @@ NODE: Final = Aggregate(
     evolve=node.evolve,
     decide=node.decide,
     about=lambda state: About(cluster_id=state.cluster_id or None),
-    fold_version=6,
+    fold_version=7,
 )
 CLUSTER: Final = Aggregate(
     name="cluster",
@@ -107,7 +107,7 @@ CLUSTER: Final = Aggregate(
     evolve=cluster.evolve,
     decide=cluster.decide,
     about=lambda state: About(id=state.cluster_id or None, cluster_id=state.cluster_id or None),
-    fold_version=7,
+    fold_version=8,
 )
 PROJECT: Final = Aggregate(
     name="project",
@@ -116,7 +116,7 @@ PROJECT: Final = Aggregate(
     evolve=project.evolve,
     decide=project.decide,
     about=lambda state: About(id=state.project_id or None, project_id=state.project_id or None),
-    fold_version=10,
+    fold_version=11,
 )
 DEPARTMENT: Final = Aggregate(
     name="department",

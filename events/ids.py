@@ -15,6 +15,9 @@ KEY_PATTERN = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
 DNS_LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 """What service accounts and subscriptions may be called: fit for paths, shells and Kubernetes."""
 
+ANY_CLUSTER = "00000000-0000-0000-0000-000000000000"
+"""Over HTTP, in place of a cluster's id: the scheduler chooses it, or has not chosen it yet."""
+
 TENANT_KEY = "default"
 """Muster serves one tenant; its aggregate has a fixed key."""
 

@@ -83,6 +83,7 @@ from events.workload.state import (
     NOT_BEGUN,
     ActUndone,
     CheckpointSaved,
+    ClusterChosen,
     Edit,
     PodsEvicted,
     Workload,
@@ -220,6 +221,7 @@ def _create(command: CreateWorkload, state: Workload, context: Context) -> Workl
             kind=command.kind,
             project_id=command.project_id,
             cluster_id=command.cluster_id,
+            among=command.among,
             owner=context.actor.id,
             at=context.now,
             spec=kind.with_defaults(command.spec),
@@ -545,6 +547,8 @@ def _deleted_refusal(state: Workload, verb: str) -> Refusal:
 def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDecision:
     if not schedulable(state):
         return Refusal(code="stale_placement", message=f"{state.name!r} is {state.phase} and takes no placement")
+    if refusal := _elsewhere(command, state):
+        return refusal
     may_bind = bindable_among(state, (placement.pod for placement in command.placements), context.now)
     placed: dict[PodRef, str] = {}
     for placement in command.placements:
@@ -568,6 +572,8 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
     if not state.queued:
         events.append(WorkloadQueued())
     if command.placements:
+        if not state.cluster_id:
+            events.append(ClusterChosen(cluster_id=command.cluster_id, name=command.cluster_name))
         events.append(PodsBound(placements=command.placements, token=run_token(context.incarnation, context.version)))
     told = (state.reason, state.message)
     if command.waiting_reason and told != (command.waiting_reason, command.waiting_message):
@@ -577,6 +583,20 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
             )
         )
     return tuple(events)
+
+
+def _elsewhere(command: PlacePods, state: Workload) -> Refusal | None:
+    """That these nodes are not of its cluster, or of none of those among which its cluster may be chosen."""
+    given = command.cluster_id
+    if not command.placements or (state.cluster_id and given in {"", state.cluster_id}):
+        return None
+    if state.cluster_id:
+        message = f"{state.name!r} runs on cluster {state.cluster_id}, and these nodes are of cluster {given}"
+        return Refusal(code="stale_placement", message=message)
+    if given not in state.among:
+        message = f"the cluster of {state.name!r} is one of {', '.join(state.among)}, and not {given or 'left open'}"
+        return Refusal(code="stale_placement", message=message)
+    return None
 
 
 def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
@@ -597,6 +617,7 @@ def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
 def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDecision:
     """On the scheduler's word, and only while all that it decided by still holds."""
     leaves = command.reason in LEAVES_NODE
+    closes = command.reason == "window_closed"
     shrinks = command.reason == "shrunk"
     moves_for_good = command.reason == "moved" and state.spec.terminate_after_preemption
     if not schedulable(state) or not (state.preemptible or leaves or shrinks) or moves_for_good:
@@ -623,7 +644,7 @@ def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDec
         beneficiary=command.beneficiary,
         gpu_seconds_at_risk=_at_risk(command.pods, state, context.now),
     )
-    if leaves or shrinks or not state.spec.terminate_after_preemption:
+    if leaves or shrinks or closes or not state.spec.terminate_after_preemption:
         return (evicted,)
     message = f"ended because it was preempted, as terminateAfterPreemption asks: {evicted.message}"
     return (

@@ -96,7 +96,7 @@ class WorkloadCreated(_Event, frozen=True, kw_only=True):
     project_id: str
     """UUID."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; empty where the scheduler chooses it."""
     owner: str
     """Actor id of the user who submitted it. Ownership protection compares it."""
     at: datetime
@@ -109,6 +109,8 @@ class WorkloadCreated(_Event, frozen=True, kw_only=True):
     """What an inference has beside that; absent for every other kind."""
     made_from: MadeFrom | None = None
     """From which template and assets it was made, and who set its fields where their values do not say it."""
+    among: tuple[str, ...] = ()
+    """UUIDs of the clusters that can run it, among which the scheduler chooses; none where one was named."""
 
     def __post_init__(self) -> None:
         """Raises ValueError where nobody could run it: whoever reads it would fail, each in another place."""
@@ -121,6 +123,17 @@ class WorkloadCreated(_Event, frozen=True, kw_only=True):
 
 class WorkloadQueued(_Event, frozen=True, kw_only=True):
     """The scheduler added it to its queue: Creating or Resuming becomes Pending."""
+
+
+class ClusterChosen(_Event, frozen=True, kw_only=True):
+    """The scheduler chose the cluster of a workload for which nobody named one. Its first pods are bound there in the
+    same commit.
+    """
+
+    cluster_id: str
+    """UUID of the cluster that runs it from now on."""
+    name: str
+    """Of the cluster."""
 
 
 class WorkloadWaiting(_Event, frozen=True, kw_only=True):
@@ -241,7 +254,9 @@ class WorkloadScaled(_Event, frozen=True, kw_only=True):
     """The load that it was decided by, in a sentence."""
 
 
-EvictionReason = Literal["preempted", "reclaimed", "backfilled", "shrunk", "moved", "tainted", "drained"]
+EvictionReason = Literal[
+    "preempted", "reclaimed", "backfilled", "shrunk", "moved", "tainted", "drained", "window_closed"
+]
 LEAVES_NODE: Final[frozenset[EvictionReason]] = frozenset({"tainted", "drained"})
 """Reasons that lie in the node: they hold for non-preemptible workloads, too, and nobody gets the place."""
 
@@ -259,7 +274,8 @@ class PodsEvicted(_Event, frozen=True, kw_only=True):
     """`preempted`: for a higher priority in its project; `reclaimed`: for a project below its quota; `backfilled`: for
     one of its project that has waited for longer, and was passed; `shrunk`: it goes on with fewer, since somebody waits
     for what it had grown by; `moved`: to make room in one piece, while another place is kept for them; `tainted`: their
-    node has a taint that they do not tolerate, or no longer; `drained`: an administrator drains their node.
+    node has a taint that they do not tolerate, or no longer; `drained`: an administrator drains their node;
+    `window_closed`: a window of their project closed, which ends what gives way.
     """
     message: str
     """For whom, and by which rule, in a sentence."""
@@ -300,6 +316,7 @@ WorkloadEvent = (
     WorkloadCreated
     | WorkloadQueued
     | WorkloadWaiting
+    | ClusterChosen
     | PodsBound
     | PodStarting
     | PodRunning
@@ -372,6 +389,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str = ""
     project_id: str = ""
     cluster_id: str = ""
+    """Empty where the scheduler chooses it, and has not yet."""
+    among: tuple[str, ...] = ()
+    """Ids of the clusters among which the scheduler chooses, or chose; none where one was named."""
     owner: str = ""
     """Actor id of who has it now."""
     created_by: str = ""
@@ -758,6 +778,7 @@ def _created(event: WorkloadCreated) -> Workload:
         kind=event.kind,
         project_id=event.project_id,
         cluster_id=event.cluster_id,
+        among=event.among,
         owner=event.owner,
         created_by=event.owner,
         spec=event.spec,
@@ -805,6 +826,9 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
             _derive(edit, queued=True)
         case WorkloadWaiting():
             edit.state = replace(state, reason=event.reason, message=event.message)
+        case ClusterChosen():
+            if not state.cluster_id:
+                edit.state = replace(state, cluster_id=event.cluster_id)
         case PodsBound():
             _bind(edit, event)
         case WorkloadSuspended():

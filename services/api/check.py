@@ -240,14 +240,17 @@ def _issue(node: Node, given: Any, path: str) -> Issue:
     if not isinstance(given, _TYPES[node.kind]) or (isinstance(given, bool) and node.kind != "boolean"):
         return Issue(field=path, details=f"must be {_CALLED[node.kind]}, got {_described(given)}")
     if node.kind == "choice":
-        return Issue(field=path, details=none_of(cast("str", given), node.options), rule="options")
+        text = cast("str", given)
+        instead = node.about.instead.get(text.upper()) if node.about is not None else None
+        told = f"{shown(text)} is none of {', '.join(node.options)}; {instead}" if instead else ""
+        return Issue(field=path, details=told or none_of(text, node.options), rule="options")
     if not isinstance(given, int | float):
         return _wrong_length(node, given, path) or Issue(field=path, details=f"{node.limits.words}, got {shown(given)}")
     least, most = bounds(node.kind, node.limits)
     if least is not None and given < least:
-        return Issue(field=path, details=f"is at least {_number(least)}, got {shown(given)}", rule="min")
+        return Issue(field=path, details=f"must be at least {_number(least)}, got {shown(given)}", rule="min")
     if most is not None and given > most:
-        return Issue(field=path, details=f"is at most {_number(most)}, got {shown(given)}", rule="max")
+        return Issue(field=path, details=f"must be at most {_number(most)}, got {shown(given)}", rule="max")
     return Issue(field=path, details=f"must be a finite number, got {shown(given)}")
 
 

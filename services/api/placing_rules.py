@@ -138,4 +138,6 @@ def _toleration(path: str, toleration: Toleration) -> Iterator[Issue]:
         details = "goes with effect NoExecute only: no other effect takes a pod off its node; leave it out"
         yield fault(f"{path}.seconds", details, "canAdd", f"{path}.effect")
     elif toleration.seconds is not None and toleration.seconds > MAX_TOLERATED_SECONDS:
-        yield fault(f"{path}.seconds", f"is at most {MAX_TOLERATED_SECONDS}, got {shown(toleration.seconds)}", "max")
+        yield fault(
+            f"{path}.seconds", f"must be at most {MAX_TOLERATED_SECONDS}, got {shown(toleration.seconds)}", "max"
+        )

@@ -170,7 +170,7 @@ def _over_quota(spec: WorkspaceSpec) -> Iterator[Issue]:
 def _distribution(distribution: Distribution) -> Iterator[Issue]:
     workers, least, most = distribution.num_workers, distribution.min_replicas, distribution.max_replicas
     if not 1 <= workers <= MOST_WORKERS:
-        details = f"lies between 1 and {MOST_WORKERS}, got {workers}"
+        details = f"must be between 1 and {MOST_WORKERS}, got {workers}"
         yield fault("spec.numWorkers", details, "min" if workers < 1 else "max")
     framework = "spec.distributedFramework"
     for name, count in (("minReplicas", least), ("maxReplicas", most)):
@@ -178,10 +178,10 @@ def _distribution(distribution: Distribution) -> Iterator[Issue]:
             details = f"is for elastic PyTorch; {distribution.distributed_framework} has as many workers as numWorkers"
             yield fault(f"spec.{name}", details, "canAdd", framework)
     if least is not None and not 1 <= least <= workers:
-        details = f"lies between 1 and numWorkers, {workers}, got {least}"
+        details = f"must be between 1 and numWorkers, {workers}, got {least}"
         yield fault("spec.minReplicas", details, "min" if least < 1 else "max", "spec.numWorkers", framework)
     if most is not None and not workers <= most <= MOST_WORKERS:
-        details = f"lies between numWorkers, {workers}, and {MOST_WORKERS}, got {most}"
+        details = f"must be between numWorkers, {workers}, and {MOST_WORKERS}, got {most}"
         yield fault("spec.maxReplicas", details, "min" if most < workers else "max", "spec.numWorkers", framework)
 
 
@@ -308,6 +308,8 @@ SET_BY_MUSTER: Final = frozenset(
 """Environment variables that every agent that runs programs sets, whatever a workload says."""
 SET_WITH_DEVICES: Final = frozenset({"GPU_MEMORY_LIMIT_BYTES", "GPU_PORTION", "GPU_PORTION_LIMIT"})
 """Those of a workload with devices."""
+SET_WITH_PORTIONS: Final = frozenset({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"})
+"""Those of a workload that shares devices."""
 
 
 def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
@@ -414,6 +416,8 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     names = SET_BY_MUSTER if kind == "kubernetes" else SET_BY_MUSTER | {"CUDA_VISIBLE_DEVICES"}
     if spec.compute.gpu_devices_request or spec.compute.gpu_request_type:
         names |= SET_WITH_DEVICES
+    if spec.compute.gpu_request_type:
+        names |= SET_WITH_PORTIONS
     given = {
         f"spec.environmentVariables[{index}].name": variable.name
         for index, variable in enumerate(spec.environment_variables)
@@ -490,7 +494,7 @@ def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
     for name, value, least, most in bounds:
         if not least <= value <= most:
             yield fault(
-                f"spec.{name}", f"lies between {least} and {most}, got {value}", "min" if value < least else "max"
+                f"spec.{name}", f"must be between {least} and {most}, got {value}", "min" if value < least else "max"
             )
     if spec.restart_policy == "Always":
         details = "Always is not possible: what has succeeded is not run again; give OnFailure or Never"

@@ -1,6 +1,7 @@
 """The queue of waiting pods of one class, in order. It costs nothing while it does not change. No decisions."""
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from operator import attrgetter
@@ -19,10 +20,12 @@ class WaitingQueue:
     __slots__ = (
         "_blocked",
         "_blocked_at",
+        "_blocked_rank",
         "_come",
         "_entries",
         "_frozen",
         "_gone",
+        "_ranks",
         "pod_class",
         "pods",
         "put_off",
@@ -47,6 +50,10 @@ class WaitingQueue:
         self._gone: set[OrderKey] = set()
         self._blocked: Waiting | None = None
         self._blocked_at = -1
+        self._blocked_rank = -1
+        """The highest that was looked at in vain."""
+        self._ranks = Counter[int]()
+        """How many entries have which rank, of those that may take the place of anybody of a lower one."""
         self._frozen: tuple[Pending, ...] | None = None
 
     def __bool__(self) -> bool:
@@ -61,6 +68,10 @@ class WaitingQueue:
     def add(self, entry: Pending) -> None:
         self._come[entry.order] = entry
         self.pods += len(entry.pods)
+        if not entry.gave_way_to:
+            self._ranks[entry.rank] += 1
+        if entry.rank > self._blocked_rank:
+            self._blocked = None  # it may take the place of others, which the rest of the queue may not
         self._frozen = None
         if not entry.queued or (entry.idle and not entry.reported):
             self.unreported[entry.key] = entry
@@ -69,6 +80,8 @@ class WaitingQueue:
         if self._come.pop(entry.order, None) is None:
             self._gone.add(entry.order)
         self.pods -= len(entry.pods)
+        if not entry.gave_way_to:
+            self._ranks -= Counter({entry.rank: 1})
         self._frozen = None
         self.unreported.pop(entry.key, None)
 
@@ -97,6 +110,7 @@ class WaitingQueue:
 
     def block(self, waiting: Waiting, freed: int) -> None:
         self._blocked, self._blocked_at = waiting, freed
+        self._blocked_rank = max(self._ranks, default=-1)
 
     def blocked(self, freed: int) -> Waiting | None:
         """Why it waits, where nothing was freed since that was found out."""

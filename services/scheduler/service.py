@@ -46,6 +46,7 @@ from services.scheduler.batches import (
     batches,
     decided_ahead,
     eviction_drafts,
+    mark_drafts,
     release_drafts,
     seen_by,
     update_drafts,
@@ -53,7 +54,7 @@ from services.scheduler.batches import (
 from services.scheduler.estimate import with_estimates
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
-from services.scheduler.snapshot import Eviction, Plan, StatusUpdate
+from services.scheduler.snapshot import Eviction, Plan, Snapshot, StatusUpdate
 from services.scheduler.what_if import what_if
 from services.scheduler.why import why
 
@@ -115,6 +116,8 @@ class Scheduler:
         self._target_seq = 0
         self._batch_messages = BATCH_MESSAGES
         self._failures = 0
+        self._told_broken: AbstractSet[tuple[str, str]] = frozenset()
+        """Rule, and of what: what the last plan left out."""
         self._came, self._came_at = fold.came, 0.0
         """How many workloads have come, and when the last plan found that more had."""
         self._untold_since: float | None = None
@@ -203,12 +206,13 @@ class Scheduler:
             replace(planned, updates=(), more=True) if told_later else with_estimates(planned, snapshot, self.fold)
         )
         self.fold.note(snapshot, planned)
+        self._tell_broken(snapshot, planned)
         if planned.put_off:
             self._changed.set()
-        if planned.empty:
+        if planned.empty and not planned.broken:
             self._failures = 0
             return bool(planned.put_off)
-        if await self._commit(planned, seen_by(planned, self.fold.nodes), now):
+        if await self._commit(planned, seen_by(planned, self.fold.nodes), now) and not planned.broken:
             self._failures = 0
         else:
             self._failures = min(self._failures + 1, 16)
@@ -217,6 +221,29 @@ class Scheduler:
         if planned.more and (planned.bindings or not told_later):
             self._changed.set()
         return True
+
+    def _tell_broken(self, snapshot: Snapshot, planned: Plan) -> None:
+        """Of what was left out of a plan, as it must not be; once, as long as it is the same in each plan."""
+        told = {(each.rule, each.of): each for each in planned.broken}
+        for key, each in told.items():
+            if key not in self._told_broken:
+                log.error(
+                    "plan_partly_left_out",
+                    rule=each.rule,
+                    of=each.of,
+                    message=each.message,
+                    pods=each.left_out,
+                    seq=self.fold.seq,
+                    now=snapshot.now.isoformat(),
+                    nodes=len(snapshot.nodes.keys),
+                    queues=len(snapshot.queues),
+                    waiting_pods=sum(queue.pods for queue in snapshot.queues),
+                    running=sum(map(len, snapshot.running.values())),
+                    leaving=len(snapshot.leaving),
+                    bindings=len(planned.bindings),
+                    evictions=len(planned.evictions),
+                )
+        self._told_broken = told.keys()
 
     def _may_be_told_later(self, planned: Plan) -> bool:
         """Whether many wait for being told why they wait while more come: whoever submits thousands sees them first.
@@ -241,8 +268,13 @@ class Scheduler:
 
     async def _commit(self, planned: Plan, seen: Mapping[str, NodeFacts], now: datetime) -> bool:
         """Whether all of it was stored. What was not is planned again, from fresh state."""
+        whole, marks = True, [*planned.marks]
+        while marks:
+            some, marks = marks[: self._batch_messages], marks[self._batch_messages :]
+            drafts = mark_drafts(self._heads(), some, str(uuid4()), now)
+            whole = not isinstance(drafts, Refusal) and await self._append_batch(drafts) and whole
         bound, released = batches(planned, max_messages=self._batch_messages)
-        whole = await self._bind(bound, seen, now)
+        whole = await self._bind(bound, seen, now) and whole
         updates = [*planned.updates]
         while updates:
             some, updates = updates[: self._batch_messages], updates[self._batch_messages :]
@@ -417,6 +449,7 @@ def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf
             kind=asked.kind,
             project_id=asked.project_id,
             cluster_id=asked.cluster_id,
+            among=asked.among,
             owner="",
             at=now,
             spec=asked.spec,

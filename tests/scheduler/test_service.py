@@ -20,6 +20,8 @@ from development.servers import EVERYTHING, NatsServer
 from development.streams import recreate_streams
 from events.aggregate import Draft
 from events.codec import encode_commit
+from events.ids import cluster_key
+from events.maintenance import PlanMaintenance
 from events.node import NodeFacts
 from events.subjects import aggregate_subject
 from events.workload.commands import DeleteWorkload, SuspendWorkload
@@ -234,6 +236,51 @@ async def test_a_clock_that_is_set_forward_while_a_retry_waits_is_noticed_though
     await until(waits, "the wait of five minutes")
     ahead = timedelta(minutes=10)
     await bindings(log, 11)
+
+
+async def test_nodes_are_taken_out_and_come_back_when_their_time_comes_though_nothing_happens(
+    log: Log, running: Running
+):
+    """Of two schedulers at once: each thing is done once (issue 14 section 2)."""
+    keys = [await log.people.node(name, NODE) for name in ("a", "b", "c")]
+    ahead = timedelta()
+    starts = datetime.now(UTC) + timedelta(hours=1)
+    command = PlanMaintenance(
+        cluster_id=log.people.cluster_id,
+        name="firmware",
+        starts_at=starts,
+        ends_at=starts + timedelta(hours=1),
+        node_pools=("default",),
+        new=True,
+    )
+    await log.people.do("cluster", cluster_key("local"), command)
+    for store in log.stores:
+        running.start(store, clock=lambda: datetime.now(UTC) + ahead)
+    await log.people.submit("soft")
+    await bindings(log, 1)
+
+    async def told() -> list[str]:
+        commits = await commits_of(log.people.store)
+        return sorted(
+            type(event).__name__
+            for commit in commits
+            if commit.key in keys
+            for event in commit.events
+            if type(event).__name__.startswith(("NodeCordoned", "NodeDrainStarted", "NodeUncordoned"))
+        )
+
+    async def out() -> bool:
+        return await told() == ["NodeCordoned"] * 3 + ["NodeDrainStarted"] * 3
+
+    async def back() -> bool:
+        return (await told())[6:] == ["NodeUncordoned"] * 3
+
+    assert not await told()
+    ahead = timedelta(hours=1, seconds=1)
+    await until(out, "three nodes that are out")
+    ahead = timedelta(hours=2, seconds=1)
+    await until(back, "three nodes that are back")
+    assert not (await log.check()).violations
 
 
 async def test_many_that_wait_for_the_same_are_told_so_in_one_batch(log: Log, running: Running):
