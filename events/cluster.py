@@ -7,7 +7,14 @@ from typing import Final, Literal, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from events import maintenance, simulated
+from events import capacity, maintenance, simulated
+from events.capacity import (
+    CancelCapacityReservation,
+    CapacityReservationCancelled,
+    CapacityReserved,
+    ReserveCapacity,
+    Reserved,
+)
 from events.decision import Context, Decision
 from events.ids import cluster_key, incarnation_id, key_of_id
 from events.maintenance import (
@@ -200,6 +207,8 @@ ClusterEvent = (
     | SimulatedNodesRemoved
     | MaintenancePlanned
     | MaintenanceCancelled
+    | CapacityReserved
+    | CapacityReservationCancelled
     | ClusterRemoved
 )
 
@@ -229,6 +238,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_pools: dict[str, NodePool] = msgspec.field(default_factory=dict[str, NodePool])
     maintenance: tuple[Maintenance, ...] = ()
     """What is planned, goes on, or was over not long ago; in the order in which it begins."""
+    reserved: tuple[Reserved, ...] = ()
+    """Likewise, of reservations of capacity."""
 
     @property
     def exists(self) -> bool:
@@ -279,6 +290,8 @@ def _evolve(state: Cluster, event: ClusterEvent) -> Cluster:
             return replace(state, simulated_nodes=simulated.evolve(state.simulated_nodes, event))
         case MaintenancePlanned() | MaintenanceCancelled():
             return replace(state, maintenance=maintenance.evolve(state.maintenance, event))
+        case CapacityReserved() | CapacityReservationCancelled():
+            return replace(state, reserved=capacity.evolve(state.reserved, event))
         case ClusterRemoved():
             return replace(state, removed=True, connected=False)
         case _:
@@ -369,6 +382,8 @@ UserClusterCommand = (
     | RemoveSimulatedNodes
     | PlanMaintenance
     | CancelMaintenance
+    | ReserveCapacity
+    | CancelCapacityReservation
 )
 ClusterCommand = UserClusterCommand | ReportCluster
 
@@ -394,6 +409,8 @@ def decide(command: ClusterCommand, state: Cluster, context: Context) -> Decisio
             return _nodes(command, state, context)
         case PlanMaintenance() | CancelMaintenance():
             return maintenance.decide(command, state.maintenance, pool_names(state), state.name, context)
+        case ReserveCapacity() | CancelCapacityReservation():
+            return capacity.decide(command, state.reserved, pool_names(state), state.name, context)
         case ReportCluster():
             return _report(command, state, context)
         case _:

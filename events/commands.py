@@ -22,6 +22,7 @@ from events.asset import (
 )
 from events.authorize import Permission
 from events.budgets import NoteBudgetUse, RemoveBudget, SetBudget
+from events.capacity import CancelCapacityReservation, ReserveCapacity
 from events.cluster import (
     AddCluster,
     RemoveCluster,
@@ -318,6 +319,8 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_cluster(RemoveSimulatedNodes, target=lambda command: f"{shown_names(command.names)}: {command.cluster_id}"),
         _on_cluster(PlanMaintenance, target=lambda command: f"{command.name}: {command.cluster_id}"),
         _on_cluster(CancelMaintenance, target=lambda command: f"{command.name}: {command.cluster_id}"),
+        _on_cluster(ReserveCapacity, target=lambda command: f"{command.name}: {command.cluster_id}"),
+        _on_cluster(CancelCapacityReservation, target=lambda command: f"{command.name}: {command.cluster_id}"),
         _on_node(CordonNode),
         _on_node(UncordonNode),
         _on_node(DrainNode),

@@ -210,6 +210,10 @@ class WaitingReason(StrEnum):
     """Maintenance of the nodes goes on, or begins before the workload would surely have ended, and it is not
     preemptible.
     """
+    CAPACITY_RESERVED = "capacity_reserved"
+    """The nodes are reserved for another project, or are soon, before the workload would surely have ended, and it is
+    not preemptible.
+    """
     QUOTA_USED = "quota_used"
     """It is non-preemptible, and other workloads of the project or department leave too little of the quota."""
     LIMIT_TOO_SMALL = "limit_too_small"
@@ -258,6 +262,8 @@ DRAINED: Final = "drained"
 """Reason of a workload that waits again: its node is drained."""
 WINDOW_CLOSED: Final = "window_closed"
 """Reason of a workload that waits again: a window of its project closed, which ends what gives way."""
+RESERVED: Final = "reserved"
+"""Reason of a workload that waits again: its node is reserved for another project now."""
 RUNTIME_LIMIT: Final = "runtime_limit"
 """Reason of a workload that a limit of its project on running time ends."""
 IDLE_GPU_LIMIT: Final = "idle_gpu_limit"
@@ -289,6 +295,7 @@ PHASE_REASONS: Final = (
     TAINTED,
     DRAINED,
     WINDOW_CLOSED,
+    RESERVED,
     RUNTIME_LIMIT,
     IDLE_GPU_LIMIT,
     PENDING_LIMIT,

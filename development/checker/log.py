@@ -50,6 +50,8 @@ AUTHORS: Final[Mapping[str, str]] = {
     "NodeDrainStarted": "user",
     "MaintenancePlanned": "user",
     "MaintenanceCancelled": "user",
+    "CapacityReserved": "user",
+    "CapacityReservationCancelled": "user",
     "ProjectDeleted": "user",
     "DepartmentCreated": "user",
     "DepartmentChanged": "user",

@@ -72,6 +72,8 @@ class Cluster:
     set_protection: bool = False
     """What an administrator says."""
     pools: dict[str, Fields] = field(default_factory=dict[str, Fields])
+    reservations: dict[str, Fields] = field(default_factory=dict[str, Fields])
+    """Of capacity, likewise."""
     maintenance: dict[str, Fields] = field(default_factory=dict[str, Fields])
     """By name: the last one."""
 
@@ -268,6 +270,13 @@ class Places:
                 gone = known.maintenance.pop(data["name"], None)
                 if gone is None or moment(gone["ends_at"]) <= moment(data["at"]):
                     yield "maintenance", f"{known.name}: {data['name']} is cancelled, and is over or never was"
+            case "CapacityReserved":
+                if moment(data["ends_at"]) <= moment(data["starts_at"]):
+                    yield "reservation", f"{known.name}: {data['name']} ends before it begins"
+                known.reservations[data["name"]] = data
+            case "CapacityReservationCancelled":
+                if known.reservations.pop(data["name"], None) is None:
+                    yield "reservation", f"{known.name}: {data['name']} is cancelled, and never was"
             case "ClusterRemoved":
                 known.removed, known.connected = True, False
             case _:

@@ -617,7 +617,7 @@ def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
 def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDecision:
     """On the scheduler's word, and only while all that it decided by still holds."""
     leaves = command.reason in LEAVES_NODE
-    closes = command.reason == "window_closed"
+    closes = command.reason in {"window_closed", "reserved"}
     shrinks = command.reason == "shrunk"
     moves_for_good = command.reason == "moved" and state.spec.terminate_after_preemption
     if not schedulable(state) or not (state.preemptible or leaves or shrinks) or moves_for_good:

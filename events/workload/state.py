@@ -260,7 +260,7 @@ class WorkloadScaled(_Event, frozen=True, kw_only=True):
 
 
 EvictionReason = Literal[
-    "preempted", "reclaimed", "backfilled", "shrunk", "moved", "tainted", "drained", "window_closed"
+    "preempted", "reclaimed", "backfilled", "shrunk", "moved", "tainted", "drained", "window_closed", "reserved"
 ]
 LEAVES_NODE: Final[frozenset[EvictionReason]] = frozenset({"tainted", "drained"})
 """Reasons that lie in the node: they hold for non-preemptible workloads, too, and nobody gets the place."""
@@ -280,7 +280,8 @@ class PodsEvicted(_Event, frozen=True, kw_only=True):
     one of its project that has waited for longer, and was passed; `shrunk`: it goes on with fewer, since somebody waits
     for what it had grown by; `moved`: to make room in one piece, while another place is kept for them; `tainted`: their
     node has a taint that they do not tolerate, or no longer; `drained`: an administrator drains their node;
-    `window_closed`: a window of their project closed, which ends what gives way.
+    `window_closed`: a window of their project closed, which ends what gives way; `reserved`: their node is kept for
+    another project now.
     """
     message: str
     """For whom, and by which rule, in a sentence."""

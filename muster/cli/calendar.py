@@ -1,29 +1,33 @@
-"""`muster calendar`: what is planned for nodes, and when workloads of a project may start."""
+"""`muster calendar`, and maintenance of nodes."""
 
 from typing import Annotated, Final
 from urllib.parse import quote
 
 import typer
 
+from muster.cli.calendar_options import (
+    FromOption,
+    LabelOption,
+    LeadOption,
+    NewFromOption,
+    NewToOption,
+    NodeOption,
+    PoolOption,
+    ToOption,
+    given_nodes,
+    time_of,
+    which_nodes,
+)
+from muster.cli.calendar_reservations import add_reservations
 from muster.cli.calendar_windows import add_windows
 from muster.cli.command import MusterGroup, Session, command, group
 from muster.cli.exits import usage
 from muster.cli.names import cluster_id, default_cluster, find_cluster, refuse_name
-from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm, duration_option, switch_option
+from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm, switch_option
 from muster.cli.output import Column
-from muster.cli.values import Row, exact_span, format_utc, number_of, parse_time, row_of, rows_of, text_of
+from muster.cli.values import Row, exact_span, number_of, row_of, rows_of, text_of
 
 PATH: Final = "/calendar/maintenance"
-
-
-def _which(row: Row) -> str:
-    """The nodes that it is about."""
-    nodes, pools = (row.get(key) for key in ("nodes", "nodePools"))
-    parts = [f"nodes {','.join(map(str, nodes))}" if isinstance(nodes, list) and nodes else ""]
-    parts += [f"pools {','.join(map(str, pools))}" if isinstance(pools, list) and pools else ""]
-    labels = ",".join(f"{key}={value}" for key, value in row_of(row, "labels").items())
-    parts += [f"labels {labels}" if labels else ""]
-    return "; ".join(part for part in parts if part)
 
 
 MAINTENANCE_COLUMNS: Final = (
@@ -32,7 +36,7 @@ MAINTENANCE_COLUMNS: Final = (
     Column("STATE", "state"),
     Column("FROM", "startsAt", show=lambda row: text_of(row, "startsAt")),
     Column("TO", "endsAt", show=lambda row: text_of(row, "endsAt")),
-    Column("NODES", "nodes", show=_which),
+    Column("NODES", "nodes", show=which_nodes),
     Column("LEAD", "leadSeconds", show=lambda row: exact_span(int(number_of(row, "leadSeconds")))),
     Column("FORCE", "force"),
     Column("PLANNED-BY", "plannedBy", wide=True),
@@ -40,25 +44,6 @@ MAINTENANCE_COLUMNS: Final = (
 )
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the maintenance in its cluster.")]
-_NodeOption = Annotated[
-    list[str] | None, typer.Option("--node", metavar="NODE", help="A node that is meant. Repeatable.")
-]
-_PoolOption = Annotated[
-    list[str] | None, typer.Option("--pool", metavar="POOL", help="A node pool that is meant. Repeatable.")
-]
-_LabelOption = Annotated[
-    list[str] | None,
-    typer.Option("--label", metavar="KEY=VALUE", help="A label that the nodes must have. Repeatable."),
-]
-_LeadOption = Annotated[
-    str | None,
-    typer.Option(
-        "--lead",
-        metavar="DURATION",
-        help="For so long before it begins no pod starts there that is non-preemptible and may still run then. "
-        "Default: 24h.",
-    ),
-]
 
 
 def add_calendar(root: typer.Typer) -> None:
@@ -74,6 +59,7 @@ def add_calendar(root: typer.Typer) -> None:
     _add_changes(below)
     app.add_typer(below, name="maintenance")
     add_windows(app)
+    add_reservations(app)
     root.add_typer(app, name="calendar")
 
 
@@ -118,12 +104,12 @@ def _add_create(app: typer.Typer) -> None:
         session: Session,
         name: NameArgument,
         *,
-        from_: Annotated[str, typer.Option("--from", metavar="TIME", help="When the nodes are drained.")],
-        to: Annotated[str, typer.Option("--to", metavar="TIME", help="When they take pods again.")],
-        node: _NodeOption = None,
-        pool: _PoolOption = None,
-        label: _LabelOption = None,
-        lead: _LeadOption = None,
+        from_: FromOption,
+        to: ToOption,
+        node: NodeOption = None,
+        pool: PoolOption = None,
+        label: LabelOption = None,
+        lead: LeadOption = None,
         force: Annotated[
             bool, typer.Option("--force", help="End pods of non-preemptible workloads, too, when it begins.")
         ] = False,
@@ -140,10 +126,10 @@ def _add_create(app: typer.Typer) -> None:
         body: Row = {
             "clusterId": cluster_id(session, cluster),
             "name": name,
-            "startsAt": _time("--from", from_),
-            "endsAt": _time("--to", to),
+            "startsAt": time_of("--from", from_),
+            "endsAt": time_of("--to", to),
             "force": force,
-            **_given(node, pool, label, lead),
+            **given_nodes(node, pool, label, lead),
         }
         done = session.api.mutate("POST", PATH, body, idempotency_key=idempotency_key)
         session.out.talk(text_of(done.body, "message"))
@@ -163,12 +149,12 @@ def _add_changes(app: typer.Typer) -> None:
         session: Session,
         name: NameArgument,
         *,
-        from_: Annotated[str | None, typer.Option("--from", metavar="TIME", help="When the nodes are drained.")] = None,
-        to: Annotated[str | None, typer.Option("--to", metavar="TIME", help="When they take pods again.")] = None,
-        node: _NodeOption = None,
-        pool: _PoolOption = None,
-        label: _LabelOption = None,
-        lead: _LeadOption = None,
+        from_: NewFromOption = None,
+        to: NewToOption = None,
+        node: NodeOption = None,
+        pool: PoolOption = None,
+        label: LabelOption = None,
+        lead: LeadOption = None,
         force: Annotated[
             str | None,
             typer.Option("--force", metavar="on|off", help="Whether pods of non-preemptible workloads are ended, too."),
@@ -180,9 +166,9 @@ def _add_changes(app: typer.Typer) -> None:
 
         Of --node, --pool and --label all that there were are replaced by those that are given.
         """
-        changes: Row = _given(node, pool, label, lead)
-        changes |= {"startsAt": _time("--from", from_)} if from_ is not None else {}
-        changes |= {"endsAt": _time("--to", to)} if to is not None else {}
+        changes: Row = given_nodes(node, pool, label, lead)
+        changes |= {"startsAt": time_of("--from", from_)} if from_ is not None else {}
+        changes |= {"endsAt": time_of("--to", to)} if to is not None else {}
         changes |= {"force": switch_option("--force", force)} if force is not None else {}
         if not changes:
             raise usage("give at least one of --from, --to, --node, --pool, --label, --lead and --force")
@@ -233,35 +219,6 @@ def _path(row: Row) -> str:
     return f"{PATH}/{text_of(row, 'clusterId')}/{quote(text_of(row, 'name'), safe='')}"
 
 
-def _given(node: list[str] | None, pool: list[str] | None, label: list[str] | None, lead: str | None) -> Row:
-    given: Row = {}
-    if node:
-        given["nodes"] = [*node]
-    if pool:
-        given["nodePools"] = [*pool]
-    if label:
-        given["labels"] = [_label(each) for each in label]
-    if lead is not None:
-        given["leadSeconds"] = duration_option("--lead", lead)
-    return given
-
-
-def _label(text: str) -> Row:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise usage(f"--label: {text!r} is not KEY=VALUE", todo="as in --label rack=4")
-    return {"name": key, "value": value}
-
-
-def _time(flag: str, given: str) -> str:
-    """As the API takes it. Raises Problem (usage)."""
-    moment = parse_time(given)
-    if moment is None:
-        todo = "write a time as 2030-01-31T12:00:00Z or 2030-01-31T12:00:00+01:00, or a date as 2030-01-31 (UTC)"
-        raise usage(f"{flag}: {given!r} is no time", todo=todo)
-    return format_utc(moment)
-
-
 def _describe(session: Session, row: Row) -> None:
     session.out.pairs(
         [
@@ -270,7 +227,7 @@ def _describe(session: Session, row: Row) -> None:
             ("State", text_of(row, "state")),
             ("From", session.out.time(row.get("startsAt"))),
             ("To", session.out.time(row.get("endsAt"))),
-            ("Nodes", _which(row)),
+            ("Nodes", which_nodes(row)),
             ("Lead", exact_span(int(number_of(row, "leadSeconds")))),
             ("Non-preemptible", "told to end, too" if row.get("force") else "stay until they end"),
             ("Planned by", text_of(row, "plannedBy")),

@@ -152,7 +152,7 @@ NOUNS: Final[dict[str, Noun]] = {
     "calendar": Noun(
         module="calendar",
         add="add_calendar",
-        summary="Calendar: maintenance of nodes, and the times at which workloads of a project may start.",
+        summary="Calendar: maintenance of nodes, reservations of capacity, and when workloads of a project may start.",
     ),
     "nodepool": Noun(module="nodes", add="add_pools", summary="Node pools: nodes of a cluster with the same label."),
     "role": Noun(module="roles", add="add_role", summary="Roles: who may do what, everywhere or in a project."),

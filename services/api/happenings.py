@@ -14,6 +14,7 @@ from events.aggregate import AGGREGATES, ASSET, CLUSTER, DEPARTMENT, NODE, PROJE
 from events.article import with_article
 from events.asset import CALLED, AssetChanged, AssetCreated, AssetDeleted, DataSourceMarked
 from events.budgets import Budget, BudgetExhausted, BudgetRemoved, BudgetReopened, BudgetSet, BudgetWarned
+from events.capacity import CapacityReservationCancelled, CapacityReserved
 from events.cluster import (
     ClusterAdded,
     ClusterConnected,
@@ -159,6 +160,11 @@ def _of_cluster(event: object) -> str | None:
         case MaintenancePlanned():
             span = f"from {rfc3339(event.starts_at)} to {rfc3339(event.ends_at)}"
             return f"maintenance {event.name} planned {span}"
+        case CapacityReserved():
+            span = f"from {rfc3339(event.starts_at)} to {rfc3339(event.ends_at)}{', weekly' if event.weekly else ''}"
+            return f"capacity reserved for project {event.project_name} {span}: {event.name}"
+        case CapacityReservationCancelled():
+            return f"reservation {event.name} cancelled"
         case MaintenanceCancelled():
             return f"maintenance {event.name} cancelled"
         case ClusterRemoved():

@@ -33,13 +33,13 @@ EntryName = Annotated[str, Limits(shortest=1, longest=63, pattern=NAME_PATTERN, 
 Time = Annotated[str, Limits(shortest=1, longest=40)]
 
 
-class MaintenanceFields(Body, frozen=True, kw_only=True):
+class NodesFields(Body, frozen=True, kw_only=True):
     """When, and which nodes: those to which all fits that is said of them."""
 
     starts_at: Time
-    """When the nodes are drained (RFC 3339)."""
+    """When it begins (RFC 3339)."""
     ends_at: Time
-    """When they take pods again (RFC 3339)."""
+    """When it is over (RFC 3339)."""
     nodes: Annotated[tuple[NodeName, ...], Limits(longest=MOST_NODES_NAMED)] = ()
     """Names of nodes; empty for nodes of any name."""
     node_pools: Annotated[tuple[PoolName, ...], Limits(longest=MOST_POOLS_NAMED)] = ()
@@ -48,6 +48,11 @@ class MaintenanceFields(Body, frozen=True, kw_only=True):
     """Labels that the nodes have, all of them; empty for nodes with any labels."""
     lead_seconds: Annotated[int, Limits(least=0, most=int(MOST_LEAD.total_seconds()))] = DEFAULT_LEAD_SECONDS
     """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
+
+
+class MaintenanceFields(NodesFields, frozen=True, kw_only=True):
+    """When nodes are out of service, and which: those to which all fits that is said of them."""
+
     force: bool = False
     """Whether pods of non-preemptible workloads are told to end when it begins, too. Otherwise they stay until they
     end.
@@ -133,9 +138,9 @@ async def plan_maintenance(call: Call) -> Answer[answers.HttpResponse]:
         if call.api.directory.cluster(asked.cluster_id) is None:
             yield Issue(field="clusterId", details=f"there is no cluster {shown(asked.cluster_id)}")
 
-    given = call.fields(MaintenanceCreation, _issues, unknown)
+    given = call.fields(MaintenanceCreation, issues_of_nodes, unknown)
     await cluster_of(call, given.cluster_id)
-    await _known_nodes(call, given.cluster_id, given)
+    await check_nodes(call, given.cluster_id, given)
     reply = await call.send(_command(given.cluster_id, given.name, given, new=True), creation=True)
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"maintenance {given.name} is planned")
@@ -152,10 +157,10 @@ async def plan_maintenance(call: Call) -> Answer[answers.HttpResponse]:
 )
 async def change_maintenance(call: Call) -> Answer[answers.HttpResponse]:
     cluster_id, name = _named(call)
-    given = call.fields(MaintenanceFields, _issues)
+    given = call.fields(MaintenanceFields, issues_of_nodes)
     await directory_fresh(call)
     await cluster_of(call, cluster_id)
-    await _known_nodes(call, cluster_id, given)
+    await check_nodes(call, cluster_id, given)
     reply = await call.send(_command(cluster_id, name, given, new=False))
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"maintenance {name} {'is changed' if reply.changed else 'was so already'}")
@@ -194,7 +199,7 @@ def _command(cluster_id: str, name: str, given: MaintenanceFields, *, new: bool)
     )
 
 
-async def _known_nodes(call: Call, cluster_id: str, given: MaintenanceFields) -> None:
+async def check_nodes(call: Call, cluster_id: str, given: NodesFields) -> None:
     """Raises 400 where the cluster has no node of a name, as far as the tables can be read: a name with a typing error
     would do nothing, and say so to nobody.
     """
@@ -205,7 +210,7 @@ async def _known_nodes(call: Call, cluster_id: str, given: MaintenanceFields) ->
         return
     there = {str(row["name"]) for row in found.rows}
 
-    def unknown(asked: MaintenanceFields) -> Iterator[Issue]:
+    def unknown(asked: NodesFields) -> Iterator[Issue]:
         for index, name in enumerate(asked.nodes):
             if name not in there:
                 yield Issue(field=f"nodes[{index}]", details=f"the cluster has no node {shown(name)}")
@@ -213,7 +218,7 @@ async def _known_nodes(call: Call, cluster_id: str, given: MaintenanceFields) ->
     call.fields(type(given), unknown)
 
 
-def _issues(given: MaintenanceFields) -> Iterator[Issue]:
+def issues_of_nodes(given: NodesFields) -> Iterator[Issue]:
     if not (given.nodes or given.node_pools or given.labels):
         details = "says of no node that it is meant: give nodes, nodePools or labels"
         yield Issue(field="body", details=details, rule="required")

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from events.aggregate import Chain
+from events.capacity import Reserved, Times
 from events.cluster import Cluster
 from events.maintenance import Maintenance
 from events.node import BeginMaintenance, EndMaintenance, MaintenanceOf, Node
+from events.phases import WaitingReason
 from services.scheduler.snapshot import Booleans, Closing, NodeMark
 
 
@@ -30,15 +32,29 @@ class Calendar:
         """Of these the nodes that it took out of service, and that somebody let pods on again."""
         self._out: dict[str, MaintenanceOf] = {}
         """By key of a node: for which it is cordoned, or drained."""
+        self._reserved: dict[str, tuple[Reserved, ...]] = {}
+        """By id of a cluster that exists."""
+        self._fitting: dict[str, dict[str, Node]] = {}
+        """By id of a reservation: the nodes, by key, that it may be about."""
+        self._kept: dict[str, set[str]] = {}
+        """Likewise, keys of those that it is about, as long as no node changes."""
         self._masks: dict[tuple[str, bool], Booleans] = {}
         """By id of an entry, and whether it has begun, of as many rows as there were nodes."""
 
     def set_cluster(self, cluster: Cluster, nodes: Mapping[str, Chain[Any]]) -> None:
         """What is planned for it is otherwise now."""
         planned = cluster.maintenance if cluster.exists else ()
+        reserved = cluster.reserved if cluster.exists else ()
         before = self._planned.get(cluster.cluster_id, ())
-        if planned == before:
+        reserved_before = self._reserved.get(cluster.cluster_id, ())
+        if (planned, reserved) == (before, reserved_before):
             return
+        for each in reserved_before:
+            self._fitting.pop(each.id, None)
+            self._kept.pop(each.id, None)
+        self._reserved.pop(cluster.cluster_id, None)
+        if reserved:
+            self._reserved[cluster.cluster_id] = reserved
         for each in before:
             self._covered.pop(each.id, None)
             self._opened.pop(each.id, None)
@@ -46,6 +62,7 @@ class Calendar:
         self._planned.pop(cluster.cluster_id, None)
         if planned:
             self._planned[cluster.cluster_id] = planned
+        if planned or reserved:
             for key, chain in nodes.items():
                 if chain.state.cluster_id == cluster.cluster_id:
                     self._set(key, chain.state)
@@ -59,12 +76,19 @@ class Calendar:
         same = before.facts is after.facts and before.present == after.present
         if same and (before.maintained, before.cordoned_for) == (after.maintained, after.cordoned_for):
             return
-        if after.cluster_id in self._planned:
+        if after.cluster_id in self._planned or after.cluster_id in self._reserved:
             self._masks.clear()
             self._set(key, after)
 
     def _set(self, key: str, node: Node) -> None:
-        for each in self._planned[node.cluster_id]:
+        for each in self._reserved.get(node.cluster_id, ()):
+            fitting = self._fitting.setdefault(each.id, {})
+            if each.fits(node):
+                fitting[key] = node
+            else:
+                fitting.pop(key, None)
+            self._kept.pop(each.id, None)
+        for each in self._planned.get(node.cluster_id, ()):
             covered, opened = self._covered.setdefault(each.id, set()), self._opened.setdefault(each.id, set())
             (covered.add if node.present and each.covers(node) else covered.discard)(key)
             is_out = node.cordoned_for is not None and node.cordoned_for.id == each.id
@@ -100,16 +124,53 @@ class Calendar:
             mask = np.zeros(len(rows), dtype=np.bool_)
             mask[[rows[key] for key in left if self._out[key].name == name]] = True
             found.append(Closing(f"maintenance {name}", mask, now, now, 0.0))
+        found += self._reservations(rows, now)
         return tuple(found)
+
+    def _reservations(self, rows: Mapping[str, int], now: datetime) -> Iterator[Closing]:
+        for entry, times in self._times(now):
+            left = max((times.starts_at - now).total_seconds(), 0.0)
+            if left > entry.lead_seconds:
+                continue
+            mask = self._masks.get((entry.id, False))
+            if mask is None or len(mask) != len(rows):
+                mask = self._masks[entry.id, False] = np.zeros(len(rows), dtype=np.bool_)
+                mask[[rows[key] for key in self._nodes_of(entry)]] = True
+            called = f"reservation {entry.name} for project {entry.project_name}"
+            reason = WaitingReason.CAPACITY_RESERVED
+            yield Closing(called, mask, times.starts_at, times.ends_at, left, reason, entry.project_id)
+
+    def _nodes_of(self, entry: Reserved) -> set[str]:
+        kept = self._kept.get(entry.id)
+        if kept is None:
+            kept = self._kept[entry.id] = entry.chosen(self._fitting.get(entry.id, {}))
+        return kept
+
+    def _times(self, now: datetime) -> Iterator[tuple[Reserved, Times]]:
+        for cluster_id in sorted(self._reserved):
+            for entry in self._reserved[cluster_id]:
+                if (times := entry.times(now)) is not None:
+                    yield entry, times
+
+    def kept_now(self, now: datetime) -> dict[str, tuple[Reserved, ...]]:
+        """By key of a node: the reservations by which only one project may use it now."""
+        found: dict[str, tuple[Reserved, ...]] = {}
+        for entry, times in self._times(now):
+            if times.starts_at <= now:
+                for key in self._nodes_of(entry):
+                    found[key] = (*found.get(key, ()), entry)
+        return found
 
     def next_change(self, now: datetime) -> datetime | None:
         """When something begins, or is over, next."""
-        times = (at for entry in self._all() for at in (entry.starts_at, entry.ends_at) if at > now)
+        times = [at for entry in self._all() for at in (entry.starts_at, entry.ends_at) if at > now]
+        times += [at for _, of in self._times(now) for at in of if at > now]
         return min(times, default=None)
 
     def passed(self, since: datetime, now: datetime) -> bool:
         """Whether anything began, or was over, in between."""
-        return any(since < at <= now for entry in self._all() for at in (entry.starts_at, entry.ends_at))
+        planned = any(since < at <= now for entry in self._all() for at in (entry.starts_at, entry.ends_at))
+        return planned or any(since < at <= now for _, times in self._times(since) for at in times)
 
     def _all(self) -> Iterator[Maintenance]:
         for cluster_id in sorted(self._planned):

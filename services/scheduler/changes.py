@@ -657,6 +657,7 @@ REMEDIES: Final[dict[WaitingReason, tuple[Remedy, ...]]] = {
     WaitingReason.CLUSTER_DISCONNECTED: (connected, other_cluster),
     WaitingReason.NO_NODES: (opened_nodes, tolerated_taints, added_nodes, other_pools),
     WaitingReason.MAINTENANCE: (preemptible, other_pools, after_closings, added_nodes),
+    WaitingReason.CAPACITY_RESERVED: (preemptible, other_pools, after_closings, added_nodes),
     WaitingReason.QUOTA_USED: (raised_bounds, ended, preemptible),
     WaitingReason.LIMIT_TOO_SMALL: (raised_bounds, smaller_request),
     WaitingReason.LIMIT_USED: (kept_for_a_while, raised_bounds, ended),

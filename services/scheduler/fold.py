@@ -17,6 +17,7 @@ from typing import Any, Final, override
 import msgspec
 
 from events.aggregate import CLUSTER, DEPARTMENT, LOG, NODE, PROJECT, WORKLOAD, Chain
+from events.capacity import Reserved
 from events.cluster import DEFAULT_POOL, Cluster
 from events.commit import Commit
 from events.department import Department
@@ -174,6 +175,8 @@ class SchedulingState(LogFold):
         self._emptied: dict[str, tuple[MustLeave, ...]] = {}
         """By key of a node with a taint that evicts, or that is drained: its pods that have to leave, the first first.
         """
+        self._kept: dict[str, tuple[Reserved, ...]] = {}
+        """By key of a node: the reservations by which only one project may use it now."""
         self._dirty_emptied: set[str] = set()
         """Of these nodes those on which that may be others by now."""
         self._settled_nodes: dict[str, Node] = {}
@@ -185,9 +188,8 @@ class SchedulingState(LogFold):
         """Present nodes per (cluster id, pool)."""
         self._due: list[tuple[datetime, str]] = []
         """Heap of (time, workload key): pods that may run again then. An empty key: look at the queues again."""
-        self._dirty_workloads: set[str] = set()
-        # In the order of their first commits: nodes have their rows in it, however often it was settled in between.
-        self._dirty_nodes: dict[str, None] = {}
+        # Nodes in the order of their first commits: so they have their rows, however often it was settled in between.
+        self._dirty_workloads, self._dirty_nodes = set[str](), dict[str, None]()
         self._settled_at: datetime | None = None
         self._look_again: datetime | None = None
         """When somebody has run for long enough to give up a place for which others wait."""
@@ -344,17 +346,35 @@ class SchedulingState(LogFold):
         for key in self._dirty_nodes:
             self._settle_node(key)
         self._dirty_nodes.clear()
+        self._keep_reserved(now)
         for key in sorted(self._dirty_workloads):
             self._settle_workload(key, now)
         self._dirty_workloads.clear()
         tellable: dict[tuple[str, str], bool] = {}
         for key in self._dirty_emptied & self._emptied.keys():
-            self._emptied[key] = tuple(sorted(leavers(self.nodes[key].state, self.workloads, tellable)))
+            self._emptied[key] = tuple(
+                sorted(leavers(self.nodes[key].state, self.workloads, tellable, self._kept.get(key, ())))
+            )
         self._dirty_emptied.clear()
         if self._promised:
             # A log that is read again from its beginning tells also of those whose places were given long ago.
             ending = self._leaving.keys() | self._stale.keys()
             self._promised = {id_: of for id_, of in self._promised.items() if id_ in ending}
+
+    def _keep_reserved(self, now: datetime) -> None:
+        """Nodes that are kept for a project now are without pods of others that give way."""
+        kept = self._calendar.kept_now(now)
+        if kept == self._kept:
+            return
+        for key in kept.keys() | self._kept.keys():
+            if kept.get(key) == self._kept.get(key):
+                continue
+            if key in kept or is_emptied(self._settled_nodes[key]):
+                self._emptied.setdefault(key, ())
+                self._dirty_emptied.add(key)
+            else:
+                self._emptied.pop(key, None)
+        self._kept = kept
 
     def _clock_was_set_back(self, now: datetime) -> None:
         """What was to happen at a time may be late by as much as the clock was ahead: look at all of it again."""
@@ -398,7 +418,7 @@ class SchedulingState(LogFold):
             pass  # only took more in: nothing was freed
         else:
             self.freed += 1
-        if is_emptied(after):
+        if is_emptied(after) or key in self._kept:
             self._emptied.setdefault(key, ())
             self._dirty_emptied.add(key)
         else:

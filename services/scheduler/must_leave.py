@@ -1,14 +1,15 @@
 """Which pods have to leave their node, and when: it got a taint that they do not tolerate, or not for ever, or an
-administrator drains it. Pure.
+administrator drains it, or it is kept for another project now. Pure.
 
 Times stand in the log, with the taint and the drain, so whoever decides later decides the same.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from events.aggregate import Chain
+from events.capacity import Reserved
 from events.node import NO_EXECUTE, Node, Taint, run_of
 from events.phases import PodPhase
 from events.workload.pod import pod_id
@@ -31,13 +32,17 @@ type _Why = tuple[datetime, EvictionReason, str]
 
 
 def leavers(
-    node: Node, workloads: Mapping[str, Chain[Any]], tellable: dict[tuple[str, str], bool]
+    node: Node,
+    workloads: Mapping[str, Chain[Any]],
+    tellable: dict[tuple[str, str], bool],
+    kept: Sequence[Reserved] = (),
 ) -> Iterator[MustLeave]:
     """Of the runs on a node those that hold a place there which they can give up.
 
     Args:
         tellable: whether runs of a pod set can be told to end, by workload key and name; what is found out is added. A
             workload of thousands of pods is looked at once, and not for each node.
+        kept: reservations by which the node is kept for a project now.
     """
     # Alike for all of a pod set: to look at a hundred taints once for each of its pods takes long.
     whys: dict[tuple[str, str], _Why | None] = {}
@@ -54,7 +59,7 @@ def leavers(
             if of not in tellable:
                 tellable[of] = schedulable(state) and (_all_seen(state) or bool(leaving_with(state, (ref,))))
             request = next((each.template.request for each in state.pod_sets if each.name == ref.pod_set), None)
-            whys[of] = _why(node, state, request) if tellable[of] and request is not None else None
+            whys[of] = _why(node, state, request, kept) if tellable[of] and request is not None else None
         if (why := whys[of]) is not None:
             yield MustLeave(why[0], key, ref, why[1], why[2])
 
@@ -73,7 +78,7 @@ def _evicts(taint: Taint) -> bool:
     return taint.effect == NO_EXECUTE and taint.since is not None and taint.key not in _NOT_HEARD_FROM
 
 
-def _why(node: Node, state: Workload, request: PodRequest) -> _Why | None:
+def _why(node: Node, state: Workload, request: PodRequest, kept: Sequence[Reserved]) -> _Why | None:
     """The first time at which there is a reason, with it."""
     found: list[_Why] = []
     for taint in node.facts.taints:
@@ -88,4 +93,10 @@ def _why(node: Node, state: Workload, request: PodRequest) -> _Why | None:
         of = "" if drain.maintenance is None else f" for maintenance {drain.maintenance.name}"
         forced = "" if state.preemptible else ", with force: the workload is non-preemptible"
         found.append((AT_ONCE, "drained", f"node {node.name} is drained{of}{forced}"))
+    if state.preemptible:
+        found.extend(
+            (AT_ONCE, "reserved", f"node {node.name} is kept for project {each.project_name}: reservation {each.name}")
+            for each in kept
+            if each.project_id != state.project_id
+        )
     return min(found, default=None)

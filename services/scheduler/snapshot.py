@@ -284,9 +284,14 @@ class Closing(NamedTuple):
     ends_at: datetime
     left_seconds: float
     """Until it begins; 0 once it has."""
+    reason: WaitingReason = WaitingReason.MAINTENANCE
+    project_id: str = ""
+    """Of the only project that may use them; empty: none may."""
 
     def refuses(self, pod_class: PodClass) -> bool:
         """Whether such pods are kept away: before it begins, those that could still run then and do not give way."""
+        if self.project_id and self.project_id == pod_class.project_id:
+            return False
         if not self.left_seconds:
             return True
         ends_before = pod_class.lasts_seconds is not None and pod_class.lasts_seconds <= self.left_seconds

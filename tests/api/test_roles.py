@@ -139,6 +139,11 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "remove_node_pool": ADMINISTRATORS_DO,
     "get_start_windows": READ,
     "set_start_windows": ADMINISTRATORS_DO,
+    "list_reservations": EVERYBODY,
+    "get_reservation": EVERYBODY,
+    "reserve_capacity": ADMINISTRATORS_DO,
+    "change_reservation": ADMINISTRATORS_DO,
+    "cancel_reservation": ADMINISTRATORS_DO,
     "list_maintenance": EVERYBODY,
     "get_maintenance": EVERYBODY,
     "plan_maintenance": ADMINISTRATORS_DO,
@@ -307,6 +312,12 @@ def code_part(fresh: str) -> dict[str, Any]:
     return {"digest": digest, "part": 0, "parts": 1, "data": text}
 
 
+def some_project(admin: httpx.Client) -> str:
+    """Id of one that there is."""
+    identifier: str = admin.get("/api/v1/org-unit/projects").json()["projects"][0]["id"]
+    return identifier
+
+
 def maintenance() -> dict[str, Any]:
     """Of nodes that need not be there, in an hour."""
     starts = datetime.now(UTC) + timedelta(hours=1)
@@ -322,6 +333,8 @@ def on_cluster(served: Served, admin: httpx.Client, path: str, fresh: str) -> st
     assert admin.post("/api/v1/node-pools", json=pool).status_code == 202
     if "/calendar/" in path:
         planned = maintenance() | {"clusterId": made, "name": "fast"}
+        kept = planned | {"projectId": some_project(admin)}
+        assert admin.post("/api/v1/calendar/reservations", json=kept).status_code == 202
         assert admin.post("/api/v1/calendar/maintenance", json=planned).status_code == 202
     if "/nodes/" in path:
         report_node(served, made, "fast")
@@ -350,6 +363,9 @@ def of_places(served: Served, fresh: str) -> dict[str, Any]:
         "set_node_pool": label,
         "plan_maintenance": maintenance() | {"clusterId": served.cluster, "name": f"m-{fresh}"},
         "change_maintenance": maintenance(),
+        "reserve_capacity": maintenance()
+        | {"clusterId": served.cluster, "name": f"r-{fresh}", "projectId": served.project},
+        "change_reservation": maintenance() | {"projectId": served.project},
         "create_department": {"name": f"d-{fresh}"},
         "set_department": {},
         "drain_node": {},

@@ -377,6 +377,31 @@ def test_windows_of_a_project_are_set_by_the_command_line(admin: Served, muster:
     assert muster("project", "delete", "nightly", "-y").code == 0
 
 
+def test_capacity_is_reserved_changed_and_given_back_by_the_command_line(admin: Served, muster: Any) -> None:
+    """What cannot be is refused by name (issue 14 section 2)."""
+    assert muster("cluster", "add", "hall", "--simulated", "1x8").code == 0
+    hall = muster("cluster", "describe", "hall", "-o", "json").json()["id"]
+    report_node(admin, hall, "hall-0", gpus=8)
+    until(lambda: muster("node", "list", "--cluster", "hall", "-o", "json").json() or None, 20)
+    reservation, at = ("calendar", "reservation"), ("--cluster", "hall")
+    soon = datetime.now(UTC) + timedelta(days=2)
+    window = ("--from", soon.isoformat(), "--to", (soon + timedelta(hours=1)).isoformat())
+    made = ("create", "bench", "--node", "hall-0", *at, *window)
+    assert "nobody" in muster(*reservation, *made, "--for", "nobody").err
+    assert muster(*reservation, "create", "bench", "--for", "default", *at, *window).code == 2
+    assert "hall-9" in muster(*reservation, "create", "x", "--for", "default", "--node", "hall-9", *at, *window).err
+    assert muster(*reservation, *made, "--for", "default", "--gpus", "4", "--weekly").code == 0
+    assert muster(*reservation, *made, "--for", "default").code == 5
+    row = muster(*reservation, "list", "-o", "json").json()[0]
+    assert (row["projectName"], row["state"], row["gpus"], row["weekly"]) == ("default", "Planned", 4, True)
+    assert muster(*reservation, "set", "bench", *at, "--gpus", "all", "--weekly", "off").code == 0
+    row = muster(*reservation, "list", "-o", "json").json()[0]
+    assert (row["gpus"], row["weekly"], row["nodes"]) == (None, False, ["hall-0"])
+    assert muster(*reservation, "delete", "bench", *at, "-y").code == 0
+    assert muster(*reservation, "delete", "bench", *at, "-y").code == 3
+    assert muster("cluster", "remove", "hall", "-y").code == 0
+
+
 def test_what_is_done_by_name_and_comes_again_with_its_key_is_answered_as_the_first_time(
     admin: Served, muster: Any
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from events.capacity import ReserveCapacity
 from events.cluster import RemoveCluster
 from events.ids import cluster_key, project_key, workload_key
 from events.maintenance import PlanMaintenance
@@ -300,6 +301,34 @@ def outside_the_window_of_its_project() -> tuple[World, str]:
     return submitted(world)
 
 
+def reserved(world: World, *, after: timedelta) -> None:
+    starts = world.now + after
+    command = ReserveCapacity(
+        cluster_id=world.cluster_id,
+        name="bench",
+        project_id=world.project("owner"),
+        project_name="owner",
+        starts_at=starts,
+        ends_at=starts + timedelta(hours=1),
+        nodes=("a",),
+        new=True,
+    )
+    world.do("cluster", cluster_key("local"), command)
+
+
+def which_could_run_into_a_reservation() -> tuple[World, str]:
+    world = cluster(a={})
+    reserved(world, after=timedelta(hours=2))
+    return submitted(world, **FIRM)
+
+
+def while_its_node_is_reserved_for_another_project() -> tuple[World, str]:
+    world = cluster(a={})
+    reserved(world, after=timedelta(minutes=1))
+    world.now += timedelta(minutes=2)
+    return submitted(world)
+
+
 CASES: Final[dict[WaitingReason, tuple[Case, ...]]] = {
     WaitingReason.NO_SUCH_NODE_POOL: (in_a_pool_that_is_not_there,),
     WaitingReason.NO_MATCHING_NODE: (
@@ -324,6 +353,10 @@ CASES: Final[dict[WaitingReason, tuple[Case, ...]]] = {
         where_the_only_node_has_a_taint,
     ),
     WaitingReason.MAINTENANCE: (which_could_run_into_maintenance, while_maintenance_goes_on),
+    WaitingReason.CAPACITY_RESERVED: (
+        which_could_run_into_a_reservation,
+        while_its_node_is_reserved_for_another_project,
+    ),
     WaitingReason.QUOTA_USED: (beyond_what_is_left_of_the_quota,),
     WaitingReason.LIMIT_TOO_SMALL: (larger_than_the_limit,),
     WaitingReason.LIMIT_USED: (beyond_what_is_left_of_the_limit,),
@@ -442,6 +475,8 @@ def _do(world: World, key: str, step: Step) -> None:
             if world.workload(key).reason in {"backoff", "outside_window"}:
                 assert due is not None
                 world.now = due
+            if world.workload(key).reason == "capacity_reserved":
+                world.now = max(each.ends_at for each in world.chain("cluster", cluster_key("local")).state.reserved)
             if world.workload(key).reason == "maintenance":
                 world.now = max(each.ends_at for each in world.chain("cluster", cluster_key("local")).state.maintenance)
             for of in list(world.fold.workloads):

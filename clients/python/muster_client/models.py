@@ -1695,9 +1695,9 @@ class MaintenanceCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     """Body of a request: MaintenanceCreation."""
 
     starts_at: str
-    """When the nodes are drained (RFC 3339)."""
+    """When it begins (RFC 3339)."""
     ends_at: str
-    """When they take pods again (RFC 3339)."""
+    """When it is over (RFC 3339)."""
     nodes: list[str] | None = None
     """Names of nodes; empty for nodes of any name."""
     node_pools: list[str] | None = None
@@ -1751,9 +1751,9 @@ class MaintenanceFields(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Body of a request: MaintenanceFields."""
 
     starts_at: str
-    """When the nodes are drained (RFC 3339)."""
+    """When it begins (RFC 3339)."""
     ends_at: str
-    """When they take pods again (RFC 3339)."""
+    """When it is over (RFC 3339)."""
     nodes: list[str] | None = None
     """Names of nodes; empty for nodes of any name."""
     node_pools: list[str] | None = None
@@ -1765,6 +1765,106 @@ class MaintenanceFields(Model, frozen=True, kw_only=True, rename="camel", omit_d
     force: bool | None = None
     """Whether pods of non-preemptible workloads are told to end when it begins, too. Otherwise they stay until
     they end.
+    """
+
+
+class CapacityReservations(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Reservations that are planned, go on, or were over less than 30 days ago."""
+
+    reservations: list[CapacityReservation]
+    """By cluster, in the order in which they begin the first time."""
+
+
+class ReservationCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ReservationCreation."""
+
+    starts_at: str
+    """When it begins (RFC 3339)."""
+    ends_at: str
+    """When it is over (RFC 3339)."""
+    nodes: list[str] | None = None
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: list[str] | None = None
+    """Names of node pools; empty for nodes of any pool."""
+    labels: list[NodeLabelFields] | None = None
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    lead_seconds: int | None = None
+    """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
+    project_id: str
+    """Id of the project whose workloads alone may use the nodes meanwhile."""
+    weekly: bool | None = None
+    """Whether it comes again 168 hours later, until it is cancelled."""
+    gpus: int | None = None
+    """How many GPUs: of these nodes, in the order of their names, as many as have so many together. Null: all of
+    them.
+    """
+    cluster_id: str
+    """Id of the cluster."""
+    name: str
+    """Unique in the cluster among those that are not over."""
+
+
+class CapacityReservation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Nodes of a cluster that only one project may use for a time."""
+
+    id: str
+    """Its id. A later one of the same name has another."""
+    cluster_id: str
+    """Its cluster."""
+    cluster_name: str
+    """Name of its cluster."""
+    name: str
+    """Unique in its cluster among those that are not over."""
+    project_id: str
+    """Only its workloads may use the nodes meanwhile."""
+    project_name: str
+    """Its name."""
+    state: MaintenanceState
+    """Whether it is still to come, goes on, or is over."""
+    starts_at: datetime
+    """When it begins: the time that goes on, or comes next."""
+    ends_at: datetime
+    """When it is over, likewise."""
+    weekly: bool
+    """Whether it comes again 168 hours later, until it is cancelled."""
+    nodes: list[str]
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: list[str]
+    """Names of node pools; empty for nodes of any pool."""
+    labels: dict[str, str]
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    gpus: int | None
+    """How many GPUs: of these nodes, in the order of their names, as many as have so many together. Null: all."""
+    lead_seconds: int
+    """For so long before it begins no pod of another project is placed on the nodes that is non-preemptible and
+    may still run then.
+    """
+    reserved_by: str
+    """Who made it, or changed it last."""
+
+
+class ReservationFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: ReservationFields."""
+
+    starts_at: str
+    """When it begins (RFC 3339)."""
+    ends_at: str
+    """When it is over (RFC 3339)."""
+    nodes: list[str] | None = None
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: list[str] | None = None
+    """Names of node pools; empty for nodes of any pool."""
+    labels: list[NodeLabelFields] | None = None
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    lead_seconds: int | None = None
+    """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
+    project_id: str
+    """Id of the project whose workloads alone may use the nodes meanwhile."""
+    weekly: bool | None = None
+    """Whether it comes again 168 hours later, until it is cancelled."""
+    gpus: int | None = None
+    """How many GPUs: of these nodes, in the order of their names, as many as have so many together. Null: all of
+    them.
     """
 
 
@@ -7138,7 +7238,8 @@ class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     for one of its project that has waited for longer, and was passed; `shrunk`: it goes on with fewer, since
     somebody waits for what it had grown by; `moved`: to make room in one piece, while another place is kept for
     them; `tainted`: their node has a taint that they do not tolerate, or no longer; `drained`: an administrator
-    drains their node; `window_closed`: a window of their project closed, which ends what gives way.
+    drains their node; `window_closed`: a window of their project closed, which ends what gives way; `reserved`:
+    their node is kept for another project now.
     """
     message: str
     """For whom, and by which rule, in a sentence."""
@@ -8964,6 +9065,7 @@ if TYPE_CHECKING:
         "",
         "AddCluster",
         "AddSimulatedNodes",
+        "CancelCapacityReservation",
         "CancelMaintenance",
         "ChangeAsset",
         "ChangeCredential",
@@ -9007,6 +9109,7 @@ if TYPE_CHECKING:
         "RemoveNodePool",
         "RemovePrice",
         "RemoveSimulatedNodes",
+        "ReserveCapacity",
         "ResumeWorkload",
         "RevokeProjectRole",
         "RevokeTenantRole",
@@ -9069,6 +9172,7 @@ if TYPE_CHECKING:
         "backfilled",
         "backoff",
         "backoff_limit_exceeded",
+        "capacity_reserved",
         "cluster_disconnected",
         "drained",
         "idle_gpu_limit",
@@ -9094,6 +9198,7 @@ if TYPE_CHECKING:
         "quota_too_small",
         "quota_used",
         "reclaimed",
+        "reserved",
         "runtime_limit",
         "scaled_to_zero",
         "share_reserved",
@@ -9105,7 +9210,7 @@ if TYPE_CHECKING:
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
     type PodsEvictedDataReason = Literal[
-        "backfilled", "drained", "moved", "preempted", "reclaimed", "shrunk", "tainted", "window_closed"
+        "backfilled", "drained", "moved", "preempted", "reclaimed", "reserved", "shrunk", "tainted", "window_closed"
     ]
     type PolicyMetaScope = Literal["department", "project", "tenant"]
     type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]

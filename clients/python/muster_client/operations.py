@@ -3470,6 +3470,98 @@ def cancel_maintenance(
     )
 
 
+def list_reservations(
+    *, cluster_id: str | None = None, as_of: str | None = None
+) -> Request[models.CapacityReservations]:
+    """List reservations of capacity: what is planned, goes on, or was over less than 30 days ago.
+
+    Args:
+        cluster_id: Only of this cluster.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/calendar/reservations",
+        models.CapacityReservations,
+        query=[("clusterId", cluster_id), ("as_of", as_of)],
+    )
+
+
+def reserve_capacity(
+    body: models.ReservationCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Reserve nodes for a project: meanwhile only its workloads may use them.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/calendar/reservations",
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_reservation(cluster_id: str, name: str, *, as_of: str | None = None) -> Request[models.CapacityReservation]:
+    """Get a reservation of capacity: the last one of this name.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        path("/api/v1/calendar/reservations/{}/{}", cluster_id, name),
+        models.CapacityReservation,
+        query=[("as_of", as_of)],
+    )
+
+
+def change_reservation(
+    cluster_id: str,
+    name: str,
+    body: models.ReservationFields,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Change a reservation of capacity that is planned or goes on.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/calendar/reservations/{}/{}", cluster_id, name),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def cancel_reservation(
+    cluster_id: str, name: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Cancel a reservation of capacity that is planned or goes on. Everybody may use its nodes again.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/calendar/reservations/{}/{}", cluster_id, name),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def stream_events(
     *,
     project_id: str | None = None,
@@ -3803,6 +3895,7 @@ def list_audit(
     type_: Literal[
         "AddCluster",
         "AddSimulatedNodes",
+        "CancelCapacityReservation",
         "CancelMaintenance",
         "ChangeAsset",
         "ChangeCredential",
@@ -3846,6 +3939,7 @@ def list_audit(
         "RemoveNodePool",
         "RemovePrice",
         "RemoveSimulatedNodes",
+        "ReserveCapacity",
         "ResumeWorkload",
         "RevokeProjectRole",
         "RevokeTenantRole",

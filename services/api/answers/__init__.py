@@ -21,7 +21,13 @@ from services.api.answers.assets import (
     Templates,
 )
 from services.api.answers.budgets import Budget, Budgets, Price, Prices
-from services.api.answers.calendar import Maintenance, Maintenances, StartWindows
+from services.api.answers.calendar import (
+    CapacityReservation,
+    CapacityReservations,
+    Maintenance,
+    Maintenances,
+    StartWindows,
+)
 from services.api.answers.clusters import (
     Cluster,
     Clusters,
@@ -161,6 +167,8 @@ __all__ = [
     "BatchOutcome",
     "Budget",
     "Budgets",
+    "CapacityReservation",
+    "CapacityReservations",
     "ChangedValues",
     "Cluster",
     "Clusters",

@@ -61,3 +61,49 @@ class StartWindows(Form, frozen=True, kw_only=True):
     """Whether workloads may start now."""
     changes_at: Moment | None
     """When the next window opens, or the one that is open closes. Null if it always is as it is now."""
+
+
+class CapacityReservation(Form, frozen=True, kw_only=True):
+    """Nodes of a cluster that only one project may use for a time."""
+
+    id: Uuid
+    """Its id. A later one of the same name has another."""
+    cluster_id: Uuid
+    """Its cluster."""
+    cluster_name: str
+    """Name of its cluster."""
+    name: str
+    """Unique in its cluster among those that are not over."""
+    project_id: Uuid
+    """Only its workloads may use the nodes meanwhile."""
+    project_name: str
+    """Its name."""
+    state: Literal["Planned", "InProgress", "Over"]
+    """Whether it is still to come, goes on, or is over."""
+    starts_at: Moment
+    """When it begins: the time that goes on, or comes next."""
+    ends_at: Moment
+    """When it is over, likewise."""
+    weekly: bool
+    """Whether it comes again 168 hours later, until it is cancelled."""
+    nodes: list[str]
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: list[str]
+    """Names of node pools; empty for nodes of any pool."""
+    labels: dict[str, str]
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    gpus: int | None
+    """How many GPUs: of these nodes, in the order of their names, as many as have so many together. Null: all."""
+    lead_seconds: int
+    """For so long before it begins no pod of another project is placed on the nodes that is non-preemptible and may
+    still run then.
+    """
+    reserved_by: str
+    """Who made it, or changed it last."""
+
+
+class CapacityReservations(Form, frozen=True, kw_only=True):
+    """Reservations that are planned, go on, or were over less than 30 days ago."""
+
+    reservations: list[CapacityReservation]
+    """By cluster, in the order in which they begin the first time."""

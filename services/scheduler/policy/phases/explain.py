@@ -274,10 +274,15 @@ def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
         others = [each for each in filters if each.name != calendar.NAME]
         planned = not closed_in(large_enough, others).all()
         return Waiting(
-            reason=WaitingReason.MAINTENANCE if planned else WaitingReason.NO_NODES,
+            reason=_of_calendar(large_enough) if planned else WaitingReason.NO_NODES,
             message=f"{_all_closed(len(large_enough.rows), where)} ({_causes(large_enough, filters)})",
         )
     return None
+
+
+def _of_calendar(view: View) -> WaitingReason:
+    """By what it is kept from these nodes: what keeps it from the most of them."""
+    return max(view.closings, key=lambda each: int(each.rows[view.rows].sum())).reason
 
 
 def _by_free_room(view: View, filters: list[Filter], elsewhere: together.Elsewhere | None) -> _Room:

@@ -1,0 +1,254 @@
+"""Reservations of capacity: nodes of a cluster that only one project may use from one time to another, perhaps each
+week. A part of the cluster aggregate.
+
+As with maintenance, what a moment means for a node follows from what stands here and from the nodes as they are.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from events.decision import Context, Decision
+from events.maintenance import (
+    DEFAULT_LEAD_SECONDS,
+    KEPT_AFTER_END,
+    LONGEST,
+    MOST_AHEAD,
+    MOST_LABELS_NAMED,
+    MOST_LEAD,
+    MOST_NODES_NAMED,
+    MOST_POOLS_NAMED,
+    told,
+)
+from events.node import Node
+from events.refusal import Refusal
+
+WEEK: Final = timedelta(days=7)
+MOST_RESERVED: Final = 200
+"""Of one cluster, those that are over included."""
+MOST_GPUS: Final = 1_000_000
+
+
+class _Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Nodes that are kept for a project for a time: those to which all fits that is said of them."""
+
+    id: str
+    """Id. A later one of the same name has another."""
+    name: str
+    """Unique in its cluster among those that are not over."""
+    project_id: str
+    """Only its workloads may use the nodes meanwhile."""
+    project_name: str
+    """Its name."""
+    starts_at: datetime
+    """When it begins, the first time."""
+    ends_at: datetime
+    """When it is over, the first time."""
+    weekly: bool = False
+    """Whether it comes again 168 hours later, until it is cancelled."""
+    nodes: tuple[str, ...] = ()
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: tuple[str, ...] = ()
+    """Names of node pools; empty for nodes of any pool."""
+    labels: dict[str, str] = {}
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    gpus: int | None = None
+    """How many GPUs: of these nodes, in the order of their names, as many as have so many together. None: all."""
+    lead_seconds: int = DEFAULT_LEAD_SECONDS
+    """For so long before it begins no pod of another project is placed on the nodes that is non-preemptible and may
+    still run then.
+    """
+    reserved_by: str = ""
+    """Id of who made it, or changed it last."""
+
+
+class Times(NamedTuple):
+    """When a reservation holds, the time that goes on or comes next."""
+
+    starts_at: datetime
+    ends_at: datetime
+
+
+class Reserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
+    """As it is."""
+
+    def fits(self, node: Node) -> bool:
+        """Whether it is about such a node."""
+        return (
+            node.present
+            and (not self.nodes or node.name in self.nodes)
+            and (not self.node_pools or node.facts.pool in self.node_pools)
+            and self.labels.items() <= node.facts.labels.items()
+        )
+
+    def chosen(self, fitting: Mapping[str, Node]) -> set[str]:
+        """Of the nodes that it is about (by key) those that are kept."""
+        if self.gpus is None:
+            return set(fitting)
+        found: set[str] = set()
+        left = self.gpus
+        for key in sorted(fitting, key=lambda key: (fitting[key].name, key)):
+            if left > 0 and fitting[key].facts.gpu_count > 0:
+                found.add(key)
+                left -= fitting[key].facts.gpu_count
+        return found
+
+    def times(self, now: datetime) -> Times | None:
+        """None where it is over."""
+        if now < self.ends_at:
+            return Times(self.starts_at, self.ends_at)
+        if not self.weekly:
+            return None
+        weeks = WEEK * ((now - self.ends_at) // WEEK + 1)
+        return Times(self.starts_at + weeks, self.ends_at + weeks)
+
+
+class CapacityReserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
+    """An administrator keeps nodes for a project for a time, or changed that. The event holds all of it."""
+
+    at: datetime
+    """When it was decided."""
+
+
+class CapacityReservationCancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An administrator cancelled a reservation. Everybody may use its nodes again."""
+
+    at: datetime
+    """When it was decided."""
+    name: str
+    """Name of the reservation."""
+
+
+CapacityEvent = CapacityReserved | CapacityReservationCancelled
+
+
+class ReserveCapacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    cluster_id: str
+    name: str
+    project_id: str
+    project_name: str
+    starts_at: datetime
+    ends_at: datetime
+    weekly: bool = False
+    nodes: tuple[str, ...] = ()
+    node_pools: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    gpus: int | None = None
+    lead_seconds: int = DEFAULT_LEAD_SECONDS
+    new: bool = False
+    """Whether there must be none of this name yet; otherwise there must be one, which becomes this."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where these cannot be: nobody but the api has looked at them before."""
+        if self.starts_at.tzinfo is None or self.ends_at.tzinfo is None:
+            raise ValueError("a time without a zone")
+        if not (self.nodes or self.node_pools or self.labels):
+            raise ValueError("no nodes")
+        if self.gpus is not None and not 0 < self.gpus <= MOST_GPUS:
+            raise ValueError("no GPUs")
+        if not 0 <= self.lead_seconds <= MOST_LEAD.total_seconds():
+            raise ValueError("no such lead")
+        most = (self.nodes, MOST_NODES_NAMED), (self.node_pools, MOST_POOLS_NAMED), (self.labels, MOST_LABELS_NAMED)
+        if any(len(given) > limit for given, limit in most):
+            raise ValueError("too many are named")
+
+
+class CancelCapacityReservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    cluster_id: str
+    name: str
+
+
+CapacityCommand = ReserveCapacity | CancelCapacityReservation
+
+
+def evolve(reserved: tuple[Reserved, ...], event: CapacityEvent) -> tuple[Reserved, ...]:
+    match event:
+        case CapacityReserved():
+            new = _as_reserved(event)
+            kept = (
+                each
+                for each in reserved
+                if each.id != new.id and (each.weekly or event.at - each.ends_at <= KEPT_AFTER_END)
+            )
+            return tuple(sorted((*kept, new), key=lambda each: (each.starts_at, each.name, each.id)))
+        case CapacityReservationCancelled():
+            found = living(reserved, event.name, event.at)
+            return tuple(each for each in reserved if each is not found)
+
+
+def _as_reserved(event: CapacityReserved) -> Reserved:
+    return Reserved(**{name: getattr(event, name) for name in Reserved.__struct_fields__})
+
+
+def living(reserved: Iterable[Reserved], name: str, now: datetime) -> Reserved | None:
+    """The one of this name that is not over."""
+    return next((each for each in reserved if each.name == name and (each.weekly or now < each.ends_at)), None)
+
+
+def decide(
+    command: CapacityCommand,
+    reserved: tuple[Reserved, ...],
+    pools: tuple[str, ...],
+    cluster: str,
+    context: Context,
+) -> Decision[CapacityEvent]:
+    """Args:
+    pools: names of the node pools that there are.
+    cluster: name of the cluster.
+    """
+    now, there = context.now, living(reserved, command.name, context.now)
+    if there is None and not (isinstance(command, ReserveCapacity) and command.new):
+        message = f"cluster {cluster!r} has no reservation {command.name!r} that is still to come or goes on"
+        return Refusal(code="not_found", message=message)
+    if isinstance(command, CancelCapacityReservation):
+        return (CapacityReservationCancelled(at=now, name=command.name),)
+    if there is not None and command.new:
+        message = f"cluster {cluster!r} has a reservation {command.name!r} already; change it, or choose another name"
+        return Refusal(code="name_taken", field="name", message=message)
+    if wrong := _wrong(command, pools, now):
+        return wrong
+    if there is None and len(reserved) >= MOST_RESERVED:
+        message = f"cluster {cluster!r} has {MOST_RESERVED} reservations, which is the limit; cancel one"
+        return Refusal(code="invalid", field="name", message=message)
+    event = CapacityReserved(
+        at=now,
+        id=context.command_id if there is None else there.id,
+        name=command.name,
+        project_id=command.project_id,
+        project_name=command.project_name,
+        starts_at=command.starts_at,
+        ends_at=command.ends_at,
+        weekly=command.weekly,
+        nodes=tuple(sorted(set(command.nodes))),
+        node_pools=tuple(sorted(set(command.node_pools))),
+        labels=command.labels,
+        gpus=command.gpus,
+        lead_seconds=command.lead_seconds,
+        reserved_by=context.actor.id,
+    )
+    made = _as_reserved(event)
+    if there is not None and replace(made, reserved_by=there.reserved_by) == there:
+        return ()
+    return (event,)
+
+
+def _wrong(command: ReserveCapacity, pools: tuple[str, ...], now: datetime) -> Refusal | None:
+    def invalid(field: str, message: str) -> Refusal:
+        return Refusal(code="invalid", field=field, message=message)
+
+    longest = WEEK if command.weekly else LONGEST
+    if command.ends_at <= command.starts_at:
+        return invalid("endsAt", f"must be after startsAt, {told(command.starts_at)}; got {told(command.ends_at)}")
+    if command.ends_at <= now and not command.weekly:
+        return invalid("endsAt", f"must be a time to come; now it is {told(now)}, got {told(command.ends_at)}")
+    if command.starts_at > now + MOST_AHEAD:
+        return invalid("startsAt", f"must be at most {MOST_AHEAD.days} days from now, got {told(command.starts_at)}")
+    if command.ends_at - command.starts_at >= longest:
+        return invalid("endsAt", f"must be less than {longest.days} days after startsAt, got {told(command.ends_at)}")
+    unknown = sorted(set(command.node_pools) - set(pools))
+    if unknown:
+        return invalid("nodePools", f"the cluster has no node pool {unknown[0]!r}; it has {', '.join(pools)}")
+    return None

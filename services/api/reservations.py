@@ -1,0 +1,212 @@
+"""Reservations of capacity: nodes that are kept for a project, as this api's fold of the log has them."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated
+
+from events.capacity import MOST_GPUS, CancelCapacityReservation, ReserveCapacity, Reserved, Times
+from events.cluster import Cluster
+from events.fields.declare import Limits
+from services.api import answers
+from services.api.clusters import CLUSTER_FILTER, cluster_of, clusters_of, require_some_role
+from services.api.context import MIN_SEQ, Call, Look, read_answer
+from services.api.errors import not_found
+from services.api.issues import Issue, shown
+from services.api.maintenance import EntryName, NodesFields, check_nodes, issues_of_nodes
+from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_moment
+from services.api.operations import Answer, changes, reads
+from services.api.paths import RESERVATION, RESERVATIONS
+from services.api.places import cluster_at, clusters_at, directory_caught_up, directory_fresh
+
+
+class ReservationFields(NodesFields, frozen=True, kw_only=True):
+    """When, and which nodes: those to which all fits that is said of them."""
+
+    project_id: str
+    """Id of the project whose workloads alone may use the nodes meanwhile."""
+    weekly: bool = False
+    """Whether it comes again 168 hours later, until it is cancelled."""
+    gpus: Annotated[int, Limits(least=1, most=MOST_GPUS)] | None = None
+    """How many GPUs: of these nodes, in the order of their names, as many as have so many together. Null: all of them.
+    """
+
+
+class ReservationCreation(ReservationFields, frozen=True, kw_only=True):
+    cluster_id: str
+    """Id of the cluster."""
+    name: EntryName
+    """Unique in the cluster among those that are not over."""
+
+
+@reads(
+    RESERVATIONS,
+    tag="Clusters",
+    summary="List reservations of capacity: what is planned, goes on, or was over less than 30 days ago",
+    query=(CLUSTER_FILTER, AS_OF, MIN_SEQ),
+    errors=(403, 404),
+    headers=MOMENT_HEADERS,
+)
+async def list_reservations(call: Look) -> Answer[answers.CapacityReservations]:
+    require_some_role(call)
+    wanted: str | None = call.values["clusterId"]
+    now = datetime.now(UTC)
+    if (moment := await moment_of(call)) is not None:
+        were = await clusters_at(call, moment, removed=False)
+        clusters = [each for each in were if wanted in (None, each.cluster_id)]
+        seq, headers, now = moment.seq, moment_headers(moment), moment.at or now
+    else:
+        headers = await directory_fresh(call)
+        clusters = clusters_of(call) if wanted is None else [(await cluster_of(call, wanted)).state]
+        seq = call.api.directory.seq
+    found = [await _answer(call, cluster, each, now) for cluster in clusters for each in cluster.reserved]
+    return read_answer(answers.CapacityReservations(reservations=found), seq, headers)
+
+
+@reads(
+    RESERVATION,
+    tag="Clusters",
+    summary="Get a reservation of capacity: the last one of this name",
+    query=(AS_OF, MIN_SEQ),
+    errors=(403, 404),
+    headers=MOMENT_HEADERS,
+)
+async def get_reservation(call: Look) -> Answer[answers.CapacityReservation]:
+    require_some_role(call)
+    cluster_id, name = _named(call)
+    now = datetime.now(UTC)
+    if (moment := await moment_of(call)) is not None:
+        chain = await cluster_at(call, moment, cluster_id)
+        if chain is None:
+            raise not_found("there was no such cluster then")
+        cluster, seq, headers, now = chain.state, moment.seq, moment_headers(moment), moment.at or now
+    else:
+        headers = await directory_fresh(call)
+        cluster, seq = (await cluster_of(call, cluster_id)).state, call.api.directory.seq
+    found = [each for each in cluster.reserved if each.name == name]
+    if not found:
+        raise not_found(f"cluster {cluster.name} has no reservation {shown(name)}")
+    return read_answer(await _answer(call, cluster, max(found, key=lambda each: each.starts_at), now), seq, headers)
+
+
+@changes(
+    "POST",
+    RESERVATIONS,
+    tag="Clusters",
+    summary="Reserve nodes for a project: meanwhile only its workloads may use them",
+    body=ReservationCreation,
+    example={
+        "clusterId": "5e6f7a8b-0000-8000-8000-000000000000",
+        "name": "benchmark",
+        "projectId": "6f7a8b9c-0000-8000-8000-000000000000",
+        "startsAt": "2027-01-09T06:00:00Z",
+        "endsAt": "2027-01-09T12:00:00Z",
+        "nodePools": ["h100"],
+        "gpus": 16,
+    },
+    errors=(403, 404, 409),
+)
+async def reserve_capacity(call: Call) -> Answer[answers.HttpResponse]:
+    await directory_fresh(call)
+
+    def unknown(asked: ReservationCreation) -> Iterator[Issue]:
+        if call.api.directory.cluster(asked.cluster_id) is None:
+            yield Issue(field="clusterId", details=f"there is no cluster {shown(asked.cluster_id)}")
+        yield from _unknown_project(call, asked)
+
+    given = call.fields(ReservationCreation, issues_of_nodes, unknown)
+    await cluster_of(call, given.cluster_id)
+    await check_nodes(call, given.cluster_id, given)
+    reply = await call.send(_command(call, given.cluster_id, given.name, given, new=True), creation=True)
+    await directory_caught_up(call, reply)
+    return call.accepted(reply, f"reservation {given.name} is made")
+
+
+@changes(
+    "PUT",
+    RESERVATION,
+    tag="Clusters",
+    summary="Change a reservation of capacity that is planned or goes on",
+    body=ReservationFields,
+    example={
+        "projectId": "6f7a8b9c-0000-8000-8000-000000000000",
+        "startsAt": "2027-01-09T06:00:00Z",
+        "endsAt": "2027-01-09T18:00:00Z",
+        "nodePools": ["h100"],
+    },
+    errors=(403, 404),
+)
+async def change_reservation(call: Call) -> Answer[answers.HttpResponse]:
+    cluster_id, name = _named(call)
+    await directory_fresh(call)
+    given = call.fields(ReservationFields, issues_of_nodes, lambda asked: _unknown_project(call, asked))
+    await cluster_of(call, cluster_id)
+    await check_nodes(call, cluster_id, given)
+    reply = await call.send(_command(call, cluster_id, name, given, new=False))
+    await directory_caught_up(call, reply)
+    return call.accepted(reply, f"reservation {name} {'is changed' if reply.changed else 'was so already'}")
+
+
+@changes(
+    "DELETE",
+    RESERVATION,
+    tag="Clusters",
+    summary="Cancel a reservation of capacity that is planned or goes on. Everybody may use its nodes again",
+    errors=(403, 404),
+)
+async def cancel_reservation(call: Call) -> Answer[answers.HttpResponse]:
+    cluster_id, name = _named(call)
+    reply = await call.send(CancelCapacityReservation(cluster_id=cluster_id, name=name))
+    await directory_caught_up(call, reply)
+    return call.accepted(reply, f"reservation {name} is cancelled")
+
+
+def _named(call: Look) -> tuple[str, str]:
+    return str(call.request.path_params["clusterId"]), call.request.path_params["name"]
+
+
+def _unknown_project(call: Call, asked: ReservationFields) -> Iterator[Issue]:
+    if call.api.directory.project(asked.project_id) is None:
+        yield Issue(field="projectId", details=f"there is no project {shown(asked.project_id)}")
+
+
+def _command(call: Call, cluster_id: str, name: str, given: ReservationFields, *, new: bool) -> ReserveCapacity:
+    project = call.api.directory.project(given.project_id)
+    return ReserveCapacity(
+        cluster_id=cluster_id,
+        name=name,
+        project_id=given.project_id,
+        project_name="" if project is None else project.name,
+        starts_at=parse_moment(given.starts_at),
+        ends_at=parse_moment(given.ends_at),
+        weekly=given.weekly,
+        nodes=given.nodes,
+        node_pools=given.node_pools,
+        labels={each.name: each.value for each in given.labels},
+        gpus=given.gpus,
+        lead_seconds=given.lead_seconds,
+        new=new,
+    )
+
+
+async def _answer(call: Look, cluster: Cluster, each: Reserved, now: datetime) -> answers.CapacityReservation:
+    by = await call.api.actors.subjects_of((each.reserved_by,))
+    times = each.times(now)
+    starts_at, ends_at = times or Times(each.starts_at, each.ends_at)
+    return answers.CapacityReservation(
+        id=each.id,
+        cluster_id=cluster.cluster_id,
+        cluster_name=cluster.name,
+        name=each.name,
+        project_id=each.project_id,
+        project_name=each.project_name,
+        state="Over" if times is None else "InProgress" if starts_at <= now else "Planned",
+        starts_at=starts_at,
+        ends_at=ends_at,
+        weekly=each.weekly,
+        nodes=list(each.nodes),
+        node_pools=list(each.node_pools),
+        labels=each.labels,
+        gpus=each.gpus,
+        lead_seconds=each.lead_seconds,
+        reserved_by=by[each.reserved_by],
+    )

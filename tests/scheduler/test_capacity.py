@@ -1,0 +1,217 @@
+"""Reservations of capacity: before, while they hold, and when they are over (issue 14 section 2; ADR 0133)."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from events.capacity import CancelCapacityReservation, ReserveCapacity
+from events.ids import cluster_key
+from events.phases import Phase, WaitingReason
+from services.scheduler.fold import ENDS_LATE_SECONDS, SchedulingState
+from services.scheduler.snapshot import Plan
+from tests.scheduler.test_maintenance import FIRM, HOUR, fresh, limit
+from tests.scheduler.test_take_back import gang
+from tests.scheduler.world import World
+
+
+class Lab(World):
+    """With two projects, of which the second one reserves."""
+
+    def __init__(self, *nodes: str, **facts: Any) -> None:
+        super().__init__()
+        self.cluster(pools=("gpu",))
+        self.project()
+        self.owner = self.project("owner")
+        given: dict[str, Any] = {"gpu_count": 4} | facts
+        for name in nodes:
+            self.node(name, **given)
+
+    def reserve(self, *nodes: str, after: timedelta = 2 * HOUR, lasts: timedelta = HOUR, **more: Any) -> datetime:
+        """When it begins."""
+        given: dict[str, Any] = {"name": "bench", "new": True} | more
+        starts = self.now + after
+        command = ReserveCapacity(
+            cluster_id=self.cluster_id,
+            project_id=self.owner,
+            project_name="owner",
+            nodes=nodes,
+            starts_at=starts,
+            ends_at=starts + lasts,
+            **given,
+        )
+        self.do("cluster", cluster_key("local"), command)
+        return starts
+
+    def begun(self, name: str, **spec: Any) -> str:
+        given: dict[str, Any] = {"gpu_devices_request": 1} | spec
+        key = self.submit(name, **given)
+        self.settle()
+        for index in self.places(key):
+            self.fact(key, "running", index=index)
+        return key
+
+    def at(self, moment: datetime) -> list[Plan]:
+        self.now = moment
+        return self.settle()
+
+    def reason(self, key: str) -> str:
+        return "" if self.places(key) else self.workload(key).reason
+
+
+def test_before_it_what_gives_way_is_let_in_and_what_does_not_is_not_but_the_owner_is() -> None:
+    lab = Lab("n0")
+    starts = lab.reserve("n0")
+
+    soft, firm, own = lab.begun("soft"), lab.begun("firm", **FIRM), lab.begun("own", project_id=lab.owner, **FIRM)
+
+    assert lab.places(soft)
+    assert lab.places(own)
+    state = lab.workload(firm)
+    assert state.reason == WaitingReason.CAPACITY_RESERVED
+    assert "reservation bench for project owner" in state.message
+    assert f"{starts:%Y-%m-%d %H:%M}" in state.message
+    assert not lab.check().violations
+
+
+@pytest.mark.parametrize(("spare", "starts"), [(10, True), (-10, False)])
+def test_what_has_ended_by_its_limit_before_it_begins_is_let_in(spare: int, *, starts: bool) -> None:
+    lab = Lab("n0")
+    lab.reserve("n0")
+    limit(lab, 2 * 3600 - 30 - ENDS_LATE_SECONDS - spare)
+    key = lab.begun("firm", termination_grace_period_seconds=30, **FIRM)
+    assert lab.reason(key) == ("" if starts else WaitingReason.CAPACITY_RESERVED)
+
+
+def test_when_it_begins_others_give_way_and_until_it_is_over_only_the_owner_starts() -> None:
+    lab = Lab("n0")
+    soft = lab.begun("soft")
+    starts = lab.reserve("n0")
+    assert lab.fold.next_due() == starts
+
+    plans = lab.at(starts)
+
+    evicted = [(each.name, each.reason) for planned in plans for each in planned.evictions]
+    assert evicted == [("soft", "reserved")]
+    lab.fact(soft, "stopped")
+    own = lab.begun("own", project_id=lab.owner, gpu_devices_request=4)
+    assert lab.places(own)
+    lab.fact(own, "succeeded")
+    lab.settle()
+    assert lab.reason(soft) == WaitingReason.CAPACITY_RESERVED, "also while the owner leaves it idle"
+    lab.at(starts + HOUR)
+    assert lab.places(soft)
+    assert not lab.check().violations
+
+
+def test_what_is_non_preemptible_and_was_there_before_its_lead_time_stays() -> None:
+    lab = Lab("n0")
+    key = lab.begun("firm", **FIRM)
+    starts = lab.reserve("n0")
+    lab.at(starts)
+    assert lab.workload(key).phase is Phase.RUNNING
+
+
+def test_so_many_gpus_are_the_first_nodes_that_have_as_many() -> None:
+    lab = Lab("n0", "n1", "n2", pool="gpu")
+    starts = lab.reserve(node_pools=("gpu",), gpus=6)
+    lab.at(starts)
+    key = lab.begun("w", **FIRM)
+    assert lab.places(key)[0][0] == "n2"
+    assert lab.reason(lab.begun("wide", gpu_devices_request=4, **FIRM)) == WaitingReason.INSUFFICIENT_GPU
+
+
+def test_where_a_node_leaves_the_pool_another_one_takes_its_place() -> None:
+    lab = Lab("n0", "n1", pool="gpu")
+    soft = {lab.places(key)[0][0]: key for key in (lab.begun(f"s{n}", gpu_devices_request=4) for n in range(2))}
+    starts = lab.reserve(node_pools=("gpu",), gpus=4)
+
+    def evicted(plans: list[Plan]) -> set[str]:
+        return {each.key for planned in plans for each in planned.evictions}
+
+    assert evicted(lab.at(starts)) == {soft["n0"]}
+    lab.node("n0", gpu_count=4, pool="default")
+    assert evicted(lab.settle()) == {soft["n1"]}
+
+
+def test_a_weekly_one_comes_again_and_is_gone_in_between() -> None:
+    lab = Lab("n0")
+    starts = lab.reserve("n0", weekly=True)
+    for week in range(3):
+        begins = starts + timedelta(days=7 * week)
+        lab.at(begins)
+        key = lab.begun(f"in-{week}", **FIRM)
+        assert lab.reason(key) == WaitingReason.CAPACITY_RESERVED
+        lab.at(begins + HOUR)
+        assert lab.places(key)
+        lab.fact(key, "running")
+        lab.fact(key, "succeeded")
+        lab.settle()
+        assert lab.fold.next_due() == begins + timedelta(days=7)
+
+
+def test_between_its_boundaries_nothing_happens() -> None:
+    lab = Lab("n0")
+    starts = lab.reserve("n0")
+    lab.at(starts)
+    before = len(lab.commits)
+    lab.at(starts + HOUR / 2)
+    assert len(lab.commits) == before
+    assert lab.fold.next_due() == starts + HOUR
+    lab.at(starts + HOUR)
+    assert lab.fold.next_due() is None
+
+
+def test_where_it_is_cancelled_everybody_may_use_the_nodes_at_once() -> None:
+    lab = Lab("n0")
+    starts = lab.reserve("n0")
+    lab.at(starts)
+    key = lab.begun("firm", **FIRM)
+    assert not lab.places(key)
+    command = CancelCapacityReservation(cluster_id=lab.cluster_id, name="bench")
+    lab.do("cluster", cluster_key("local"), command)
+    lab.settle()
+    assert lab.places(key)
+
+
+def test_where_it_is_given_to_another_project_the_former_owner_gives_way() -> None:
+    lab = Lab("n0")
+    starts = lab.reserve("n0")
+    lab.at(starts)
+    own = lab.begun("own", project_id=lab.owner)
+    lab.owner = lab.project_id
+    lab.reserve("n0", after=timedelta(0), new=False)
+    evicted = [each.name for planned in lab.settle() for each in planned.evictions]
+    assert evicted == ["own"]
+    assert lab.workload(own).phase is Phase.PENDING
+
+
+def test_a_gang_of_others_is_told_to_end_whole() -> None:
+    lab = Lab("n0", "n1")
+    gang(lab, "wide", workers=2, gpus=4)
+    lab.settle()
+    starts = lab.reserve("n0")
+    evicted = [(e.reason, len(e.pods)) for planned in lab.at(starts) for e in planned.evictions]
+    assert evicted == [("reserved", 2)]
+
+
+def test_the_same_follows_from_the_log_read_anew_and_from_a_snapshot() -> None:
+    """Kept state equals a fresh fold, before, while it holds, between two times, and in the next week."""
+    lab = Lab("n0", "n1", pool="gpu")
+    starts = lab.reserve(node_pools=("gpu",), gpus=3, weekly=True)
+    lab.begun("soft")
+    week = timedelta(days=7)
+    for moment in (starts - HOUR, starts, starts + HOUR, starts + week - HOUR, starts + week, starts + week + HOUR):
+        lab.now = moment
+        lab.submit(f"firm-{moment:%d%H%M}", gpu_devices_request=4, **FIRM)
+        restored = SchedulingState()
+        restored.restore(lab.fold.seq, lab.fold.chains, beside=lab.fold.beside())
+        kept = lab.fold.snapshot(lab.now)
+        for fold in (fresh(lab), restored):
+            of = fold.snapshot(lab.now)
+            assert of.must_leave == kept.must_leave
+            assert [(c.called, c.rows.tolist(), c.left_seconds) for c in of.nodes.closings] == [
+                (c.called, c.rows.tolist(), c.left_seconds) for c in kept.nodes.closings
+            ]
+        lab.settle()
+    assert not lab.check().violations
