@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from events.why import Kept
 from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
 
 
@@ -74,6 +75,8 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The same in a sentence, with numbers."""
     evicted: tuple[WouldEnd, ...] = ()
     """At most MOST_TOLD."""
+    kept: tuple[Kept, ...] = ()
+    """Those whose places it could not take yet."""
     evicted_elsewhere: int = 0
     """Pods of workloads of other projects, and of those beyond MOST_TOLD."""
 

@@ -460,7 +460,8 @@ class Model:
     def _pods_evicted(self, data: Fields) -> Iterator[Wrong]:
         # What lies in the node spares no non-preemptible workload, and is none of terminateAfterPreemption.
         of_node, shrinks = data["reason"] in {"tainted", "drained"}, data["reason"] == "shrunk"
-        workload, self._evicted = self.workload, not (of_node or shrinks)
+        closes = data["reason"] == "window_closed"  # it spares them, and is none of terminateAfterPreemption either
+        workload, self._evicted = self.workload, not (of_node or shrinks or closes)
         yield from self._may_run("was evicted")
         if not (of_node or shrinks) and workload.spec.get("preemptibility") == "non-preemptible":
             yield "evicted", f"{workload.name} is non-preemptible, and was evicted"

@@ -37,8 +37,10 @@ class World(Ledger):
         self.chains: dict[tuple[str, str], Chain[Any]] = {}
         self.cluster_id = ""
         self.project_id = ""
-        self.seen_queues: tuple[Queue, ...] = ()
+        self.seen_snapshot: Snapshot | None = None
         """That the last plan was made by which was carried out."""
+        self.seen_queues: tuple[Queue, ...] = ()
+        """Likewise."""
         self.seen_growth: tuple[Growth, ...] = ()
         """Likewise."""
 
@@ -158,11 +160,14 @@ class World(Ledger):
         planned = plan(snapshot, policy=self.policy, **limits)
         self.seen = seen_by(planned, self.fold.nodes)
         assert plan(snapshot, policy=self.policy, **limits) == planned, "the same snapshot gave another plan"
+        assert not planned.broken
         return planned
 
     def cycle(self, *, estimates: bool = True, max_messages: int = BATCH_MESSAGES, **limits: Any) -> Plan:
-        return super().cycle(estimates=estimates, max_messages=max_messages, **limits)
+        planned = super().cycle(estimates=estimates, max_messages=max_messages, **limits)
+        assert not planned.broken
+        return planned
 
     def looked_at(self, snapshot: Snapshot, planned: Plan) -> None:
-        self.seen_queues = snapshot.queues
+        self.seen_snapshot, self.seen_queues = snapshot, snapshot.queues
         self.seen_growth = snapshot.growing

@@ -80,12 +80,12 @@ from events.workload.state import (
     LEAVES_NODE,
     LONGEST_RETRY_WAIT,
     MOST_MILLI_SECONDS,
+    NOT_BEGUN,
     ActUndone,
     CheckpointSaved,
     ClusterChosen,
     Edit,
     PodsEvicted,
-    SetProgress,
     Workload,
     WorkloadChanged,
     WorkloadCompleted,
@@ -564,7 +564,8 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
         placed[pod] = placement.node_name
     if gap := _left_out(placed, state):
         return Refusal(code="stale_placement", message=gap)
-    if placed and not is_whole(state, Counter(pod.pod_set for pod in placed)):
+    together = [pod_set for pod_set in state.pod_sets if pod_set.minimum] if placed else []
+    if together and not is_whole(state, Counter(pod.pod_set for pod in placed)):
         message = f"the pods of {state.name!r} start together, and others of them have no node and stand not in it"
         return Refusal(code="stale_placement", message=message)
     events: list[WorkloadEvent] = []
@@ -602,10 +603,13 @@ def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
     """Which new pods come before these and are not among them; empty where none does. New pods are known by where the
     last one was bound: whoever is left out, as by a batch that was not stored, would never be bound at all.
     """
-    fresh = Counter(pod.pod_set for pod in placed if (pod.pod_set, pod.index) not in state.pods)
-    for pod in placed:
-        first = state.progress.get(pod.pod_set, SetProgress()).next_index
-        if (pod.pod_set, pod.index) not in state.pods and pod.index >= first + fresh[pod.pod_set]:
+    new = [pod for pod in placed if (pod.pod_set, pod.index) not in state.pods]
+    fresh: dict[str, int] = {}
+    for pod in new:
+        fresh[pod.pod_set] = fresh.get(pod.pod_set, 0) + 1
+    for pod in new:
+        first = state.progress.get(pod.pod_set, NOT_BEGUN).next_index
+        if pod.index >= first + fresh[pod.pod_set]:
             return f"pods of {pod.pod_set!r} are bound in order, and {first} comes before {pod.index}"
     return ""
 
@@ -613,6 +617,7 @@ def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
 def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDecision:
     """On the scheduler's word, and only while all that it decided by still holds."""
     leaves = command.reason in LEAVES_NODE
+    closes = command.reason == "window_closed"
     shrinks = command.reason == "shrunk"
     moves_for_good = command.reason == "moved" and state.spec.terminate_after_preemption
     if not schedulable(state) or not (state.preemptible or leaves or shrinks) or moves_for_good:
@@ -639,7 +644,7 @@ def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDec
         beneficiary=command.beneficiary,
         gpu_seconds_at_risk=_at_risk(command.pods, state, context.now),
     )
-    if leaves or shrinks or not state.spec.terminate_after_preemption:
+    if leaves or shrinks or closes or not state.spec.terminate_after_preemption:
         return (evicted,)
     message = f"ended because it was preempted, as terminateAfterPreemption asks: {evicted.message}"
     return (

@@ -187,6 +187,7 @@ def read_workloads(given: str, *, usual_kind: str | None = None) -> Iterator[Wan
 def _wanted(document: Json, where: str) -> Wanted:
     """Raises Problem (usage)."""
     from events.workload.kinds import KINDS
+    from muster.cli.request_file import line_that_submits, other_kind
 
     if not isinstance(document, dict):
         raise usage(f"--file: {where} is no workload", todo="it needs the fields kind, name and spec")
@@ -194,6 +195,8 @@ def _wanted(document: Json, where: str) -> Wanted:
     if not isinstance(kind, str) or kind not in KINDS:
         hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else None
         said = "has no kind" if kind is None else f"has the kind {kind!r}, which does not exist"
+        if kind is None and (meant := other_kind(document)):
+            hint = f"write `kind: {meant}` into it, or: {line_that_submits(document, meant, where.partition(' (')[0])}"
         raise usage(f"--file: {where} {said}", todo=hint or f"kinds: {', '.join(KINDS)}")
     request: Row = {key: value for key, value in document.items() if key != "kind"}
     known = KINDS[kind].creation.__struct_encode_fields__
@@ -286,6 +289,7 @@ def _in_files(problem: Problem, batch: Sequence[Wanted]) -> Problem:
 
     def told(text: str) -> str:
         for index in range(len(batch) - 1, -1, -1):
+            text = text.replace(f"items[{index}].", f"{batch[index].file}: ")
             text = text.replace(f"items[{index}]", batch[index].file)
         return text
 

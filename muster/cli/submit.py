@@ -335,7 +335,7 @@ def _dry_run(session: Session, request: Row, where: str, of: Submitted) -> ExitC
     if where != "client":
         todo = "--dry-run=client checks and prints the request, --dry-run=server shows what it would be"
         raise usage(f"--dry-run={where} does not exist", todo=todo)
-    from muster.cli.training_flags import FLAG_OF_FIELD
+    from muster.cli.client import told_issue
     from services.api.check import FaultyCreation, check_creation
 
     checked = check_creation(of.creation, request)
@@ -347,11 +347,7 @@ def _dry_run(session: Session, request: Row, where: str, of: Submitted) -> ExitC
         if not (made_of_assets and issue.rule == "required" and issue.field.startswith("spec."))
     ]
     if faults:
-        why = tuple(
-            f"{issue.field} ({flag}): {issue.details}" if flag else f"{issue.field}: {issue.details}"
-            for issue in faults
-            for flag in [FLAG_OF_FIELD.get(issue.field.split("[")[0])]
-        )
+        why = tuple(told_issue({"field": issue.field, "details": issue.details}) for issue in faults)
         raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)
 
     def as_yaml() -> None:

@@ -52,6 +52,7 @@ from muster.cli.options import (
     span,
 )
 from muster.cli.output import Column, Format, Output, plain_text
+from muster.cli.repeats import folded
 from muster.cli.submission import request_of
 from muster.cli.values import Row, format_number, format_utc, number_of, printable, row_of, rows_of, text_of
 from muster.cli.watch import watch_rows
@@ -602,9 +603,13 @@ def _describe(session: Session, identifier: str, row: Row, sections: frozenset[s
         out.heading("Pods")
         out.table(found, POD_COLUMNS)
     if records and "history" in sections:
-        older = len(records) - _SHOWN_RECORDS
-        out.heading("History" + (f" (the last {_SHOWN_RECORDS} of {len(records)})" if older > 0 else ""))
-        out.table(records[-_SHOWN_RECORDS:], HISTORY_COLUMNS)
+        lines = folded(out, records)
+        repeats = (
+            f", repeats together; all {len(records)}: muster workload history" if len(lines) < len(records) else ""
+        )
+        older = f"the last {_SHOWN_RECORDS} of {len(lines)}" if len(lines) > _SHOWN_RECORDS else f"{len(lines)} lines"
+        out.heading("History" + (f" ({older}{repeats})" if repeats or len(lines) > _SHOWN_RECORDS else ""))
+        out.table(lines[-_SHOWN_RECORDS:], HISTORY_COLUMNS)
 
 
 def _is_reached(spec: Row) -> bool:

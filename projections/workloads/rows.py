@@ -358,7 +358,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         null=True,
         public=Public(
             "workAtRisk",
-            "AT-RISK",
+            "AT-RISK-GPU-H",
             "GPU-hours that its runs have worked since its checkpoint, or since they began: what an eviction would "
             "lose now. Null of an inference, and of the past.",
         ),
@@ -368,7 +368,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         _Column(lambda w: fit(w.state.gpu_milli_seconds_lost // 3600), often=True),
         Public(
             "lostGpuHours",
-            "LOST",
+            "LOST-GPU-H",
             "GPU-hours that runs which were evicted or interrupted had worked since their last checkpoint.",
         ),
     ] = 0

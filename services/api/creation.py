@@ -14,6 +14,7 @@ from events.ids import ANY_CLUSTER, KEY_PATTERN, incarnation_id, key_of_id, work
 from events.workload.decide import final_name, name_taken
 from events.workload.fields.creation import Creation, DistributedCreation
 from events.workload.fields.inference import DEFAULT_MODEL_KEY
+from events.workload.repositories import KNOWN_HOSTS, PRIVATE_KEY
 from events.workload.spec import Distributed, Inference, TrainingSpec
 from events.workload.volumes import access_key_names
 from services.api.any_cluster import placed
@@ -116,8 +117,12 @@ def _named_in(path: str, spec: TrainingSpec) -> Iterator[Named]:
     for index, volume in enumerate(spec.storage.git if path == "spec" else ()):
         if (login := volume.secret_ref) is not None and login.user_credential and not volume.exclude:
             field = f"{path}.storage.git[{index}].secretRef"
-            keys = [(login.secret_key_of_password or "password", f"{field}.secretKeyOfPassword")]
-            keys += [(login.secret_key_of_user, f"{field}.secretKeyOfUser")] if login.secret_key_of_user else []
+            usual = PRIVATE_KEY if login.authentication_method == "ssh-key" else "password"
+            keys = [(login.secret_key_of_password or usual, f"{field}.secretKeyOfPassword")]
+            if login.authentication_method == "ssh-key":
+                keys.append((KNOWN_HOSTS, f"{field}.name"))
+            elif login.secret_key_of_user:
+                keys.append((login.secret_key_of_user, f"{field}.secretKeyOfUser"))
             yield Named(f"{field}.name", login.name, tuple(keys))
     for index, bucket in enumerate(spec.storage.s3 if path == "spec" else ()):
         if bucket.user_credential and bucket.access_key_secret and not bucket.exclude:

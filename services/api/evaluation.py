@@ -177,6 +177,9 @@ def _bounds(node: Node, rules: FieldRules | None) -> dict[str, Any]:
     if node.kind in ("integer", "number"):
         limits = (("min", node.limits.least), ("max", node.limits.most))
         told |= {name: limit for name, limit in limits if limit is not None}
+        if node.about is not None and node.about.between is not None:
+            told.pop("min", None)  # it is not possible itself, and a range has no other word for that
+            told["max"] = node.about.between[1]
     if node.options:
         told["options"] = list(node.options)
     if node.kind == "list":

@@ -11,6 +11,7 @@ from events.what_if import WhatIf, WhatIfAsked
 from events.workload.spec import Distributed, Inference, beside_with_defaults
 from services.api.answers.evaluation import Outlook, WouldEnd, WouldRun
 from services.api.context import Call
+from services.api.kept import place_kept
 from services.api.kinds import Examined, named_cluster
 from services.runtime.nats.requests import UnansweredError
 
@@ -67,6 +68,7 @@ async def outlook(call: Call, of: Examined) -> Outlook:
             WouldEnd(workload_id=one.workload_id, name=one.name, pods=one.pods, rule=one.rule) for one in found.evicted
         ],
         evicted_pods_elsewhere=found.evicted_elsewhere,
+        kept=[*map(place_kept, found.kept)],
     )
 
 
@@ -80,4 +82,5 @@ def _unknown(why: str) -> Outlook:
         message=why,
         evicted=[],
         evicted_pods_elsewhere=0,
+        kept=[],
     )

@@ -18,6 +18,7 @@ from services.scheduler.snapshot import (
     Binding,
     Bound,
     BoundKey,
+    Closing,
     Eviction,
     GangPart,
     Pending,
@@ -27,6 +28,7 @@ from services.scheduler.snapshot import (
     Snapshot,
     StatusUpdate,
     Together,
+    Undisturbed,
     Waiting,
 )
 
@@ -141,6 +143,8 @@ class ShortAt(NamedTuple):
     """Its index."""
     done: int
     """How many of its pods have a place, or one is kept for them."""
+    changes: int = 0
+    """How often the room had changed by then."""
 
 
 class Mark(NamedTuple):
@@ -154,43 +158,10 @@ class Mark(NamedTuple):
     evictions: int
 
 
-class Planning:
-    """Mutable; one plan."""
+class SetAside:
+    """What is set aside for gangs that have waited for long. Mutable; of one plan."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, max_pods: int) -> None:
-        self.snapshot, self.policy, self.max_pods = snapshot, policy, max_pods
-        self._worth = partial(worth_of, mix=snapshot.mix, filters=policy.filters)
-        self.room = Room(snapshot.nodes, self._worth)
-        self.quota_used: dict[BoundKey, int] = {}
-        """GPU thousandths that pods hold under each bound, with those placed so far."""
-        self.quota_leaving: dict[BoundKey, int] = {}
-        """What of that those hold that were told to end before."""
-        self.bounds: dict[tuple[str, str, bool], tuple[Bound, ...]] = {}
-        """By project id, node pool and whether a pod is preemptible: those that hold for it there."""
-        self.counted: dict[tuple[str, str, bool], tuple[BoundKey, ...]] = {}
-        """Likewise, under which keys it is counted what it holds; all of them are among those of `quota_used`."""
-        self.later: Room | None = None
-        """The room that there will be once all pods have ended that were told to; None where there are none."""
-        self.placed = Placed()
-        self.choices = Choices()
-        self.releases: tuple[Release, ...] = ()
-        self.short: dict[int, Shortfall] = {}
-        """By index of the queue: those that found no room."""
-        self.probed, self.weighed = Counter[str](), Counter[str]()
-        """By project id: what was tried in vain, in pods, and what was looked at of pods that could give way."""
-        self.put_off: set[int] = set()
-        """By index of the queue: those that were not tried for that, or not to the end."""
-        self.cut_short = self.in_gang = False
-        """Whether placing stopped at `max_pods`, and whether a gang is just being placed, which nothing cuts short."""
-        self.tried_in_vain = 0
-        """Pods of gangs that were placed and taken back."""
-        self.blocked: dict[int, Waiting] = {}
-        """By index of the queue: why it waits."""
-        self.short_at: dict[int, ShortAt] = {}
-        """By index of the queue: where that was."""
-        self.held: dict[str, Waiting] = {}
-        """By key of a workload: why it waits, of those for which a place is kept."""
-        self.held_pods = 0
+    def __init__(self) -> None:
         self.reserved: dict[int, list[Kept]] = {}
         """By index of the queue: what is kept for a gang that has waited for long, of what is free."""
         self.spoken_for: dict[int, dict[int, int]] = {}
@@ -207,21 +178,64 @@ class Planning:
         """By number of a pool: for how many gangs something is kept there."""
         # Row, request and share of a device of each place that is counted on for such a gang.
         self.counted_on: list[tuple[int, PodRequest, int]] = []
+
+
+class Planning:
+    """Mutable; one plan."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, max_pods: int) -> None:
+        self.snapshot, self.policy, self.max_pods = snapshot, policy, max_pods
+        self._worth = partial(worth_of, mix=snapshot.mix, filters=policy.filters)
+        self.room = Room(snapshot.nodes, self._worth)
+        self.quota_used: dict[BoundKey, int] = {}
+        """GPU thousandths that pods hold under each bound, with those placed so far."""
+        self.quota_leaving: dict[BoundKey, int] = {}
+        """What of that those hold that were told to end before."""
+        self.quota_late: dict[BoundKey, int] = {}
+        """What of that those hold that were told to end, and should have by now: it comes free nobody knows when."""
+        self.bounds: dict[tuple[str, str, bool], tuple[Bound, ...]] = {}
+        """By project id, node pool and whether a pod is preemptible: those that hold for it there."""
+        self.counted: dict[tuple[str, str, bool], tuple[BoundKey, ...]] = {}
+        """Likewise, under which keys it is counted what it holds; all of them are among those of `quota_used`."""
+        self.later: Room | None = None
+        """The room that there will be once all pods have ended that were told to; None where there are none."""
+        self.releases: tuple[Release, ...] = ()
+        self.short: dict[int, Shortfall] = {}
+        """By index of the queue: those that found no room."""
+        self.probed, self.weighed = Counter[str](), Counter[str]()
+        """By project id: what was tried in vain, in pods, and what was looked at of pods that could give way."""
+        self.put_off: set[int] = set()
+        """By index of the queue: those that were not tried for that, or not to the end."""
+        self.cut_short = self.in_gang = False
+        """Whether placing stopped at `max_pods`, and whether a gang is just being placed, which nothing cuts short."""
+        self.tried_in_vain = self.held_pods = 0
+        """Pods of gangs that were placed and taken back, and pods for which a place is kept."""
+        self.blocked: dict[int, Waiting] = {}
+        """By index of the queue: why it waits."""
+        self.short_at: dict[int, ShortAt] = {}
+        """By index of the queue: where that was."""
+        self.held: dict[str, Waiting] = {}
+        """By key of a workload: why it waits, of those for which a place is kept."""
+        self.aside = SetAside()
         self.held_queues: dict[int, str] = {}
         """By index of the queue: the first of its workloads for which a place is kept."""
+        self.kept_for: set[str] = set()
+        """Ids of workloads that have a place once others have ended: all of those for which anybody is told to end."""
         self.evictions: list[Eviction] = []
         self.look_again: datetime | None = None
         """As of Plan."""
+        self.spared: dict[str, dict[str, Undisturbed]] = {}
+        """By key of what waits, and id of a workload: whose place it may take, but only then."""
         self.not_grown: dict[str, str] = {}
         """By key of an elastic workload: why it has no more pods, in words."""
         self.updates: list[StatusUpdate] = []
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""
-        self._packed = packed(policy.scores)
+        self._packed, self.placed, self.choices = packed(policy.scores), Placed(), Choices()
         self.pools: dict[tuple[PodClass, bool], list[tuple[str, Candidates]]] = {}
         """As of pools.pools_of, what was asked for before."""
         self._parts: dict[PodClass, list[tuple[GangPart, PodClass]]] = {}
-        self._candidates: dict[tuple[PodRequest, int, bool], Candidates] = {}
+        self._candidates: dict[tuple[PodRequest, int, bool, tuple[str, ...]], Candidates] = {}
 
     @cached_property
     def shares(self) -> Shares:
@@ -236,19 +250,31 @@ class Planning:
         """There is something to decide then, although nothing happens."""
         self.look_again = at if self.look_again is None else min(self.look_again, at)
 
+    def spare(self, workload_id: str, until: Undisturbed, *, by: Pending) -> None:
+        """What waits may take this place only then."""
+        self.look_again_at(until.until)
+        self.spared.setdefault(by.key, {})[workload_id] = until
+
     def soon(self) -> Room:
         """The room that there will be once all have ended that were told to. There is never less of it than now."""
         if self.later is None:
             self.later = Room(self.snapshot.nodes, self._worth, like=self.room)
         return self.later
 
-    def candidates(self, request: PodRequest, pool: int, *, later: bool = False) -> Candidates:
-        """The nodes of a pool (by its number) for a request; `later`: by the room that there will be."""
-        found = self._candidates.get((request, pool, later))
+    def closings(self, pod_class: PodClass) -> tuple[Closing, ...]:
+        """Those that keep such pods away."""
+        closings = self.snapshot.nodes.closings
+        return tuple(each for each in closings if each.refuses(pod_class)) if closings else ()
+
+    def candidates(self, pod_class: PodClass, pool: int, *, later: bool = False) -> Candidates:
+        """The nodes of a pool (by its number) for pods of a class; `later`: by the room that there will be."""
+        request, closings = pod_class.request, self.closings(pod_class)
+        key = request, pool, later, tuple(each.called for each in closings)
+        found = self._candidates.get(key)
         if found is None:
             room = self.soon() if later else self.room
-            found = Candidates(room, request, pool, self.policy.filters, self._packed)
-            self._candidates[request, pool, later] = found
+            found = Candidates(room, request, pool, self.policy.filters, self._packed, closings=closings)
+            self._candidates[key] = found
         return found
 
     def parts(self, pod_class: PodClass) -> list[tuple[GangPart, PodClass]]:
@@ -290,6 +316,17 @@ class Planning:
         self.room.lower(row, later)
         self.held_pods += 1
 
+    def keeps(self, i: int, entry: Pending, waiting: Waiting) -> None:
+        """A place is kept for a pod of this entry, or for all that it needs; it will not be taken back in this plan.
+
+        Args:
+            i: index of its queue.
+            waiting: what it is told.
+        """
+        self.held[entry.key] = waiting
+        self.held_queues.setdefault(i, entry.key)
+        self.kept_for.add(entry.workload_id)
+
     def checkpoint(self) -> Mark:
         return Mark(
             self.room.checkpoint(),
@@ -315,6 +352,7 @@ class Planning:
             releases=self.releases,
             updates=tuple(self.updates[:max_updates]),
             evictions=tuple(self.evictions),
+            marks=self.snapshot.marks,
             held={self.snapshot.queues[i].pod_class: self.held[key] for i, key in self.held_queues.items()},
             blocked={
                 self.snapshot.queues[i].pod_class: waiting

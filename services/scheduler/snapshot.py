@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from events.cluster import ClusterKind
-from events.node import Reservation, Taint
+from events.node import BeginMaintenance, EndMaintenance, Reservation, Taint
 from events.phases import WaitingReason
 from events.quantities import format_bytes
+from events.why import KeptBy
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import EvictionReason, Workload
@@ -78,6 +79,8 @@ class PodClass:
     """Those the workload names, in its order; empty: the project's, else all."""
     request: PodRequest
     preemptible: bool
+    lasts_seconds: int | None = None
+    """After so long all of it has ended, by its project's limit on running time and its grace; None: nobody knows."""
     among: tuple[str, ...] = ()
     """Ids of the clusters among which the scheduler chooses; none where the workload has one."""
     together: Together | None = None
@@ -89,7 +92,7 @@ class PodClass:
 
     def __post_init__(self) -> None:
         where = self.project_id, self.cluster_id, self.pools, self.among
-        of = (*where, self.request, self.preemptible, self.together, self.gang)
+        of = (*where, self.request, self.preemptible, self.lasts_seconds, self.together, self.gang)
         object.__setattr__(self, "hashed", hash(of))
 
     @override
@@ -243,6 +246,16 @@ class Weights:
         return self.pools.get(pool, self.everywhere)
 
 
+class Closed(NamedTuple):
+    """That workloads of a project may not start now."""
+
+    told: str
+    """Its windows, for a person."""
+    opens_at: datetime | None
+    """When the next one opens; None where none ever does."""
+    ends_running: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     name: str
@@ -254,8 +267,30 @@ class ProjectView:
     """Its own, then those of its department."""
     weights: Weights = field(default_factory=Weights)
     department_weights: Weights = field(default_factory=Weights)
+    closed: Closed | None = None
+    """None where its workloads may start."""
     minimum_runtime: timedelta = timedelta(0)
     """How long pods of its workloads run before their place may be taken."""
+
+
+class Closing(NamedTuple):
+    """Nodes from which the calendar keeps pods."""
+
+    called: str
+    """For a person, such as `maintenance firmware`."""
+    rows: Booleans
+    """Whether it is about the node of this row."""
+    starts_at: datetime
+    ends_at: datetime
+    left_seconds: float
+    """Until it begins; 0 once it has."""
+
+    def refuses(self, pod_class: PodClass) -> bool:
+        """Whether such pods are kept away: before it begins, those that could still run then and do not give way."""
+        if not self.left_seconds:
+            return True
+        ends_before = pod_class.lasts_seconds is not None and pod_class.lasts_seconds <= self.left_seconds
+        return not pod_class.preemptible and not ends_before
 
 
 class Cordon(NamedTuple):
@@ -305,6 +340,8 @@ class NodeTable:
     free_extended: dict[str, Integers]
     """By resource; those that no node has, or no pod waits for, are not there."""
     capacity_extended: dict[str, Integers]
+    closings: tuple[Closing, ...] = ()
+    """Those that matter now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +353,13 @@ class Release:
     row: int
     """-1 where the node is not in the table."""
     reservation: Reservation
+
+
+class Undisturbed(NamedTuple):
+    """Until when nobody takes a place, and by which rule."""
+
+    until: datetime
+    rule: KeptBy
 
 
 class Leaving(NamedTuple):
@@ -348,6 +392,14 @@ class MustLeave(NamedTuple):
     message: str
 
 
+class NodeMark(NamedTuple):
+    """What maintenance that begins, or is over, does to a node."""
+
+    node_key: str
+    node_name: str
+    command: BeginMaintenance | EndMaintenance
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     now: datetime
@@ -362,6 +414,8 @@ class Snapshot:
     not_schedulable: tuple[NotSchedulable, ...]
     releases: tuple[Release, ...]
     leaving: tuple[Leaving, ...] = ()
+    late: tuple[Leaving, ...] = ()
+    """Likewise, of pods that should have ended by now. Nobody counts on their places; they make nobody use too much."""
     consolidates: bool = True
     """Whether pods may be moved to make room for what is wide."""
     moving: tuple[Moving, ...] = ()
@@ -369,13 +423,15 @@ class Snapshot:
     growing: tuple[Growth, ...] = ()
     running: dict[str, tuple[Workload, ...]] = field(default_factory=dict[str, tuple[Workload, ...]])
     """By project id: preemptible workloads that hold nodes, and elastic ones."""
+    marks: tuple[NodeMark, ...] = ()
+    """Nodes that are to be taken out of service now, or back."""
     must_leave: tuple[tuple[Workload, tuple[MustLeave, ...]], ...] = ()
     """Workloads of which pods have to leave their node now, and those pods. None of them is among the running."""
     placed_again: dict[str, datetime] = field(default_factory=dict[str, datetime])
     """By id of a workload that gave up a place before: when it got the last one."""
     promised: dict[str, int] = field(default_factory=dict[str, int])
     """By id of a workload for which others were told to end, until their places are given: what they hold of GPUs, in
-    thousandths.
+    thousandths. They go first, in this order.
     """
     stints: Mapping[str, Stint] = field(default_factory=dict[str, Stint])
     """By id of a workload that has had a place: since when it has it, or waits."""
@@ -428,11 +484,27 @@ class StatusUpdate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A part of a plan that breaks what holds of every plan. It was left out."""
+
+    rule: str
+    """Such as `no node beyond its capacity`."""
+    of: str
+    """Of what: a node, a workload, a project or department."""
+    message: str
+    """With numbers."""
+    left_out: int
+    """How many pods were to be bound, or told to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     bindings: tuple[Binding, ...] = ()
     releases: tuple[Release, ...] = ()
     updates: tuple[StatusUpdate, ...] = ()
     evictions: tuple[Eviction, ...] = ()
+    marks: tuple[NodeMark, ...] = ()
+    """As of Snapshot."""
     held: dict[PodClass, Waiting] = field(default_factory=dict[PodClass, Waiting])
     """For what a place is kept that others still hold, which were told to end: it is looked at each time."""
     blocked: dict[PodClass, Waiting]
@@ -443,14 +515,19 @@ class Plan:
     """When a place may be taken that was looked at in vain, because whoever has it has not run for long enough."""
     more: bool = False
     """Whether the plan stopped at a limit, and there is more to place or to report."""
+    broken: tuple[Broken, ...] = ()
+    """What was left out, as it must not be: a fault of the scheduler itself."""
 
     @property
     def empty(self) -> bool:
-        return not (self.bindings or self.releases or self.updates or self.evictions)
+        return not (self.bindings or self.releases or self.updates or self.evictions or self.marks)
 
     def render(self) -> str:
         """The plan for a person, one line each: releases, bindings, evictions, updates."""
         lines = [f"release on {each.node_name}: {_amounts(each.reservation)}" for each in self.releases]
+        for each in self.marks:
+            begins = isinstance(each.command, BeginMaintenance)
+            lines.append(f"{'begin' if begins else 'end'} maintenance of {each.node_name}")
         for each in self.bindings:
             pod, placed = each.placement.pod, each.placement
             held = _amounts(each.reservation)

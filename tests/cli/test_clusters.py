@@ -165,6 +165,25 @@ def test_nodes_are_added_changed_and_removed(api: ShapeServer, muster: Any) -> N
         "taints": [{"key": "a", "value": "", "effect": "NoSchedule", "exclude": True}],
         "extendedResources": [{"resource": "rdma/hca", "exclude": True}],
     }
+    api.on("PATCH", "/nodes/c-2/gpu-7", Reply(202, {"code": 202, "message": "node gpu-7 was so already"}))
+    assert muster("node", "set", "gpu-7", "--label", "nosuch-").err == (
+        "node gpu-7 of cluster demo is so already: nothing was changed\n"
+    )
+    issues = [
+        {"field": "cpuCores", "details": "must be at least 0.001, got 0"},
+        {"field": "labels[0].name", "details": "is no key"},
+    ]
+    refused = {"code": 400, "message": "2 things are wrong with the request", "complianceIssues": issues}
+    api.on("PATCH", "/nodes/c-2/gpu-7", Reply(400, refused))
+    ran = muster("node", "set", "gpu-7", "--cpu-cores", "0", "--label", "a b=c")
+    assert "cpuCores (--cpu-cores): must be at least 0.001" in ran.err
+    assert "labels[0].name (--label): is no key" in ran.err
+    api.on("PATCH", "/nodes/c-2/gpu-7", Reply(409, {"code": 409, "message": "real", "details": "not_simulated"}))
+    assert muster("node", "set", "gpu-7", "--gpus", "3").err == "muster: real\n  code: not_simulated\n"
+    assert (
+        "--memory: 512 is 512 bytes, and must be at least 1Mi\n  → write 512Gi or 512Mi"
+        in muster("node", "set", "gpu-7", "--memory", "512").err
+    )
     api.on("GET", "/nodes/c-2/gpu-7/pods", Reply(body={"reserved": 3, "pods": []}))
     api.on("DELETE", "/nodes/c-2/gpu-7", ACCEPTED)
     ran = muster("node", "remove", "gpu-7", "--dry-run")

@@ -41,7 +41,8 @@ class ComputeSpec(Section, frozen=True, kw_only=True):
     ] = None
     """Unit in which a share of each GPU is requested. Default: whole GPUs."""
     gpu_portion_request: Annotated[
-        NaturalNumber | None, About(rows="S036 R1 R3", unit=SHARE, flag="--gpu-portion-request")
+        NaturalNumber | None,
+        About(rows="S036 R1 R3", unit=SHARE, flag="--gpu-portion-request", between=(0, 1)),
     ] = None
     """Share of each GPU, more than 0 and at most 1. Only with request type portion."""
     gpu_portion_limit: Annotated[

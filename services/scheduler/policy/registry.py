@@ -4,6 +4,7 @@ from typing import Final
 
 from services.scheduler.planning import Policy
 from services.scheduler.policy.filters import (
+    calendar,
     cordoned,
     cpu,
     extended,
@@ -23,6 +24,7 @@ from services.scheduler.policy.phases import (
     explain,
     grow,
     keep_homes,
+    look_again,
     place,
     quota,
     release,
@@ -35,6 +37,7 @@ POLICY: Final = Policy(
     filters=(
         takes_pods.FILTER,
         cordoned.FILTER,
+        calendar.FILTER,
         taints.FILTER,
         node_type.FILTER,
         node_affinity.FILTER,
@@ -64,6 +67,7 @@ POLICY: Final = Policy(
         place.PHASE,
         take_back.PHASE,
         consolidate.PHASE,
+        look_again.PHASE,
         explain.PHASE,
         grow.PHASE,
         report.PHASE,

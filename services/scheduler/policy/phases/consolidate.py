@@ -127,8 +127,7 @@ class _Move:
                     planning.rollback(mark)
                     self._victims.gone = gone
                     return False
-        planning.held[self._entry.key] = explain.held()
-        planning.held_queues.setdefault(self._i, self._entry.key)
+        planning.keeps(self._i, self._entry, explain.held())
         if planning.short_at[self._i].entry + 1 == len(planning.snapshot.queues[self._i].entries):
             del planning.short[self._i]
         return True
@@ -184,7 +183,7 @@ class _Move:
         if key in self._waits:
             return False
         if (until := self._victims.not_before([victim])) is not None:
-            self._planning.look_again_at(until)
+            self._planning.spare(workload.workload_id, until, by=self._entry)
             return False
         return True
 

@@ -14,11 +14,12 @@ from events.workload.spec import WHOLE_GPU_MILLI
 from services.scheduler.candidates import refused_by
 from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try, wanted_pools
 from services.scheduler.policy import together
+from services.scheduler.policy.filters import calendar
 from services.scheduler.policy.phases import quota
 from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.words import gpus, listed, nodes, wish
 from services.scheduler.room import View
-from services.scheduler.snapshot import Booleans, Bound, ClusterView, Pending, PodClass, Waiting
+from services.scheduler.snapshot import Booleans, Bound, Closed, ClusterView, Pending, PodClass, Waiting
 
 MOST_TOLD: Final = 2
 """Other clusters of which a message tells why they cannot run it."""
@@ -85,8 +86,12 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
             message=f"{_all_without_labels(len(every.rows), where)}: {', '.join(labels_lacking(every, filters))}",
         )
     view = every.at(~barred)
-    if waiting := _by_nodes(view, filters, f"{where} (with the labels that it needs)" if barred.any() else where):
-        return waiting
+    by_nodes = _by_nodes(view, filters, f"{where} (with the labels that it needs)" if barred.any() else where)
+    never = by_nodes is not None and by_nodes.reason is WaitingReason.NO_MATCHING_NODE
+    if project is not None and project.closed is not None and not never:
+        return _outside(project.name, project.closed)
+    if by_nodes is not None:
+        return by_nodes
     if shortfall.bound is not None:
         return _bound_used(pod_class, shortfall, shortfall.bound, view, where)
     room = _by_free_room(view, filters, together.elsewhere(planning, pod_class, view))
@@ -112,6 +117,14 @@ def _with_others(planning: Planning, i: int, waiting: Waiting) -> Waiting:
     if alike:
         told.append(f"the same holds for {'cluster' if len(alike) == 1 else 'clusters'} {listed(tuple(alike))}")
     return replace(waiting, message="; ".join(told))
+
+
+def _outside(name: str, closed: Closed) -> Waiting:
+    opens = "" if closed.opens_at is None else f"; the next one opens at {closed.opens_at:%Y-%m-%d %H:%M} UTC"
+    return Waiting(
+        reason=WaitingReason.OUTSIDE_WINDOW,
+        message=f"workloads of project {name} start only in its windows ({closed.told}){opens}",
+    )
 
 
 def _of_share(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> str:
@@ -144,17 +157,15 @@ def reserved(count: int) -> str:
     return f"it has waited for long, and what comes free on {nodes(count)} is kept for it"
 
 
-def spoken_for() -> str:
+def spoken_for(*, others_give_way: bool) -> str:
     """Of a workload that its project's share is to have room for."""
-    return (
-        "it has waited for long: it starts once enough of what its project held before has ended, and what the project "
-        "runs meanwhile gives way to it"
-    )
+    told = "it has waited for long: it starts once enough of what its project held before has ended"
+    return f"{told}, and what the project runs meanwhile gives way to it" if others_give_way else told
 
 
 def behind(planning: Planning, pod_class: PodClass) -> Waiting:
     """Of a workload that is not let in behind one that has waited for longer."""
-    first = planning.spoken_for_by[pod_class.project_id][0]
+    first = planning.aside.spoken_for_by[pod_class.project_id][0]
     return Waiting(
         reason=WaitingReason.SHARE_RESERVED,
         message=f"what is left of the fair share of its project is kept for {first.name}, which has waited for longer",
@@ -241,7 +252,8 @@ def nodes_of(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) ->
     """Every node of these pools that is there."""
     table, cluster_id = planning.snapshot.nodes, pod_class.cluster_id
     numbers = [table.pool_numbers[cluster_id, pool] for pool in pools if (cluster_id, pool) in table.pool_numbers]
-    return View(planning.room, pod_class.request, np.flatnonzero(np.isin(table.pool, numbers) & table.present))
+    rows = np.flatnonzero(np.isin(table.pool, numbers) & table.present)
+    return View(planning.room, pod_class.request, rows, closings=planning.closings(pod_class))
 
 
 def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
@@ -259,8 +271,10 @@ def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
         )
     if (too_small | closed_in(view, filters)).all():
         large_enough = view.at(~too_small)
+        others = [each for each in filters if each.name != calendar.NAME]
+        planned = not closed_in(large_enough, others).all()
         return Waiting(
-            reason=WaitingReason.NO_NODES,
+            reason=WaitingReason.MAINTENANCE if planned else WaitingReason.NO_NODES,
             message=f"{_all_closed(len(large_enough.rows), where)} ({_causes(large_enough, filters)})",
         )
     return None

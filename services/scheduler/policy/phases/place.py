@@ -22,7 +22,7 @@ from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, ShortAt, Shortfall
 from services.scheduler.policy.among import options
 from services.scheduler.policy.phases import explain, quota
-from services.scheduler.policy.pools import pools_of
+from services.scheduler.policy.pools import is_closed, pools_of
 from services.scheduler.policy.reserve import reserve, waits_behind
 from services.scheduler.policy.together import Stay, most_together
 from services.scheduler.policy.turns import Turn, Turns
@@ -59,9 +59,13 @@ def run(planning: Planning) -> None:
         i = turn.queue
         queue = queues[i]
         entry = queue.entries[turn.entry]
+        if is_closed(planning, queue.pod_class):
+            planning.short[i] = Shortfall(waiting=explain.why(planning, queue.pod_class, Shortfall()))
+            planning.short_at[i] = ShortAt(turn.entry, turn.start)
+            continue
         if all(waits_behind(planning, each, entry) for each in options(planning, queue.pod_class, entry.key)):
             planning.short[i] = Shortfall(waiting=explain.behind(planning, queue.pod_class))
-            planning.short_at[i] = ShortAt(turn.entry, turn.start)
+            planning.short_at[i] = ShortAt(turn.entry, turn.start, len(planning.room.changed))
             continue
         if i in probing and _puts_off(planning, queue, longest):
             planning.put_off.add(i)
@@ -81,7 +85,8 @@ def run(planning: Planning) -> None:
         if short is None:
             turns.go_on(turn)
             continue
-        planning.short[i], planning.short_at[i] = short.fall, short.at
+        planning.short[i] = short.fall
+        planning.short_at[i] = short.at._replace(changes=len(planning.room.changed))
         entry = queue.entries[short.at.entry]
         stands = planning.class_of(i)
         if told := reserve(planning, i, stands, entry):
@@ -191,6 +196,60 @@ def _hold_on(planning: Planning, i: int, option: PodClass, entry: Pending, most:
     if planning.later is None or option.together is not None:
         return 0
     return hold(planning, i, entry, most, of=option, pools=pools_of(planning, option, later=True))
+
+
+def again(planning: Planning, i: int) -> None:
+    """What found no room in its turn is looked at once more, where the room has changed since: others had their turn,
+    or gave up a place. It waits for the reason that it has in the end; and what finds a place after all, or one that is
+    kept for it among those that others give up, gets it.
+
+    Args:
+        i: index of its queue.
+    """
+    queue, at = planning.snapshot.queues[i], planning.short_at[i]
+    pod_class = queue.pod_class
+    if at.changes == len(planning.room.changed) or pod_class.among or is_closed(planning, pod_class):
+        return
+    if not pod_class.gang:
+        if planning.short[i].waiting is None and not _holds_rest(planning, i):
+            planning.short[i] = _shortfall(planning, pod_class, pools_of(planning, pod_class))
+        return
+    while True:
+        entry = queue.entries[at.entry]
+        short = _place_gang(planning, pod_class, entry)
+        if planning.cut_short:
+            return
+        if short is not None and not (planning.evictions and hold_gang(planning, i, pod_class, entry)):
+            break
+        at = at._replace(entry=at.entry + 1)
+        if at.entry == len(queue.entries):
+            del planning.short[i], planning.short_at[i]
+            return
+    if at != planning.short_at[i] or _is_another(planning.short[i].waiting, short.waiting):
+        planning.short[i], planning.short_at[i] = short, at
+
+
+def _holds_rest(planning: Planning, i: int) -> bool:
+    """Keep places for those of a queue that found none, where others are told to end in this plan; whether all do."""
+    queue, at = planning.snapshot.queues[i], planning.short_at[i]
+    if not planning.evictions or queue.pod_class.together is not None:
+        return False
+    pools, done = pools_of(planning, queue.pod_class, later=True), at.done
+    for number in range(at.entry, len(queue.entries)):
+        entry = queue.entries[number]
+        count = hold(planning, i, entry, len(entry.pods) - done, of=queue.pod_class, pools=pools)
+        if count < len(entry.pods) - done:
+            planning.short_at[i] = at._replace(entry=number, done=done + count)
+            return False
+        done = 0
+    del planning.short[i], planning.short_at[i]
+    return True
+
+
+def _is_another(before: Waiting | None, now: Waiting | None) -> bool:
+    """Whether it waits for another reason: how far it came in its turn tells more than how far it would come now."""
+    reasons = {each.reason for each in (before, now) if each is not None}
+    return len(reasons) > 1 and not reasons <= explain.FULL
 
 
 def _turn_of_gang(planning: Planning, turn: Turn, queue: Queue) -> tuple[_Short | None, int]:
@@ -327,8 +386,7 @@ def hold(
     for count in range(most):
         if planning.held_pods >= MOST_HELD or not hold_one(planning, of, pools):
             return count
-        planning.held.setdefault(entry.key, explain.held())
-        planning.held_queues.setdefault(i, entry.key)
+        planning.keeps(i, entry, explain.held())
     return most
 
 
@@ -364,8 +422,7 @@ def hold_gang(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -
             planning.tried_in_vain += planning.held_pods - mark.held_pods
             planning.rollback(mark)
             return False
-    planning.held[entry.key] = explain.held()
-    planning.held_queues.setdefault(i, entry.key)
+    planning.keeps(i, entry, explain.held())
     return True
 
 

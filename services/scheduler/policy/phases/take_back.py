@@ -69,7 +69,7 @@ def _where_it_may(planning: Planning, i: int) -> Iterator[Shortfall]:
 def _all_give_way(planning: Planning, i: int) -> bool:
     """Whether what is left of a queue may all be let in behind gangs of its project."""
     queue = planning.snapshot.queues[i]
-    if i in planning.spoken_for or queue.pod_class.project_id not in planning.spoken_for_by:
+    if i in planning.aside.spoken_for or queue.pod_class.project_id not in planning.aside.spoken_for_by:
         return False
     entries = queue.entries[planning.short_at[i].entry :]
     return all(gives_way(planning, queue.pod_class, entry) for entry in entries)
@@ -126,7 +126,7 @@ def _is_hopeless(
         return False
     if lowest.get((pod_class.project_id, pod_class.cluster_id), entry.rank) < entry.rank:
         return False
-    if planning.passed_by.get(i):
+    if planning.aside.passed_by.get(i):
         return False
     right = Right(planning, pod_class, entry)
     return not any(
@@ -145,7 +145,7 @@ def _take_back(planning: Planning, i: int, victims: Victims) -> None:
     for number in range(at.entry, len(queue.entries)):
         entry = queue.entries[number]
         spared = victims.among(entry.gave_way_to)
-        passed_by = planning.passed_by.get(i, frozenset()) if number == at.entry else frozenset[str]()
+        passed_by = planning.aside.passed_by.get(i, frozenset()) if number == at.entry else frozenset[str]()
         if any(entry.rank <= rank and spared >= others for rank, others in failed):
             continue  # what was too little for one that may take as much is too little for it
         if not searches or entry.rank > searches[0].entry.rank or searches[0].differs(spared, passed_by):
@@ -177,16 +177,18 @@ def _get(planning: Planning, i: int, entry: Pending, searches: Sequence["Search"
     gang, victims = planning.snapshot.queues[i].pod_class.gang, searches[0].victims
     needed = [each.needed for each in gang] or [most]
     mark, gone = planning.checkpoint(), set(victims.gone)
-    got = [search.get(most) for search, most in zip(searches, needed, strict=True)]
+    got: list[int] = []
+    for n, (search, count) in enumerate(zip(searches, needed, strict=True)):
+        rest = [(other.pod_class, more) for other, more in zip(searches[n + 1 :], needed[n + 1 :], strict=True)]
+        got.append(search.get(count, rest if gang else None))
     if (gang and got != needed) or not searches[0].makes_up(i, mark.share_used):
         planning.rollback(mark)
         victims.gone = gone
         return False
     if any(got):
         if entry is planning.snapshot.queues[i].entries[planning.short_at[i].entry]:
-            planning.spoken_for.pop(i, None)  # it has what it was to have
-        planning.held[entry.key] = explain.held()
-        planning.held_queues.setdefault(i, entry.key)
+            planning.aside.spoken_for.pop(i, None)  # it has what it was to have
+        planning.keeps(i, entry, explain.held())
     return got == needed
 
 
@@ -202,6 +204,8 @@ class Search:
         self.entry = entry
         """For which the places are."""
         self._pools = pools_of(planning, pod_class, later=True)
+        self._rest: Sequence[tuple[PodClass, int]] = ()
+        """What else of a gang is to have a place: beside the pod for which a place is looked for just now."""
         self._heaps: list[list[tuple[Cost, int]]] | None = None
         """By pool: (cost, index among the candidates), the least first. Costs may have risen since, and do not fall but
         for the nodes that changed.
@@ -216,9 +220,18 @@ class Search:
         """The next in the queue, of no higher priority: it takes no more than the one before, and spares the same."""
         self.entry, self._right = entry, self._right._replace(entry=entry)
 
-    def get(self, most: int) -> int:
-        """Keep places for so many pods; for how many."""
+    @property
+    def pod_class(self) -> PodClass:
+        return self._right.pod_class
+
+    def get(self, most: int, rest: Sequence[tuple[PodClass, int]] | None) -> int:
+        """Keep places for so many pods; for how many.
+
+        Args:
+            rest: of a gang, its other pods by class: it takes nothing by a right that it has not to all of them.
+        """
         for count in range(most):
+            self._rest = () if rest is None else (*rest, (self.pod_class, most - count - 1))
             if not place.hold_one(self._planning, self._right.pod_class, self._pools) and not self._evict():
                 return count
         return most
@@ -235,7 +248,7 @@ class Search:
             return True
         shares, project_id = planning.shares, right.pod_class.project_id
         last = self.victims.of(right.passed_by)
-        for number in planning.spoken_for[i]:
+        for number in planning.aside.spoken_for[i]:
             for holder in (project_id, shares.project(project_id).department_id):
                 most = max(shares.of(holder, number), before.get((holder, number), 0))
                 while shares.used.get((holder, number), 0) > most:
@@ -313,8 +326,15 @@ class Search:
         needed = Needed(pod_class.request, milli // devices if devices else 0, own, of_department)
         row = int(candidates.rows[index])
         self._planning.weighed[pod_class.project_id] += 1 + len(self.victims.on(row))
-        claims = self._right.claims(pool, max(milli - self._given_up(pool), 1) if milli else 0)
+        beside = self._beside(pool) if milli else 0
+        claims = self._right.claims(pool, max(milli + beside - self._given_up(pool), 1) if milli else 0)
         return choose(self.victims, self._right, self._planning.soon(), row, needed, claims=claims)
+
+    def _beside(self, pool: str) -> int:
+        """What the other pods of its gang are still to have, as if all of them came to this pool."""
+        number = self._right.number(pool)
+        shares = self._planning.shares
+        return 0 if number is None else sum(shares.milli_of(of.request, number) * n for of, n in self._rest)
 
     def _given_up(self, pool: str) -> int:
         """What those hold there that passed it: its project has that to give, whatever else it has."""
