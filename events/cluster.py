@@ -7,9 +7,16 @@ from typing import Final, Literal, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from events import simulated
+from events import maintenance, simulated
 from events.decision import Context, Decision
 from events.ids import cluster_key, incarnation_id, key_of_id
+from events.maintenance import (
+    CancelMaintenance,
+    Maintenance,
+    MaintenanceCancelled,
+    MaintenancePlanned,
+    PlanMaintenance,
+)
 from events.refusal import Refusal
 from events.simulated import (
     POOL_LABEL,
@@ -191,6 +198,8 @@ ClusterEvent = (
     | SimulatedNodesAdded
     | SimulatedNodeChanged
     | SimulatedNodesRemoved
+    | MaintenancePlanned
+    | MaintenanceCancelled
     | ClusterRemoved
 )
 
@@ -218,6 +227,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     protection_set: bool = False
     """What an administrator says."""
     node_pools: dict[str, NodePool] = msgspec.field(default_factory=dict[str, NodePool])
+    maintenance: tuple[Maintenance, ...] = ()
+    """What is planned, goes on, or was over not long ago; in the order in which it begins."""
 
     @property
     def exists(self) -> bool:
@@ -266,6 +277,8 @@ def _evolve(state: Cluster, event: ClusterEvent) -> Cluster:
             return replace(state, node_pools={k: v for k, v in state.node_pools.items() if k != event.name})
         case SimulatedNodesAdded() | SimulatedNodeChanged() | SimulatedNodesRemoved():
             return replace(state, simulated_nodes=simulated.evolve(state.simulated_nodes, event))
+        case MaintenancePlanned() | MaintenanceCancelled():
+            return replace(state, maintenance=maintenance.evolve(state.maintenance, event))
         case ClusterRemoved():
             return replace(state, removed=True, connected=False)
         case _:
@@ -354,6 +367,8 @@ UserClusterCommand = (
     | AddSimulatedNodes
     | ChangeSimulatedNode
     | RemoveSimulatedNodes
+    | PlanMaintenance
+    | CancelMaintenance
 )
 ClusterCommand = UserClusterCommand | ReportCluster
 
@@ -377,6 +392,8 @@ def decide(command: ClusterCommand, state: Cluster, context: Context) -> Decisio
             return _remove_pool(command, state)
         case AddSimulatedNodes() | ChangeSimulatedNode() | RemoveSimulatedNodes():
             return _nodes(command, state, context)
+        case PlanMaintenance() | CancelMaintenance():
+            return maintenance.decide(command, state.maintenance, pool_names(state), state.name, context)
         case ReportCluster():
             return _report(command, state, context)
         case _:

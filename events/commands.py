@@ -39,6 +39,7 @@ from events.department import (
 )
 from events.hours import NoteHours, hours_key
 from events.ids import TENANT_KEY, cluster_key, key_of_id, node_key, project_key, workload_key
+from events.maintenance import CancelMaintenance, PlanMaintenance
 from events.node import CordonNode, DrainNode, UncordonNode, UserNodeCommand
 from events.policy import DeletePolicy, PolicyCommand, SetPolicy
 from events.prices import PRICES_KEY, PriceCommand, RemovePrice, SetPrice
@@ -69,6 +70,7 @@ from events.tenant import GrantTenantRole, RevokeTenantRole, TenantCommand
 from events.time_limits import SetTimeLimits
 from events.void import VoidCommand, VoidMessage
 from events.webhooks import ChangeWebhook, CreateWebhook, DeleteWebhook, DisableWebhook, RotateWebhookKey
+from events.windows import SetStartWindows
 from events.workload.commands import (
     ChangeWorkload,
     CloseSession,
@@ -314,6 +316,8 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         ),
         _on_cluster(ChangeSimulatedNode, target=lambda command: f"{command.name}: {command.cluster_id}"),
         _on_cluster(RemoveSimulatedNodes, target=lambda command: f"{shown_names(command.names)}: {command.cluster_id}"),
+        _on_cluster(PlanMaintenance, target=lambda command: f"{command.name}: {command.cluster_id}"),
+        _on_cluster(CancelMaintenance, target=lambda command: f"{command.name}: {command.cluster_id}"),
         _on_node(CordonNode),
         _on_node(UncordonNode),
         _on_node(DrainNode),
@@ -385,6 +389,13 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         _on_webhook(DeleteWebhook, in_full_log=True),
         CommandType(
             type=SetTimeLimits,
+            aggregate="project",
+            key=lambda command: key_of_id(command.project_id),
+            permission=Permission.MANAGE_PROJECTS,
+            target=lambda command: command.project_id,
+        ),
+        CommandType(
+            type=SetStartWindows,
             aggregate="project",
             key=lambda command: key_of_id(command.project_id),
             permission=Permission.MANAGE_PROJECTS,

@@ -105,6 +105,15 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Extended resources, each once."""
 
 
+class MaintenanceOf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The maintenance of the node's cluster for which something is done to the node."""
+
+    id: str
+    """Its id."""
+    name: str
+    """Its name."""
+
+
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass
 
@@ -154,10 +163,15 @@ class NodeCordoned(_Event, frozen=True, kw_only=True):
     """Id of the administrator."""
     at: datetime
     """When it was decided."""
+    maintenance: MaintenanceOf | None = None
+    """The maintenance that began; the actor is who planned it. Nothing if an administrator cordoned the node."""
 
 
 class NodeUncordoned(_Event, frozen=True, kw_only=True):
     """The node accepts new pods again, unless its cluster says otherwise. This ends a drain, too."""
+
+    maintenance: MaintenanceOf | None = None
+    """The maintenance that is over, or cancelled. Nothing if an administrator uncordoned the node."""
 
 
 class NodeDrainStarted(_Event, frozen=True, kw_only=True):
@@ -172,6 +186,8 @@ class NodeDrainStarted(_Event, frozen=True, kw_only=True):
     force: bool = False
     """Whether pods of non-preemptible workloads are told to end, too. Otherwise the drain waits until they have ended.
     """
+    maintenance: MaintenanceOf | None = None
+    """The maintenance that began; the actor is who planned it. Nothing if an administrator drains the node."""
 
 
 class NodeDrained(_Event, frozen=True, kw_only=True):
@@ -207,6 +223,8 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether non-preemptible workloads go, too."""
     ended_at: datetime | None = None
     """When the node was empty; None while it is not."""
+    maintenance: MaintenanceOf | None = None
+    """For which it is."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -218,6 +236,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cordoned_by: str = ""
     """Id of who keeps new pods away; empty where nobody does. It stays while the node is away, too."""
     cordoned_at: datetime | None = None
+    cordoned_for: MaintenanceOf | None = None
+    """The maintenance for which it is; None where somebody wants it whatever is planned."""
+    maintained: str = ""
+    """Id of the last maintenance that took it out of service; that does so once, also where somebody uncordons it."""
     drain: Drain | None = None
     """The last one, until somebody uncordons the node."""
     reservations: dict[str, Reservation] = msgspec.field(default_factory=dict[str, Reservation])
@@ -295,10 +317,12 @@ def run_of(reservation_id_: str, workload_id: str) -> PodRef | None:
 
 def holdable(reservation: Reservation) -> bool:
     """Whether its amounts can be those of a reservation at all."""
-    sizes = (reservation.cpu_milli, reservation.memory_bytes, *(each.amount for each in reservation.extended))
-    return all(0 <= size <= MOST_RESERVED for size in sizes) and all(
-        0 <= share.device < MOST_DEVICES and 0 < share.milli <= WHOLE_GPU_MILLI for share in reservation.devices
-    )
+    fits = 0 <= reservation.cpu_milli <= MOST_RESERVED and 0 <= reservation.memory_bytes <= MOST_RESERVED
+    for each in reservation.extended:
+        fits = fits and 0 <= each.amount <= MOST_RESERVED
+    for share in reservation.devices:
+        fits = fits and 0 <= share.device < MOST_DEVICES and 0 < share.milli <= WHOLE_GPU_MILLI
+    return fits
 
 
 def evolve(state: Node, event: NodeEvent) -> Node:
@@ -321,15 +345,22 @@ def _evolve(state: Node, event: NodeEvent) -> Node:
             held = state.reservations
             return _with(state, tuple(held[id_] for id_ in dict.fromkeys(event.ids) if id_ in held), -1)
         case NodeCordoned():
-            return replace(state, cordoned_by=event.actor, cordoned_at=event.at)
+            return replace(state, cordoned_by=event.actor, cordoned_at=event.at, cordoned_for=event.maintenance)
         case NodeUncordoned():
-            return replace(state, cordoned_by="", cordoned_at=None, drain=None)
+            return replace(state, cordoned_by="", cordoned_at=None, cordoned_for=None, drain=None)
         case NodeDrainStarted():
-            return replace(state, drain=Drain(by=event.actor, at=event.at, force=event.force))
+            return _drained(state, event)
         case NodeDrained():
             return state if state.drain is None else replace(state, drain=replace(state.drain, ended_at=event.at))
         case _:
             assert_never(event)
+
+
+def _drained(state: Node, event: NodeDrainStarted) -> Node:
+    drain = Drain(by=event.actor, at=event.at, force=event.force, maintenance=event.maintenance)
+    return replace(
+        state, drain=drain, maintained=state.maintained if drain.maintenance is None else drain.maintenance.id
+    )
 
 
 def _with(state: Node, changed: tuple[Reservation, ...], sign: int) -> Node:
@@ -415,8 +446,23 @@ class DrainNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Those of non-preemptible workloads, too."""
 
 
+class BeginMaintenance(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """From the scheduler: the node is out of service now."""
+
+    maintenance: MaintenanceOf
+    by: str
+    """Id of who planned it."""
+    force: bool
+
+
+class EndMaintenance(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """From the scheduler: what was done to the node for this maintenance is to be undone."""
+
+    id: str
+
+
 UserNodeCommand = CordonNode | UncordonNode | DrainNode
-NodeCommand = UserNodeCommand | ReportNode | ReportNodeGone | ReserveOnNode
+NodeCommand = UserNodeCommand | ReportNode | ReportNodeGone | ReserveOnNode | BeginMaintenance | EndMaintenance
 
 
 def decide(command: NodeCommand, state: Node, context: Context) -> Decision[NodeEvent]:
@@ -432,6 +478,10 @@ def decide(command: NodeCommand, state: Node, context: Context) -> Decision[Node
             return _reserve(command, state, context)
         case CordonNode() | UncordonNode() | DrainNode():
             return _mark(command, state, context)
+        case BeginMaintenance():
+            return _begin_maintenance(command, state, context)
+        case EndMaintenance():
+            return _end_maintenance(command, state)
         case _:
             assert_never(command)
 
@@ -454,7 +504,7 @@ def _mark(command: UserNodeCommand, state: Node, context: Context) -> Decision[N
     if not state.present and not (state.cordoned and isinstance(command, UncordonNode)):
         return Refusal(code="not_found", message=f"the cluster has no node {command.name!r}")
     if isinstance(command, CordonNode):
-        return () if state.cordoned else (NodeCordoned(actor=context.actor.id, at=context.now),)
+        return () if _kept_by_a_person(state) else (NodeCordoned(actor=context.actor.id, at=context.now),)
     if isinstance(command, DrainNode):
         return _drain(command, state, context)
     return (NodeUncordoned(),) if state.cordoned else ()
@@ -463,14 +513,48 @@ def _mark(command: UserNodeCommand, state: Node, context: Context) -> Decision[N
 def _drain(command: DrainNode, state: Node, context: Context) -> Decision[NodeEvent]:
     """One that is going on is not begun again, unless now others are to leave, too."""
     goes_on = state.drain is not None and state.drain.ended_at is None and state.drain.force >= command.force
-    if goes_on or (state.drain is not None and not state.reservations):
+    cordoned = _kept_by_a_person(state)
+    if cordoned and (goes_on or (state.drain is not None and not state.reservations)):
         return ()
     events: list[NodeEvent] = []
-    if not state.cordoned:
+    if not cordoned:
         events.append(NodeCordoned(actor=context.actor.id, at=context.now))
     events.append(NodeDrainStarted(actor=context.actor.id, at=context.now, force=command.force))
     if not state.reservations:
         events.append(NodeDrained(at=context.now))
+    return tuple(events)
+
+
+def _kept_by_a_person(state: Node) -> bool:
+    """Whether new pods are kept away whatever is planned. A cordon for maintenance ends with it: somebody may want one
+    that stays.
+    """
+    return state.cordoned and state.cordoned_for is None
+
+
+def _begin_maintenance(command: BeginMaintenance, state: Node, context: Context) -> Decision[NodeEvent]:
+    of = command.maintenance
+    if not state.present or state.maintained == of.id:
+        return ()
+    events: list[NodeEvent] = []
+    if not state.cordoned:
+        events.append(NodeCordoned(actor=command.by, at=context.now, maintenance=of))
+    force = command.force or (state.draining and state.drain is not None and state.drain.force)
+    events.append(NodeDrainStarted(actor=command.by, at=context.now, force=force, maintenance=of))
+    if not state.reservations:
+        events.append(NodeDrained(at=context.now))
+    return tuple(events)
+
+
+def _end_maintenance(command: EndMaintenance, state: Node) -> Decision[NodeEvent]:
+    """Whoever cordoned the node, or drains it, meanwhile or before, still does."""
+    drain = state.drain
+    of = state.cordoned_for if drain is None or drain.maintenance is None else drain.maintenance
+    if of is None or of.id != command.id or not state.cordoned:
+        return ()
+    events: list[NodeEvent] = [NodeUncordoned(maintenance=of)]
+    if _kept_by_a_person(state) and state.cordoned_at is not None:
+        events.append(NodeCordoned(actor=state.cordoned_by, at=state.cordoned_at))
     return tuple(events)
 
 

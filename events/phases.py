@@ -206,12 +206,18 @@ class WaitingReason(StrEnum):
     """The node pools have no nodes, or every node that is large enough accepts no new pods or has a taint that the
     workload does not tolerate.
     """
+    MAINTENANCE = "maintenance"
+    """Maintenance of the nodes goes on, or begins before the workload would surely have ended, and it is not
+    preemptible.
+    """
     QUOTA_USED = "quota_used"
     """It is non-preemptible, and other workloads of the project or department leave too little of the quota."""
     LIMIT_TOO_SMALL = "limit_too_small"
     """It needs more GPUs than the whole limit of its project or department."""
     LIMIT_USED = "limit_used"
     """Other workloads of the project or department leave too little of its limit on GPUs."""
+    OUTSIDE_WINDOW = "outside_window"
+    """Workloads of its project may start only at certain times, and now is none of these."""
     SHARE_RESERVED = "share_reserved"
     """A wide workload of its project has waited for longer, and needs what is left of the project's fair share."""
     WAITING_FOR_PODS_TO_END = "waiting_for_pods_to_end"
@@ -250,6 +256,8 @@ TAINTED: Final = "tainted"
 """Reason of a workload that waits again: its node got a taint that it does not tolerate."""
 DRAINED: Final = "drained"
 """Reason of a workload that waits again: its node is drained."""
+WINDOW_CLOSED: Final = "window_closed"
+"""Reason of a workload that waits again: a window of its project closed, which ends what gives way."""
 RUNTIME_LIMIT: Final = "runtime_limit"
 """Reason of a workload that a limit of its project on running time ends."""
 IDLE_GPU_LIMIT: Final = "idle_gpu_limit"
@@ -280,6 +288,7 @@ PHASE_REASONS: Final = (
     RECLAIMED,
     TAINTED,
     DRAINED,
+    WINDOW_CLOSED,
     RUNTIME_LIMIT,
     IDLE_GPU_LIMIT,
     PENDING_LIMIT,

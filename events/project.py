@@ -74,6 +74,7 @@ from events.webhooks import (
     decide_on_webhook,
     evolve_webhooks,
 )
+from events.windows import SetStartWindows, StartWindows, StartWindowsSet
 
 ProjectRole = Literal["project-admin", "researcher", "viewer"]
 PodSecurity = Literal["baseline", "restricted"]
@@ -192,6 +193,7 @@ ProjectEvent = (
     | WebhookEvent
     | BudgetEvent
     | TimeLimitsSet
+    | StartWindowsSet
 )
 
 # -- state -----------------------------------------------------------------------------------------------------------
@@ -219,6 +221,8 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     webhooks: Webhooks = msgspec.field(default_factory=dict[str, Webhook])
     budget: Budget | None = None
     time_limits: tuple[TimeLimit, ...] = ()
+    start_windows: StartWindows | None = None
+    """When its workloads may start; None: at any time."""
     deleted_at: datetime | None = None
 
     @property
@@ -287,6 +291,8 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
             return state if budget is state.budget else replace(state, budget=budget)
         case TimeLimitsSet():
             return replace(state, time_limits=event.limits)
+        case StartWindowsSet():
+            return replace(state, start_windows=event.windows)
         case _:
             assert_never(event)
 
@@ -420,6 +426,7 @@ ProjectCommand = (
     | WebhookCommand
     | BudgetCommand
     | SetTimeLimits
+    | SetStartWindows
 )
 
 
@@ -455,6 +462,9 @@ def decide(command: ProjectCommand, state: Project, context: Context) -> Decisio
             return decide_on_budget(command, state.budget, state.name, context)
         case SetTimeLimits():
             return () if command.limits == state.time_limits else (TimeLimitsSet(limits=command.limits),)
+        case SetStartWindows():
+            same = command.windows == state.start_windows
+            return () if same else (StartWindowsSet(at=context.now, windows=command.windows),)
         case _:
             return decide_on_account(command, state.accounts, state.name, context)
 

@@ -10,7 +10,7 @@ from development.checker.nodes import Node
 from development.checker.places import DEFAULT_POOL, Cluster, Project
 from development.checker.records import moment
 from development.checker.tables import PHASES
-from development.checker.workloads import Run, Workload
+from development.checker.workloads import ANY_CLUSTER, Run, Workload
 
 WAITS: Final = frozenset({"Creating", "Pending", "Resuming"})
 """Phases in which it should run and has no node."""
@@ -95,7 +95,7 @@ def _row(log: LogChecker, workload: Workload) -> Answer:
         "projectId": workload.project_id,
         "projectName": project and project.name,
         "departmentName": project and project.department,
-        "clusterId": workload.cluster_id,
+        "clusterId": workload.cluster_id or ANY_CLUSTER,
         "clusterName": cluster and cluster.name,
         "submittedBy": workload.owner,
         "createdAt": workload.created_at,
@@ -121,7 +121,7 @@ def _training(workload: Workload) -> Answer:
         "workloadId": workload.id,
         "name": workload.name,
         "projectId": workload.project_id,
-        "clusterId": workload.cluster_id,
+        "clusterId": workload.cluster_id or ANY_CLUSTER,
         "createdBy": workload.created_by,
         "createdAt": workload.created_at,
         "desiredPhase": workload.desired,

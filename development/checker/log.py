@@ -26,6 +26,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "ActUndone": "user",
     "SessionOpened": "user",
     "WorkloadQueued": "scheduler",
+    "ClusterChosen": "scheduler",
     "WorkloadScaled": "autoscaler",
     "PodsEvicted": "scheduler",
     "WorkloadWaiting": "scheduler",
@@ -47,6 +48,8 @@ AUTHORS: Final[Mapping[str, str]] = {
     "NodeCordoned": "user",
     "NodeUncordoned": "user",
     "NodeDrainStarted": "user",
+    "MaintenancePlanned": "user",
+    "MaintenanceCancelled": "user",
     "ProjectDeleted": "user",
     "DepartmentCreated": "user",
     "DepartmentChanged": "user",
@@ -74,11 +77,15 @@ AUTHORS: Final[Mapping[str, str]] = {
     "BudgetSet": "user",
     "BudgetRemoved": "user",
     "TimeLimitsSet": "user",
+    "StartWindowsSet": "user",
     "WorkloadLimitReached": "auto_deletion",
     "BudgetWarned": "auto_deletion",
     "BudgetExhausted": "auto_deletion",
     "HoursMeasured": "auto_deletion",
 }
+
+
+_OF_MAINTENANCE: Final = frozenset({"NodeCordoned", "NodeUncordoned", "NodeDrainStarted"})
 
 
 @dataclass
@@ -308,6 +315,8 @@ class LogChecker:
 
     def _author(self, record: Record, type_: str) -> None:
         expected = AUTHORS.get(type_)
+        if type_ in _OF_MAINTENANCE and any("maintenance" in each["data"] for each in record.fields["events"]):
+            expected = "scheduler"  # what is done to a node for it, and what stays of what was done before
         if expected is not None and record.author != expected and not self._stand_ins:
             self._wrong("author", f"{type_} on {record.subject} comes from {record.author}")
 

@@ -19,6 +19,10 @@ class Node:
     cordoned_by: str = ""
     """Who keeps new pods away with the product's own mark; empty where nobody does."""
     draining: bool = False
+    cordoned_for: str = ""
+    """Id of the maintenance for which; empty where somebody wants it in any case."""
+    maintained: str = ""
+    """Id of the maintenance for which it was drained last."""
     facts: Fields = field(default_factory=dict[str, object])
     held: dict[str, Fields] = field(default_factory=dict[str, Fields])
     """Reservations by their id."""
@@ -73,16 +77,23 @@ class Nodes:
             case "NodeRemoved":
                 node.present = False
             case "NodeCordoned":
-                if node.cordoned_by:
+                of = _maintenance(data)
+                if node.cordoned_by and (of or not node.cordoned_for):
                     yield "cordon", f"{node.name} is cordoned a second time"
-                node.cordoned_by = data["actor"]
+                node.cordoned_by, node.cordoned_for = data["actor"], of
             case "NodeUncordoned":
                 if not node.cordoned_by:
                     yield "cordon", f"{node.name} is uncordoned, and was not cordoned"
-                node.cordoned_by, node.draining = "", False
+                if (of := _maintenance(data)) and of != node.maintained:
+                    yield "cordon", f"{node.name} is uncordoned for maintenance {of}, which did not take it out"
+                node.cordoned_by, node.cordoned_for, node.draining = "", "", False
             case "NodeDrainStarted":
                 if not node.cordoned_by:
                     yield "drain", f"{node.name} is drained, and is not cordoned"
+                if of := _maintenance(data):
+                    if of == node.maintained:
+                        yield "drain", f"{node.name} is drained a second time for maintenance {of}"
+                    node.maintained = of
                 node.draining = True
             case "NodeDrained":
                 if not node.draining or node.held:
@@ -122,6 +133,10 @@ class Nodes:
         for node, reservation in self.reserved:
             yield from _room(node, reservation)
             yield from _devices(node, reservation)
+
+
+def _maintenance(data: Fields) -> str:
+    return (data.get("maintenance") or {}).get("id", "")
 
 
 def _room(node: Node, new: Fields) -> Iterator[Wrong]:

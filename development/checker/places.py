@@ -72,6 +72,8 @@ class Cluster:
     set_protection: bool = False
     """What an administrator says."""
     pools: dict[str, Fields] = field(default_factory=dict[str, Fields])
+    maintenance: dict[str, Fields] = field(default_factory=dict[str, Fields])
+    """By name: the last one."""
 
 
 @dataclass
@@ -258,6 +260,14 @@ class Places:
                     yield "cluster", f"{known.name}: the pool {data['name']} is removed, and was not there"
             case "SimulatedNodesAdded" | "SimulatedNodesRemoved" | "SimulatedNodeChanged":
                 yield from _simulated_nodes(known, type_, data)
+            case "MaintenancePlanned":
+                if moment(data["ends_at"]) <= max(moment(data["starts_at"]), moment(data["at"])):
+                    yield "maintenance", f"{known.name}: {data['name']} is planned for a time that is none to come"
+                known.maintenance[data["name"]] = data
+            case "MaintenanceCancelled":
+                gone = known.maintenance.pop(data["name"], None)
+                if gone is None or moment(gone["ends_at"]) <= moment(data["at"]):
+                    yield "maintenance", f"{known.name}: {data['name']} is cancelled, and is over or never was"
             case "ClusterRemoved":
                 known.removed, known.connected = True, False
             case _:

@@ -43,6 +43,8 @@ type Wrong = tuple[str, str]
 SIGNALLED = 128
 """Exit codes from here on say that a signal ended the process."""
 INCARNATION: Final = 2**40
+ANY_CLUSTER: Final = "00000000-0000-0000-0000-000000000000"
+"""That a workload has in tables and answers while none is chosen."""
 LIMITS: Final = frozenset({"runtime_limit", "idle_gpu_limit", "pending_limit"})
 """What a restore of the log adds to every run token after it."""
 
@@ -102,12 +104,15 @@ class Workload:
     name: str
     project_id: str
     cluster_id: str
+    """Empty where the scheduler chooses it, and has not yet."""
     created_by: str
     owner: str
     """At first who made it; a transfer gives it to another."""
     spec: Fields
     created_at: datetime
     made_seq: int
+    among: tuple[str, ...] = ()
+    """Ids of clusters among which the scheduler chooses."""
     desired: str = "Running"
     ended: str = ""
     """`Completed` or `Failed`."""
@@ -246,11 +251,14 @@ def created(record: Record, data: Fields, before: Workload | None) -> tuple[Work
         replicas=(data.get("inference") or {}).get("replicas", 0),
         created_at=moment(data["at"]),
         made_seq=record.seq,
+        among=tuple(data.get("among", ())),
     )
     return made, _wrong_birth(made, before)
 
 
 def _wrong_birth(made: Workload, before: Workload | None) -> Iterator[Wrong]:
+    if bool(made.cluster_id) == bool(made.among):
+        yield "cluster", f"{made.name} is for cluster {made.cluster_id!r}, and for any of {made.among}"
     if before is None:
         return
     if not before.deleted:
@@ -376,8 +384,20 @@ class Model:
         if not data["reason"]:
             yield "queue", f"{self.workload.name} waits, and nobody says why"
 
+    def _cluster_chosen(self, data: Fields) -> Iterator[Wrong]:
+        workload, types = self.workload, [event["type"] for event in self.record.fields["events"]]
+        if workload.cluster_id:
+            yield "cluster", f"{workload.name} runs on {workload.cluster_id}, and another cluster was chosen"
+        if data["cluster_id"] not in workload.among:
+            yield "cluster", f"{workload.name} was put on {data['cluster_id']}, and may run on {workload.among}"
+        if types[types.index("ClusterChosen") + 1 :][:1] != ["PodsBound"]:
+            yield "cluster", f"a cluster was chosen for {workload.name}, and nothing bound there"
+        workload.cluster_id = data["cluster_id"]
+
     def _pods_bound(self, data: Fields) -> Iterator[Wrong]:
         yield from self._may_run("was given nodes")
+        if not self.workload.cluster_id:
+            yield "cluster", f"{self.workload.name} was given nodes, and has no cluster"
         token = self._incarnation * INCARNATION + self.record.fields["parent_seq"]
         if data["token"] != token or token <= self._last_token:
             yield "token", f"{self.workload.name}: token {data['token']} after {self._last_token}"
@@ -440,7 +460,8 @@ class Model:
     def _pods_evicted(self, data: Fields) -> Iterator[Wrong]:
         # What lies in the node spares no non-preemptible workload, and is none of terminateAfterPreemption.
         of_node, shrinks = data["reason"] in {"tainted", "drained"}, data["reason"] == "shrunk"
-        workload, self._evicted = self.workload, not (of_node or shrinks)
+        closes = data["reason"] == "window_closed"  # it spares them, and is none of terminateAfterPreemption either
+        workload, self._evicted = self.workload, not (of_node or shrinks or closes)
         yield from self._may_run("was evicted")
         if not (of_node or shrinks) and workload.spec.get("preemptibility") == "non-preemptible":
             yield "evicted", f"{workload.name} is non-preemptible, and was evicted"

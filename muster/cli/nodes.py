@@ -39,7 +39,8 @@ def _used_memory(row: Row) -> str:
 
 def _cordoned(row: Row) -> str:
     """Who keeps new pods away; empty where nobody does."""
-    return text_of(row, "cordonedBy") or ("by its cluster" if row.get("cordonedByCluster") else "")
+    by, of = text_of(row, "cordonedBy"), text_of(row_of(row, "drain"), "maintenance")
+    return (f"{by} ({of})" if of else by) if by else "by its cluster" if row.get("cordonedByCluster") else ""
 
 
 NODE_COLUMNS: Final = (
@@ -302,6 +303,7 @@ def _describe(session: Session, row: Row) -> None:
             ("Ready", plain_text(row.get("ready"))),
             ("Cordoned", ", ".join(filter(None, marks))),
             ("Drain", f"{drained}, by {text_of(drain, 'startedBy')}" if drain else ""),
+            ("Maintenance", text_of(drain, "maintenance")),
             ("GPUs", f"{_used(row, 'gpus')} {text_of(row_of(row, 'capacity'), 'gpuModel')}".strip()),
             ("CPU cores", _used(row, "cpuCores")),
             ("Memory", _used_memory(row)),

@@ -149,6 +149,11 @@ NOUNS: Final[dict[str, Noun]] = {
         add="add_nodes",
         summary="Nodes: their capacity and what is reserved; cordon, uncordon and drain.",
     ),
+    "calendar": Noun(
+        module="calendar",
+        add="add_calendar",
+        summary="Calendar: maintenance of nodes, and the times at which workloads of a project may start.",
+    ),
     "nodepool": Noun(module="nodes", add="add_pools", summary="Node pools: nodes of a cluster with the same label."),
     "role": Noun(module="roles", add="add_role", summary="Roles: who may do what, everywhere or in a project."),
     "user": Noun(module="roles", add="add_user", summary="Users: everybody who has a role."),

@@ -184,7 +184,8 @@ class WorkloadWork:
         # A message that waits for the commit's end is written now, as a reader of this moment would see it.
         self._edit.settle()
         if left is not None and was.workload_id == self._edit.state.workload_id:
-            seldom = self._asked is not asked or was.owner != self._edit.state.owner
+            now = self._edit.state
+            seldom = self._asked is not asked or (was.owner, was.cluster_id) != (now.owner, now.cluster_id)
             if spent is not None and asked is not None and seldom:
                 _leaving.say_seldom(left, self._facts(was, spent, asked))
             into.leave("workloads", left)
@@ -235,7 +236,7 @@ class WorkloadWork:
         if state.phase is not was.phase:
             self._spent = replace(_stayed(self._spent, was.phase, at), phase_updated_at=at)
         changed = state.spec is not asked.spec or state.beside is not asked.beside
-        if changed or state.owner != was.owner:
+        if changed or (state.owner, state.cluster_id) != (was.owner, was.cluster_id):
             self._asked, self._of = Asked.of(state) if changed else asked, None
             self._move(whose(was, asked.priority_class), state, at, shifts)
         if is_of_pod(event):
@@ -272,7 +273,7 @@ class WorkloadWork:
             shifts.wait(self._whose(state), at)
 
     def _move(self, before: Whose, state: Workload, at: datetime, shifts: HourChanges) -> None:
-        """Its priority or owner changes: what it holds or waits for counts for the new one from now on."""
+        """Its priority, owner or cluster changes: what it holds or waits for counts for the new one from now on."""
         after = self._whose(state)
         if before == after:
             return

@@ -119,7 +119,7 @@ async def list_clusters(call: Look) -> Answer[answers.Clusters]:
         were = [_cluster_answer(c) for c in await clusters_at(call, moment, removed=call.values["removed"])]
         return read_answer(answers.Clusters(clusters=were), moment.seq, moment_headers(moment))
     headers = await directory_fresh(call)
-    clusters = [_cluster_answer(cluster) for cluster in _clusters(call, removed=call.values["removed"])]
+    clusters = [_cluster_answer(cluster) for cluster in clusters_of(call, removed=call.values["removed"])]
     return read_answer(answers.Clusters(clusters=clusters), call.api.directory.seq, headers)
 
 
@@ -137,7 +137,7 @@ async def get_cluster(call: Look) -> Answer[answers.Cluster]:
         was = await _cluster_at(call, moment, call.id)
         return read_answer(_cluster_answer(was.state), moment.seq, version_header(was.version) | moment_headers(moment))
     headers = await directory_fresh(call)
-    chain = await _cluster(call, call.id)
+    chain = await cluster_of(call, call.id)
     headers = version_header(chain.version) | headers
     return read_answer(_cluster_answer(chain.state), call.api.directory.seq, headers)
 
@@ -229,7 +229,7 @@ async def list_node_pools(call: Look) -> Answer[answers.NodePools]:
         there = await call.queries.as_of(moment).nodes_by_pool()
         of_then = [_pool_answer(cluster, name, there) for cluster in were for name in pool_names(cluster)]
         return read_answer(answers.NodePools(node_pools=of_then), moment.seq, moment_headers(moment))
-    clusters = _clusters(call) if wanted is None else [(await _cluster(call, wanted)).state]
+    clusters = clusters_of(call) if wanted is None else [(await cluster_of(call, wanted)).state]
     counted = await if_answered(call.queries.nodes_by_pool())
     pools = [_pool_answer(cluster, name, counted) for cluster in clusters for name in pool_names(cluster)]
     return read_answer(answers.NodePools(node_pools=pools), call.api.directory.seq, {})
@@ -252,7 +252,7 @@ async def get_node_pool(call: Look) -> Answer[answers.NodePool]:
         seq, headers = moment.seq, moment_headers(moment)
     else:
         headers = await directory_fresh(call)
-        was, there = (await _cluster(call, cluster_id)).state, await if_answered(call.queries.nodes_by_pool())
+        was, there = (await cluster_of(call, cluster_id)).state, await if_answered(call.queries.nodes_by_pool())
         seq = call.api.directory.seq
     if name not in pool_names(was):
         raise not_found(f"cluster {was.name} has no node pool {shown(name)}")
@@ -281,7 +281,7 @@ async def create_node_pool(call: Call) -> Answer[answers.HttpResponse]:
             yield Issue(field="clusterId", details=f"there is no cluster {shown(pool.cluster_id)}")
 
     given = call.fields(NodePoolCreation, _issues_of_pool, unknown)
-    await _cluster(call, given.cluster_id)
+    await cluster_of(call, given.cluster_id)
     pool = NodePool(name=given.name, label_key=given.label_key, label_value=given.label_value)
     reply = await call.send(SetNodePool(cluster_id=given.cluster_id, pool=pool, new=True), creation=True)
     await directory_caught_up(call, reply)
@@ -300,7 +300,7 @@ async def create_node_pool(call: Call) -> Answer[answers.HttpResponse]:
 async def set_node_pool(call: Call) -> Answer[answers.HttpResponse]:
     cluster_id, name = _pool(call)
     await directory_fresh(call)
-    await _cluster(call, cluster_id)
+    await cluster_of(call, cluster_id)
 
     def wrong(label: NodePoolLabel) -> Iterator[Issue]:
         if not re.fullmatch(NAME_PATTERN.removesuffix("$"), name) or len(name) > LONGEST_POOL:
@@ -461,7 +461,7 @@ def require_some_role(call: Look) -> None:
         call.require(Permission.READ, None)
 
 
-def _clusters(call: Look, *, removed: bool = False) -> list[Cluster]:
+def clusters_of(call: Look, *, removed: bool = False) -> list[Cluster]:
     require_some_role(call)
     if removed:
         return sorted(call.api.directory.removed_clusters(), key=lambda cluster: cluster.name)
@@ -476,7 +476,7 @@ async def _cluster_at(call: Look, moment: Moment, cluster_id: str) -> Chain[Clus
     return chain
 
 
-async def _cluster(call: Look, cluster_id: str) -> Chain[Cluster]:
+async def cluster_of(call: Look, cluster_id: str) -> Chain[Cluster]:
     require_some_role(call)
     chain = await cluster_chain(call, cluster_id)
     if chain is None:

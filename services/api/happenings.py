@@ -29,7 +29,9 @@ from events.cluster import (
 from events.commit import Commit
 from events.department import DepartmentChanged, DepartmentCreated, DepartmentDeleted
 from events.ids import key_of_id
+from events.maintenance import MaintenanceCancelled, MaintenancePlanned
 from events.node import (
+    MaintenanceOf,
     NodeChanged,
     NodeCordoned,
     NodeDrained,
@@ -49,9 +51,10 @@ from events.simulated import (
     shown_names,
 )
 from events.time_limits import TimeLimitsSet
+from events.windows import StartWindowsSet
 from services.api import answers
 from services.api.answers.diff import About
-from services.api.context import Look
+from services.api.context import Look, rfc3339
 
 MOST_SEARCHED: Final = 5_000
 """Commits that are looked at: about a second."""
@@ -98,6 +101,9 @@ def sentence(event: object) -> str | None:
         case TimeLimitsSet():
             kinds = ", ".join(limit.kind for limit in event.limits) or "none"
             return f"limits on the time of workloads set: {kinds}"
+        case StartWindowsSet():
+            told = "at any time" if event.windows is None else f"only {event.windows.told}"
+            return f"workloads may start {told}"
         case BudgetWarned() | BudgetExhausted():
             used = f"{100 * event.used // max(event.limit, 1)} % of the budget is used"
             return f"{used}: nothing new is taken" if isinstance(event, BudgetExhausted) else used
@@ -108,12 +114,13 @@ def sentence(event: object) -> str | None:
         case NodeRemoved():
             return "gone from its cluster"
         case NodeCordoned():
-            return "cordoned"
+            return f"cordoned{_for(event.maintenance)}"
         case NodeUncordoned():
-            return "uncordoned"
+            over = "" if event.maintenance is None else f": maintenance {event.maintenance.name} is over"
+            return f"uncordoned{over}"
         case NodeDrainStarted():
             forced = ", with force: non-preemptible workloads, too" if event.force else ""
-            return f"drain begins: its pods are told to end{forced}"
+            return f"drain begins{_for(event.maintenance)}: its pods are told to end{forced}"
         case NodeDrained():
             return "drained: nothing on it is reserved any more, and it stays cordoned"
         case _:
@@ -149,10 +156,19 @@ def _of_cluster(event: object) -> str | None:
             return f"simulated node {shown_names(event.node.names)} changed"
         case SimulatedNodesRemoved():
             return f"{len(event.names)} simulated nodes removed: {shown_names(event.names)}"
+        case MaintenancePlanned():
+            span = f"from {rfc3339(event.starts_at)} to {rfc3339(event.ends_at)}"
+            return f"maintenance {event.name} planned {span}"
+        case MaintenanceCancelled():
+            return f"maintenance {event.name} cancelled"
         case ClusterRemoved():
             return "removed"
         case _:
             return None
+
+
+def _for(maintenance: MaintenanceOf | None) -> str:
+    return "" if maintenance is None else f" for maintenance {maintenance.name}"
 
 
 def _pools(pools: Sequence[str]) -> str:

@@ -104,7 +104,11 @@ def drain_answer(row: Row, person: Callable[[str], Person]) -> NodeDrain | None:
         return None
     stored = msgspec.convert(row["drain"], StoredDrain)
     return NodeDrain(
-        started_by=person(stored.by).subject, started_at=stored.at, force=stored.force, ended_at=stored.ended_at
+        started_by=person(stored.by).subject,
+        started_at=stored.at,
+        force=stored.force,
+        ended_at=stored.ended_at,
+        maintenance=None if stored.maintenance is None else stored.maintenance.name,
     )
 
 

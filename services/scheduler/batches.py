@@ -4,7 +4,7 @@ Batches are appended one after the other, each decided on the state that the one
 may appear in several, and a workload of a thousand pods needs no batch of a thousand nodes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -12,12 +12,12 @@ from typing import Final
 from events.aggregate import NODE, WORKLOAD, Chain, Draft, draft
 from events.commit import service_actor
 from events.decision import Context
-from events.node import Node, NodeFacts, Reservation, ReserveOnNode
+from events.node import BeginMaintenance, EndMaintenance, Node, NodeFacts, Reservation, ReserveOnNode
 from events.refusal import Refusal
 from events.workload.commands import EvictPods, PlacePods
 from events.workload.pod import Placement
 from events.workload.state import Workload
-from services.scheduler.snapshot import Binding, Eviction, Plan, StatusUpdate
+from services.scheduler.snapshot import Binding, Eviction, NodeMark, Plan, StatusUpdate
 
 ACTOR: Final = service_actor("scheduler")
 BATCH_PODS: Final = 500
@@ -44,6 +44,8 @@ class Batch:
 
     workload_ids: dict[str, str] = field(default_factory=dict[str, str])
     """By workload key."""
+    clusters: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Likewise: id and name of that of its nodes."""
     placements: dict[str, list[Placement]] = field(default_factory=dict[str, list[Placement]])
     reservations: dict[str, list[Reservation]] = field(default_factory=dict[str, list[Reservation]])
     """By node key."""
@@ -76,6 +78,7 @@ def batches(plan: Plan, *, max_messages: int) -> tuple[list[Batch], dict[str, tu
             batch = Batch()
             found.append(batch)
         batch.workload_ids[binding.key] = binding.workload_id
+        batch.clusters[binding.key] = binding.cluster_id, binding.cluster_name
         batch.pods += 1
         batch.placements.setdefault(binding.key, []).append(binding.placement)
         batch.reservations.setdefault(node_key, []).append(binding.reservation)
@@ -94,16 +97,32 @@ def _takes(batch: Batch, binding: Binding, *, max_messages: int) -> bool:
     return both_in or batch.messages + 2 <= max_messages
 
 
-def batch_drafts(heads: Heads, batch: Batch, command_id: str, now: datetime) -> tuple[list[Draft], dict[str, Refusal]]:
+type Decided = tuple[Chain[Workload] | None, list[Draft] | Refusal]
+"""Of a workload: on what something was decided, and what."""
+NOTHING_AHEAD: Final[Mapping[str, Decided]] = {}
+
+
+def decided_ahead(heads: Heads, batch: Batch, key: str, command_id: str, now: datetime) -> Decided:
+    """What `batch_drafts` decides of a workload; it may be asked before the batch has its turn."""
+    return heads.workloads.get(key), _placed(heads, batch, key, command_id, now)
+
+
+def batch_drafts(
+    heads: Heads, batch: Batch, command_id: str, now: datetime, ahead: Mapping[str, Decided] = NOTHING_AHEAD
+) -> tuple[list[Draft], dict[str, Refusal]]:
     """The commits of a batch on the newest known state, and by workload key what was refused, changed since the plan.
 
     A workload is left out where it, or any node of its pods, refuses: the batch stays closed without it.
+
+    Args:
+        ahead: what was decided before of workloads, by the same command; it counts for those that are still the same.
     """
     of_workloads: dict[str, list[Draft]] = {}
     refused: dict[str, Refusal] = {}
-    for key, placements in batch.placements.items():
-        command = PlacePods(workload_id=batch.workload_ids[key], placements=tuple(placements))
-        decided = _of_workload(heads, key, command, command_id, now)
+    for key in batch.placements:
+        on, decided = ahead.get(key, (None, None))
+        if decided is None or on is not heads.workloads.get(key):
+            decided = _placed(heads, batch, key, command_id, now)
         if isinstance(decided, Refusal):
             refused[key] = decided
         else:
@@ -146,10 +165,31 @@ def eviction_drafts(heads: Heads, eviction: Eviction, command_id: str, now: date
     return _of_workload(heads, eviction.key, command, command_id, now)
 
 
+def mark_drafts(heads: Heads, marks: Sequence[NodeMark], command_id: str, now: datetime) -> list[Draft] | Refusal:
+    drafts: list[Draft] = []
+    for each in marks:
+        decided = _of_node(heads, each.node_key, each.command, command_id, now)
+        if isinstance(decided, Refusal):
+            return decided
+        drafts += decided
+    return drafts
+
+
 def release_drafts(
     heads: Heads, node_key: str, ids: tuple[str, ...], command_id: str, now: datetime
 ) -> list[Draft] | Refusal:
     return _of_node(heads, node_key, ReserveOnNode(release=ids), command_id, now)
+
+
+def _placed(heads: Heads, batch: Batch, key: str, command_id: str, now: datetime) -> list[Draft] | Refusal:
+    cluster_id, cluster_name = batch.clusters[key]
+    command = PlacePods(
+        workload_id=batch.workload_ids[key],
+        placements=tuple(batch.placements[key]),
+        cluster_id=cluster_id,
+        cluster_name=cluster_name,
+    )
+    return _of_workload(heads, key, command, command_id, now)
 
 
 def _of_workload(
@@ -165,9 +205,15 @@ def _of_workload(
     return [draft(WORKLOAD, key, chain, decided, command_id=command_id, actor=ACTOR, now=now)] if decided else []
 
 
-def _of_node(heads: Heads, key: str, command: ReserveOnNode, command_id: str, now: datetime) -> list[Draft] | Refusal:
+def _of_node(
+    heads: Heads,
+    key: str,
+    command: ReserveOnNode | BeginMaintenance | EndMaintenance,
+    command_id: str,
+    now: datetime,
+) -> list[Draft] | Refusal:
     chain = heads.nodes[key]
-    if command.reserve and _is_another(heads.seen.get(key), chain.state.facts):
+    if isinstance(command, ReserveOnNode) and command.reserve and _is_another(heads.seen.get(key), chain.state.facts):
         # Nobody else looks at these again: a node's own decider knows what pods hold, and not what they ask of labels.
         message = f"labels, taints or node pool of node {chain.state.name!r} have changed since the plan"
         return Refusal(code="stale_placement", message=message)

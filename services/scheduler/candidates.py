@@ -16,7 +16,7 @@ from services.scheduler.mix import Weighed
 from services.scheduler.policy.rules import Check, Filter, Score
 from services.scheduler.ranking import NO_ROOM, UNKNOWN, Entry, Key, Ranking
 from services.scheduler.room import Free, Room, View, is_whole
-from services.scheduler.snapshot import Booleans, Integers
+from services.scheduler.snapshot import Booleans, Closing, Integers
 from services.scheduler.worth import Worth
 
 _KEY_BITS: Final = 62
@@ -80,13 +80,20 @@ class Candidates:
     )
 
     def __init__(
-        self, room: Room, request: PodRequest, pool: int, filters: Sequence[Filter], scores: Sequence[Packed]
+        self,
+        room: Room,
+        request: PodRequest,
+        pool: int,
+        filters: Sequence[Filter],
+        scores: Sequence[Packed],
+        *,
+        closings: tuple[Closing, ...] = (),
     ) -> None:
         self._room, self._request, self._packed = room, request, scores
         asked = [each for each in filters if each.asks(request)]
         self._full = [each.full for each in asked if each.full is not None]
         rows = np.flatnonzero(room.nodes.pool == pool)
-        view = View(room, request, rows)
+        view = View(room, request, rows, closings=closings)
         lasting = [check for each in asked for check in (each.barred, each.closed) if check is not None]
         refused = refused_by(lasting, view)
         self.rows: Integers = rows[~refused]

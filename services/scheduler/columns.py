@@ -11,7 +11,7 @@ import numpy as np
 from events.aggregate import NODE
 from events.node import Node, Taint
 from services.scheduler.node_labels import NodeLabels
-from services.scheduler.snapshot import Cordon, Integers, NodeTable
+from services.scheduler.snapshot import Closing, Cordon, Integers, NodeTable
 
 FIRST_ROWS: Final = 64
 """Columns double from here, so that a thousand nodes cost five copies."""
@@ -94,9 +94,10 @@ class Columns:
         self._present[row] = node.present
         self._set_extended(row, node)
         self._usable[row] = node.schedulable and reachable
-        self._cordoned[row] = node.cordoned
+        # A cordon for maintenance is the calendar's to tell.
+        self._cordoned[row] = node.cordoned and node.cordoned_for is None
         self._cordons.pop(row, None)
-        if node.cordoned_at is not None:
+        if node.cordoned_at is not None and node.cordoned_for is None:
             self._cordons[row] = Cordon(node.cordoned_by, node.cordoned_at)
         free = node.free_device_milli
         if len(free) > self._devices.shape[1]:
@@ -106,9 +107,10 @@ class Columns:
         self._devices[row] = -1
         self._devices[row, : len(free)] = [clipped(milli) for milli in free]
 
-    def frozen(self, *, extended: Iterable[str] = ()) -> NodeTable:
+    def frozen(self, *, extended: Iterable[str] = (), closings: tuple[Closing, ...] = ()) -> NodeTable:
         """Args:
         extended: resources of which columns are wanted.
+        closings: by the calendar, of the rows that there are.
         """
         count = len(self.keys)
         self._keep_extended({name for name in extended if name in self._offered})
@@ -127,6 +129,7 @@ class Columns:
             capacity_extended={name: column[:count].copy() for name, column in self._capacity_extended.items()},
             cordoned=self._cordoned[:count].copy(),
             cordons=dict(self._cordons),
+            closings=closings,
             free_device_milli=self._devices[:count].copy(),
             **{name: column[:count].copy() for name, column in self._numbers.items()},
         )

@@ -25,7 +25,8 @@ from events.installation import LOG_KEY
 from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, DesiredPhase, PodPhase, WaitingReason
 from events.project import Project
-from events.quotas import PoolQuota
+from events.quotas import MAX_MINIMUM_RUNTIME, PoolQuota
+from events.very_same import for_the_very_same
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
 from events.workload.pod import (
@@ -47,16 +48,19 @@ from events.workload.state import (
     Workload,
     WorkloadWaiting,
     bindable,
+    evictable,
     needed_of,
     next_retry_at,
     placed_of,
     schedulable,
 )
 from services.runtime.log.log_fold import LogFold
+from services.scheduler.calendar import Calendar
 from services.scheduler.columns import Columns, uncount
 from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
-from services.scheduler.must_leave import is_emptied, leavers
+from services.scheduler.must_leave import AT_ONCE, is_emptied, leavers
+from services.scheduler.policy.among import Stands, standing
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Age, Order
@@ -65,6 +69,7 @@ from services.scheduler.snapshot import (
     INFINITE,
     Bound,
     BoundKey,
+    Closing,
     ClusterView,
     GangPart,
     Growth,
@@ -84,6 +89,7 @@ from services.scheduler.snapshot import (
     Weights,
 )
 from services.scheduler.waits import Waits, gives_way
+from services.scheduler.windows import ProjectWindows
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
@@ -95,6 +101,10 @@ LEAVING_LATE: Final = timedelta(minutes=5)
 """How long after its grace a pod that was told to end is still counted on to end."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
+ENDS_LATE_SECONDS: Final = 600
+"""How much later than a limit on running time says a workload may have ended: its pods start first, which is no running
+time, and a limit acts some seconds late.
+"""
 GROWS_AGAIN_AFTER: Final = timedelta(minutes=1)
 """So long an elastic workload keeps its number of pods before it grows again: with each change all its pods meet anew,
 and go on from their last checkpoint.
@@ -125,12 +135,12 @@ class SchedulingState(LogFold):
         self.clusters, self.projects, self.departments = self.of(CLUSTER), self.of(PROJECT), self.of(DEPARTMENT)
         self.consolidates = True
         """As of Snapshot: a setting."""
-        self.freed = 0
-        """Rises whenever something may fit that did not before."""
+        self.freed = self.came = 0
+        """Rise whenever something may fit that did not before, and with each workload that comes."""
         self._waits, self.mix, self.forecast = Waits(), Mix(), Forecast()
         self.ends: Kept | None = None
         """When what runs is expected to end, while that holds (services.scheduler.estimate)."""
-        self._columns = Columns()
+        self._columns, self._calendar, self._windows = Columns(), Calendar(), ProjectWindows()
         self._queues: dict[PodClass, WaitingQueue] = {}
         self._extended_asked: Counter[str] = Counter()
         """By extended resource: queues whose pods want it."""
@@ -211,8 +221,10 @@ class SchedulingState(LogFold):
                 self._dirty_nodes[commit.key] = None
             case "cluster":
                 self._cluster_changed(before.state, after.state)
+            case "project":
+                self._project_changed(before.state, after.state)
             case _:
-                self.freed += 1  # a project or department; or the log was restored, before all else here
+                self.freed += 1  # a department; or the log was restored, before all else here
 
     def _resize(self, commit: Commit, before: Workload, after: Workload) -> None:
         """It has another number of pods from now on, and went on with those that it had."""
@@ -243,12 +255,24 @@ class SchedulingState(LogFold):
                 pass
 
     def _came(self, workload: Workload, at: datetime) -> None:
+        self.came += 1
         for each in workload.pod_sets:
             shape = shape_of(each.template.request, cluster_id=workload.cluster_id, pools=each.node_pools)
             self.mix.add(shape, each.at_once, at)
 
+    def _project_changed(self, before: Project, after: Project) -> None:
+        self.freed += 1
+        self._windows.set_project(after)
+        if before.time_limits != after.time_limits:
+            # How long what waits would run at most is otherwise now.
+            for key, state in self._settled_workloads.items():
+                if state.project_id == after.project_id:
+                    self._take_out(key)
+                    self._dirty_workloads.add(key)
+
     def _cluster_changed(self, before: Cluster, after: Cluster) -> None:
         self.freed += 1
+        self._calendar.set_cluster(after, self.nodes)
         if (before.cluster_id, before.connected) == (after.cluster_id, after.connected):
             return
         ids = {before.cluster_id, after.cluster_id}
@@ -275,6 +299,10 @@ class SchedulingState(LogFold):
         self.mix, self.forecast = Mix.restored(mix), Forecast.restored(learnt)
         self._dirty_workloads.update(self.workloads)
         self._dirty_nodes = dict.fromkeys(self.nodes)
+        for chain in self.clusters.values():
+            self._calendar.set_cluster(chain.state, {})
+        for chain in self.projects.values():
+            self._windows.set_project(chain.state)
 
     def beside(self) -> bytes:
         """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
@@ -297,6 +325,10 @@ class SchedulingState(LogFold):
         """Bring the indexes up to date with the chains, and with the time."""
         if self._settled_at is not None and now < self._settled_at:
             self._clock_was_set_back(now)
+        elif self._settled_at is not None and self._calendar.passed(self._settled_at, now):
+            self.freed += 1
+        if self._windows.settle(now):
+            self.freed += 1
         self._settled_at = now
         if self._look_again is not None and self._look_again <= now:
             self._look_again = None
@@ -377,6 +409,7 @@ class SchedulingState(LogFold):
             self._nodes_in[after.cluster_id, after.facts.pool] += 1
         cluster = self.cluster(after.cluster_id)
         self._columns.set(key, after, reachable=cluster is not None and cluster.exists and cluster.connected)
+        self._calendar.set_node(key, before, after)
         self._settled_nodes[key] = after
 
     def _count_held(self, before: Node, after: Node) -> None:
@@ -411,24 +444,25 @@ class SchedulingState(LogFold):
         if self._emptied:
             self._dirty_emptied.update(self._held.get(key, {}).values())
         self._count_running(key, before, state)
-        if not state.pods.live:
+        idle = not state.pods.live.size
+        if idle:
             self._placed_again.pop(key, None)
             self._resized.pop(key, None)
         if key in self._moved:
             self._settle_moved(key, state)
-        over = not state.pods.live and (state.phase in FINISHED or not state.living)
+        over = idle and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
             self._take_out(key)
             self._waits.forget(state.workload_id)
             self.forget(WORKLOAD, key)
             return
         self._settled_workloads[key] = state
-        if key in self._indexed and not state.pods.waiting and _stands_alike(before, state):
+        if key in self._indexed and not state.pods.waiting.size and _stands_alike(before, state):
             return
         self._take_out(key)
         indexed = self._indexed[key] = _Indexed()
         if schedulable(state):
-            self._put_in_queue(key, state, indexed, now, idle=not state.pods.live)
+            self._put_in_queue(key, state, indexed, now, idle=idle)
 
     def _settle_moved(self, key: str, state: Workload) -> None:
         """Forget those that need no other place any more."""
@@ -443,7 +477,7 @@ class SchedulingState(LogFold):
         if before.project_id:
             self._running.get(before.project_id, {}).pop(key, None)
             self._running_frozen.pop(before.project_id, None)
-        if schedulable(after) and (after.preemptible or after.elastic) and after.pods.live.size:
+        if after.pods.live.size and schedulable(after) and (after.preemptible or after.elastic):
             self._running.setdefault(after.project_id, {})[key] = after
             self._running_frozen.pop(after.project_id, None)
 
@@ -464,10 +498,12 @@ class SchedulingState(LogFold):
         """Note the reservations of runs that are over, and of those that were told to end; looks at runs that changed
         and at new reservations only.
         """
-        held = self._held.get(key, {})
-        suspects = self._newly_held.pop(key, set())
+        suspects, runs = self._newly_held.pop(key, None), changed(before.pods, after.pods)
+        if not (suspects or runs):
+            return
+        held, suspects = self._held.get(key, {}), suspects or set()
         alive: set[str] = set()
-        for (name, index), (old, new) in changed(before.pods, after.pods).items():
+        for (name, index), (old, new) in runs.items():
             if old is not None:
                 suspects.add(id_ := reservation_id(before.workload_id, name, index, old.attempt, old.try_))
                 self._leaving.pop(id_, None)
@@ -484,7 +520,7 @@ class SchedulingState(LogFold):
 
     def _leaves(self, id_: str, pod: Pod, of: Workload, now: datetime) -> None:
         """Its place comes free, so that it can be kept for another; not for ever, where it does not end."""
-        grace = timedelta(seconds=min(of.spec.termination_grace_period_seconds, MAX_GRACE_SECONDS))
+        grace = timedelta(seconds=min(max(of.spec.termination_grace_period_seconds, 0), MAX_GRACE_SECONDS))
         until = now + grace + LEAVING_LATE
         self._leaving[id_] = pod.node_key, until
         heapq.heappush(self._due, (until, ""))
@@ -499,7 +535,7 @@ class SchedulingState(LogFold):
             return
         for queue, entry in indexed.entries:
             queue.remove(entry)
-            if not queue.entries:
+            if not queue:
                 self._queues.pop(queue.pod_class, None)
                 uncount(self._extended_asked, queue.pod_class.extended)
 
@@ -510,6 +546,9 @@ class SchedulingState(LogFold):
         retry_at = next_retry_at(state, now)
         if retry_at is not None:
             heapq.heappush(self._due, (retry_at, key))
+        if not ready:
+            self._nothing_to_bind(key, state, retry_at if idle else None)
+            return
         stint = self._waits.of(state)
         # One that made room for others has a place, and goes before all who wait.
         order = (-INFINITE,) if key in self._moved else self._order(state, stint.since)
@@ -533,8 +572,10 @@ class SchedulingState(LogFold):
                 beside=_a_node(state) if pod_class.together is not None else "",
             )
 
-        classes = _classes(key, state, ready)
-        if state.elastic and (growth := _growth(key, state, ready, entry_of, starts=bool(classes))) is not None:
+        lasts = self._lasts(state)
+        classes = _classes(key, state, ready, lasts)
+        growth = _growth(key, state, ready, entry_of, lasts, starts=bool(classes)) if state.elastic else None
+        if growth is not None:
             self._growing[key] = growth
             self._extended_asked.update(growth.pod_class.extended)
         if not classes:
@@ -550,7 +591,7 @@ class SchedulingState(LogFold):
 
     def _order(self, state: Workload, since: float) -> tuple[float, ...]:
         age = Age(since, self._head_start_seconds)
-        return tuple(each.value(state, age) for each in self._orders)
+        return tuple([each.value(state, age) for each in self._orders])
 
     def _nothing_to_bind(self, key: str, state: Workload, retry_at: datetime | None) -> None:
         """Nothing of it can be bound now; only what the log does not say yet is kept."""
@@ -570,8 +611,8 @@ class SchedulingState(LogFold):
         All of it is in an order that follows from the log, and not from when it was settled, or restored.
         """
         self.settle(now)
-        in_order = sorted(self._queues.values(), key=lambda queue: queue.entries[0].order)
-        queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in in_order)
+        in_order = sorted(self._queues.values(), key=lambda queue: queue.first)
+        queues = [queue.frozen(self.freed, self._reports_again(queue, now)) for queue in in_order]
         must_leave = self._must_leave(now)
         growing = tuple(self._grows(key, self._growing[key], now) for key in sorted(self._growing.keys() - must_leave))
         running = self._frozen_running(without=must_leave.keys()) if queues else {}
@@ -579,14 +620,14 @@ class SchedulingState(LogFold):
         ids = {queue.pod_class.project_id for queue in queues} | running.keys() | holders
         ids |= {each.pod_class.project_id for each in growing}
         projects = {id_: view for id_ in sorted(ids) if (view := self._project_view(id_)) is not None}
-        return Snapshot(
+        snapshot = Snapshot(
             now=now,
-            nodes=self._columns.frozen(extended=self._extended_asked),
+            nodes=self._columns.frozen(extended=self._extended_asked, closings=self._closings(now)),
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects=projects,
             held_milli=self._held_of(projects),
             held_in=dict(sorted(self._held_in.items())),
-            queues=queues,
+            queues=tuple(queues),
             mix=self.mix.told(),
             not_schedulable=tuple(self._not_schedulable[key] for key in sorted(self._not_schedulable)),
             releases=tuple(self._release(id_, node_key) for id_, node_key in sorted(self._stale.items())),
@@ -596,6 +637,7 @@ class SchedulingState(LogFold):
             moving=tuple(each for _, each in self._returning()) if queues or growing else (),
             growing=growing,
             running=running,
+            marks=self._calendar.marks(self.nodes, now),
             must_leave=tuple(
                 (self.workloads[key].state, tuple(of_workload)) for key, of_workload in sorted(must_leave.items())
             ),
@@ -604,11 +646,25 @@ class SchedulingState(LogFold):
             stints=self._waits.frozen(),
             head_start_seconds=self._head_start_seconds,
         )
+        return standing(snapshot, POLICY)
 
     def is_idle(self, now: datetime) -> bool:
         """Whether nothing waits or may grow, nothing is to be released or reported, and no node is to be emptied."""
         self.settle(now)
-        return not (self._queues or self._growing or self._stale or self._not_schedulable or self._emptied)
+        waits = self._queues or self._growing or self._stale or self._not_schedulable or self._emptied
+        return not waits and not self._calendar.marks(self.nodes, now) and not self._must_leave(now)
+
+    def _closings(self, now: datetime) -> tuple[Closing, ...]:
+        return self._calendar.closings(self._columns.rows, now)
+
+    def _lasts(self, state: Workload) -> int | None:
+        """As of PodClass."""
+        chain = self.projects.get(key_of_id(state.project_id) or "")
+        limits = () if chain is None else chain.state.time_limits
+        seconds = next((each.runtime_seconds for each in limits if each.kind == state.kind), None)
+        if seconds is None:
+            return None
+        return seconds + min(state.spec.termination_grace_period_seconds, MAX_GRACE_SECONDS) + ENDS_LATE_SECONDS
 
     def _grows(self, key: str, growth: Growth, now: datetime) -> Growth:
         resized = self._resized.get(key)
@@ -626,7 +682,20 @@ class SchedulingState(LogFold):
                 if each.at > now:
                     break
                 found.setdefault(each.key, []).append(each)
-        return found
+        for project_id in self._windows.closed_that_end():
+            for each in self._ended_by_window(project_id):
+                found.setdefault(each.key, []).append(each)
+        return dict(sorted(found.items()))
+
+    def _ended_by_window(self, project_id: str) -> Iterator[MustLeave]:
+        closed, running = self._windows.closed(project_id), self._running.get(project_id, {})
+        for key in sorted(running) if closed is not None else ():
+            state = running[key]
+            message = f"a window of its project closed: {closed.told if closed else ''}"
+            for (name, index), pod in sorted(state.pods.live.items()) if state.preemptible else ():
+                if evictable(pod):
+                    ref = PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_)
+                    yield MustLeave(AT_ONCE, key, ref, "window_closed", message)
 
     def _returning(self) -> Iterator[tuple[str, Moving]]:
         """Pods that make room for others and have not ended yet: the id of what each holds, and where it may go."""
@@ -640,7 +709,7 @@ class SchedulingState(LogFold):
                 pod_set = next((each for each in state.pod_sets if each.name == name), None)
                 row = self._columns.rows.get(pod.node_key)
                 if held in self._leaving and pod_set is not None and row is not None:
-                    yield held, Moving(_class_of(key, state, pod_set), row)
+                    yield held, Moving(_class_of(key, state, pod_set, self._lasts(state)), row)
 
     def _promises(self) -> dict[str, int]:
         """What is promised to each workload (by its id), in thousandths of a GPU: to those that made room for others
@@ -681,17 +750,18 @@ class SchedulingState(LogFold):
         ids = {state.project_id, *snapshot.projects, *running, *(project_id for project_id, *_ in self._held_in)}
         projects = {id_: view for id_ in sorted(ids) if (view := self._project_view(id_)) is not None}
         asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
-        return (
-            replace(
-                snapshot,
-                nodes=self._columns.frozen(extended=asked),
-                projects=projects,
-                held_milli=self._held_of(projects),
-                not_schedulable=(),
-                running=running,
-            ),
-            added,
+        snapshot = replace(
+            snapshot,
+            nodes=self._columns.frozen(extended=asked, closings=self._closings(now)),
+            projects=projects,
+            held_milli=self._held_of(projects),
+            not_schedulable=(),
+            running=running,
         )
+        if any(pod_class.among for pod_class, _ in added):
+            stands = Stands(snapshot, POLICY)
+            added = tuple((stands.of(pod_class), entry) for pod_class, entry in added)
+        return snapshot, added
 
     def _waiting_of(self, key: str, state: Workload, now: datetime) -> tuple[tuple[PodClass, Pending], ...]:
         ready: dict[str, list[PodRef]] = {}
@@ -716,7 +786,7 @@ class SchedulingState(LogFold):
                     gives_way=gives_way(state),
                 ),
             )
-            for number, (pod_class, pods) in enumerate(_classes(key, state, ready))
+            for number, (pod_class, pods) in enumerate(_classes(key, state, ready, self._lasts(state)))
         )
 
     def runs_of(self, key: str) -> Mapping[str, str]:
@@ -772,7 +842,7 @@ class SchedulingState(LogFold):
                 self._look_again = at
                 heapq.heappush(self._due, (at, ""))
         for seen in snapshot.queues:
-            queue = self._queues.get(seen.pod_class)
+            queue = self._queues.get(seen.kept_as or seen.pod_class)
             blocked, held = plan.blocked.get(seen.pod_class), plan.held.get(seen.pod_class)
             waiting = blocked or held
             if queue is not None and seen.pod_class in plan.put_off:
@@ -793,6 +863,10 @@ class SchedulingState(LogFold):
     def next_due(self) -> datetime | None:
         """When there is something to look at although nothing happens."""
         times = [of_node[0].at for of_node in self._emptied.values() if of_node]
+        if self._settled_at is not None and (next_ := self._calendar.next_change(self._settled_at)) is not None:
+            times.append(next_)
+        if (changes := self._windows.next_change()) is not None:
+            times.append(changes)
         return min((*times, self._due[0][0]) if self._due else times, default=None)
 
     def cluster(self, cluster_id: str) -> Cluster | None:
@@ -813,6 +887,7 @@ class SchedulingState(LogFold):
         others = (on_nodes | set(state.node_pools)) - {DEFAULT_POOL}
         return ClusterView(
             name=state.name,
+            kind=state.kind,
             exists=state.exists,
             connected=state.connected,
             problem=state.problem,
@@ -834,9 +909,10 @@ class SchedulingState(LogFold):
                 *_bounds("project", project_id, chain.state),
                 *(() if department is None else _bounds("department", department.department_id, department)),
             ),
+            closed=self._windows.closed(project_id),
             weights=_weights(chain.state),
             department_weights=_weights(department),
-            minimum_runtime=timedelta(seconds=_minimum_runtime(chain.state, department)),
+            minimum_runtime=_minimum_runtime(chain.state, department),
         )
 
     def _department(self, department_id: str) -> Department | None:
@@ -878,10 +954,12 @@ def _weights(of: Project | Department | None) -> Weights:
     )
 
 
-def _minimum_runtime(project: Project, department: Department | None) -> int:
-    if project.minimum_runtime_seconds is not None:
-        return project.minimum_runtime_seconds
-    return 0 if department is None else department.minimum_runtime_seconds or 0
+def _minimum_runtime(project: Project, department: Department | None) -> timedelta:
+    seconds = project.minimum_runtime_seconds
+    if seconds is None and department is not None:
+        seconds = department.minimum_runtime_seconds
+    # The log may say any number, of seconds that no span can hold.
+    return timedelta(seconds=min(max(seconds or 0, 0), MAX_MINIMUM_RUNTIME))
 
 
 def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:
@@ -893,7 +971,7 @@ def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:
 
 
 def _classes(
-    key: str, state: Workload, ready: Mapping[str, Sequence[PodRef]]
+    key: str, state: Workload, ready: Mapping[str, Sequence[PodRef]], lasts: int | None
 ) -> list[tuple[PodClass, tuple[PodRef, ...]]]:
     """The classes of a workload's pods that may be bound now: one for each pod set, or one for a whole gang. What an
     elastic one may grow by is not among them.
@@ -903,7 +981,7 @@ def _classes(
         needed = {pod_set.name: needed_of(state, pod_set) for pod_set in sets}
         ready = {name: refs[: needed[name]] for name, refs in ready.items() if needed[name]}
         sets = [pod_set for pod_set in sets if pod_set.name in ready]
-    classes = [_class_of(key, state, pod_set) for pod_set in sets]
+    classes = [_class_of(key, state, pod_set, lasts) for pod_set in sets]
     if not classes:
         return []
     if not any(pod_set.minimum for pod_set in sets):
@@ -920,13 +998,34 @@ def _classes(
     return [(replace(classes[0], gang=parts), tuple(pod for pod_set in sets for pod in ready[pod_set.name]))]
 
 
-def _class_of(key: str, state: Workload, pod_set: PodSet) -> PodClass:
+@for_the_very_same
+def _known_classes(_: PodSet) -> dict[tuple[str, str, bool, int | None, tuple[str, ...]], PodClass]:
+    """Those of its pods that were asked for: by project, cluster, whether others may take their place, how long they
+    last at most, and the clusters among which one is chosen.
+    """
+    return {}
+
+
+def _class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None) -> PodClass:
+    """Workloads of a sweep have the very same pod sets."""
+    among = () if state.cluster_id else state.among
+    known = _known_classes(pod_set)
+    alike = state.project_id, state.cluster_id, state.preemptible, lasts, among
+    found = known.get(alike)
+    if found is None or pod_set.pod_affinity is not None:
+        found = known[alike] = _new_class_of(key, state, pod_set, lasts, among)
+    return found
+
+
+def _new_class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None, among: tuple[str, ...]) -> PodClass:
     return PodClass(
         project_id=state.project_id,
         cluster_id=state.cluster_id,
         pools=pod_set.node_pools,
         request=pod_set.template.request,
         preemptible=state.preemptible,
+        lasts_seconds=lasts,
+        among=among,
         together=_together(key, pod_set.pod_affinity),
     )
 
@@ -936,6 +1035,7 @@ def _growth(
     state: Workload,
     ready: Mapping[str, Sequence[PodRef]],
     entry_of: Callable[[PodClass, tuple[PodRef, ...], int], Pending],
+    lasts: int | None,
     *,
     starts: bool,
 ) -> Growth | None:
@@ -944,7 +1044,7 @@ def _growth(
         needed = needed_of(state, pod_set)
         refs = tuple(ready.get(pod_set.name, ()))[needed:]
         if pod_set.elastic and refs:
-            pod_class = _class_of(key, state, pod_set)
+            pod_class = _class_of(key, state, pod_set, lasts)
             return Growth(
                 pod_class=pod_class,
                 entry=entry_of(pod_class, refs, number),
@@ -982,9 +1082,11 @@ def _stands_alike(before: Workload, after: Workload) -> bool:
         and before.queued == after.queued
         and bool(before.pods.live) == bool(after.pods.live)
     )
-    fields = (before.workload_id, before.desired, before.phase, before.reason, before.attempt, before.failures)
+    whose = before.workload_id, before.cluster_id
+    fields = (*whose, before.desired, before.phase, before.reason, before.attempt, before.failures)
     return same and fields == (
         after.workload_id,
+        after.cluster_id,
         after.desired,
         after.phase,
         after.reason,

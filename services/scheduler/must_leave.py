@@ -85,6 +85,7 @@ def _why(node: Node, state: Workload, request: PodRequest) -> _Why | None:
             found.append((taint.since + timedelta(seconds=seconds) if seconds else AT_ONCE, "tainted", message))
     drain = node.drain
     if drain is not None and node.draining and (state.preemptible or drain.force):
+        of = "" if drain.maintenance is None else f" for maintenance {drain.maintenance.name}"
         forced = "" if state.preemptible else ", with force: the workload is non-preemptible"
-        found.append((AT_ONCE, "drained", f"node {node.name} is drained{forced}"))
+        found.append((AT_ONCE, "drained", f"node {node.name} is drained{of}{forced}"))
     return min(found, default=None)

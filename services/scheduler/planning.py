@@ -18,6 +18,7 @@ from services.scheduler.snapshot import (
     Binding,
     Bound,
     BoundKey,
+    Closing,
     Eviction,
     GangPart,
     Pending,
@@ -27,6 +28,7 @@ from services.scheduler.snapshot import (
     Snapshot,
     StatusUpdate,
     Together,
+    Undisturbed,
     Waiting,
 )
 
@@ -120,6 +122,20 @@ class Placed:
             del column[start:]
 
 
+class Choices:
+    """What was chosen so far for workloads for which nobody named a cluster. Mutable."""
+
+    __slots__ = ("chosen", "elsewhere", "stands")
+
+    def __init__(self) -> None:
+        self.chosen: dict[str, str] = {}
+        """By key of a workload: id of the cluster where this plan places it, or keeps a place for it."""
+        self.stands: dict[int, PodClass] = {}
+        """By index of the queue: its class where it stands now, if that is not where it stood at first."""
+        self.elsewhere: dict[int, dict[str, Shortfall]] = {}
+        """By index of the queue and id of a cluster: why it found no room there."""
+
+
 class ShortAt(NamedTuple):
     """The first entry of a queue that found no room."""
 
@@ -140,6 +156,28 @@ class Mark(NamedTuple):
     share_used: dict[tuple[str, int], int]
     held_pods: int
     evictions: int
+
+
+class SetAside:
+    """What is set aside for gangs that have waited for long. Mutable; of one plan."""
+
+    def __init__(self) -> None:
+        self.reserved: dict[int, list[Kept]] = {}
+        """By index of the queue: what is kept for a gang that has waited for long, of what is free."""
+        self.spoken_for: dict[int, dict[int, int]] = {}
+        """By index of the queue and number of a pool: what a gang that has waited for long is to have of its project's
+        share.
+        """
+        self.spoken_for_by: dict[str, list[Pending]] = {}
+        """The same gangs by id of their project, in their order."""
+        self.passed_by: dict[int, frozenset[str]] = {}
+        """By index of the queue, of those gangs that have a right to what they need now: ids of workloads of the
+        project that were let in behind them.
+        """
+        self.reserved_in: Counter[int] = Counter()
+        """By number of a pool: for how many gangs something is kept there."""
+        # Row, request and share of a device of each place that is counted on for such a gang.
+        self.counted_on: list[tuple[int, PodRequest, int]] = []
 
 
 class Planning:
@@ -178,22 +216,7 @@ class Planning:
         """By index of the queue: where that was."""
         self.held: dict[str, Waiting] = {}
         """By key of a workload: why it waits, of those for which a place is kept."""
-        self.reserved: dict[int, list[Kept]] = {}
-        """By index of the queue: what is kept for a gang that has waited for long, of what is free."""
-        self.spoken_for: dict[int, dict[int, int]] = {}
-        """By index of the queue and number of a pool: what a gang that has waited for long is to have of its project's
-        share.
-        """
-        self.spoken_for_by: dict[str, list[Pending]] = {}
-        """The same gangs by id of their project, in their order."""
-        self.passed_by: dict[int, frozenset[str]] = {}
-        """By index of the queue, of those gangs that have a right to what they need now: ids of workloads of the
-        project that were let in behind them.
-        """
-        self.reserved_in: Counter[int] = Counter()
-        """By number of a pool: for how many gangs something is kept there."""
-        # Row, request and share of a device of each place that is counted on for such a gang.
-        self.counted_on: list[tuple[int, PodRequest, int]] = []
+        self.aside = SetAside()
         self.held_queues: dict[int, str] = {}
         """By index of the queue: the first of its workloads for which a place is kept."""
         self.kept_for: set[str] = set()
@@ -201,25 +224,36 @@ class Planning:
         self.evictions: list[Eviction] = []
         self.look_again: datetime | None = None
         """As of Plan."""
+        self.spared: dict[str, dict[str, Undisturbed]] = {}
+        """By key of what waits, and id of a workload: whose place it may take, but only then."""
         self.not_grown: dict[str, str] = {}
         """By key of an elastic workload: why it has no more pods, in words."""
         self.updates: list[StatusUpdate] = []
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""
-        self._packed, self.placed = packed(policy.scores), Placed()
+        self._packed, self.placed, self.choices = packed(policy.scores), Placed(), Choices()
         self.pools: dict[tuple[PodClass, bool], list[tuple[str, Candidates]]] = {}
         """As of pools.pools_of, what was asked for before."""
         self._parts: dict[PodClass, list[tuple[GangPart, PodClass]]] = {}
-        self._candidates: dict[tuple[PodRequest, int, bool], Candidates] = {}
+        self._candidates: dict[tuple[PodRequest, int, bool, tuple[str, ...]], Candidates] = {}
 
     @cached_property
     def shares(self) -> Shares:
         """What each may have of the pools by right, as it was when this was first asked for: nothing was placed yet."""
         return Shares(self.snapshot, self.room, dict(self.quota_used))
 
+    def class_of(self, i: int) -> PodClass:
+        """That of a queue, by its index, where it stands now."""
+        return self.choices.stands.get(i) or self.snapshot.queues[i].pod_class
+
     def look_again_at(self, at: datetime) -> None:
         """There is something to decide then, although nothing happens."""
         self.look_again = at if self.look_again is None else min(self.look_again, at)
+
+    def spare(self, workload_id: str, until: Undisturbed, *, by: Pending) -> None:
+        """What waits may take this place only then."""
+        self.look_again_at(until.until)
+        self.spared.setdefault(by.key, {})[workload_id] = until
 
     def soon(self) -> Room:
         """The room that there will be once all have ended that were told to. There is never less of it than now."""
@@ -227,13 +261,20 @@ class Planning:
             self.later = Room(self.snapshot.nodes, self._worth, like=self.room)
         return self.later
 
-    def candidates(self, request: PodRequest, pool: int, *, later: bool = False) -> Candidates:
-        """The nodes of a pool (by its number) for a request; `later`: by the room that there will be."""
-        found = self._candidates.get((request, pool, later))
+    def closings(self, pod_class: PodClass) -> tuple[Closing, ...]:
+        """Those that keep such pods away."""
+        closings = self.snapshot.nodes.closings
+        return tuple(each for each in closings if each.refuses(pod_class)) if closings else ()
+
+    def candidates(self, pod_class: PodClass, pool: int, *, later: bool = False) -> Candidates:
+        """The nodes of a pool (by its number) for pods of a class; `later`: by the room that there will be."""
+        request, closings = pod_class.request, self.closings(pod_class)
+        key = request, pool, later, tuple(each.called for each in closings)
+        found = self._candidates.get(key)
         if found is None:
             room = self.soon() if later else self.room
-            found = Candidates(room, request, pool, self.policy.filters, self._packed)
-            self._candidates[request, pool, later] = found
+            found = Candidates(room, request, pool, self.policy.filters, self._packed, closings=closings)
+            self._candidates[key] = found
         return found
 
     def parts(self, pod_class: PodClass) -> list[tuple[GangPart, PodClass]]:
@@ -311,6 +352,7 @@ class Planning:
             releases=self.releases,
             updates=tuple(self.updates[:max_updates]),
             evictions=tuple(self.evictions),
+            marks=self.snapshot.marks,
             held={self.snapshot.queues[i].pod_class: self.held[key] for i, key in self.held_queues.items()},
             blocked={
                 self.snapshot.queues[i].pod_class: waiting
@@ -325,6 +367,7 @@ class Planning:
     def _bindings(self) -> list[Binding]:
         placed, nodes = self.placed, self.snapshot.nodes
         keys, names, models = nodes.keys, nodes.names, nodes.gpu_models
+        clusters = {id_: view.name for id_, view in self.snapshot.clusters.items()}
         memory: list[int] = nodes.gpu_memory_bytes.tolist()
         found: list[Binding] = []
         row: int
@@ -350,7 +393,8 @@ class Planning:
                 devices=devices,
                 extended=request.extended,
             )
-            found.append(Binding(key, workload_id, entry.name, placement, reservation, key in placed.whole))
+            of, whole = pod_class.cluster_id, key in placed.whole
+            found.append(Binding(key, workload_id, entry.name, placement, reservation, of, clusters.get(of, ""), whole))
         return found
 
 

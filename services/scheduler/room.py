@@ -15,7 +15,7 @@ from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from services.scheduler.columns import clipped
-from services.scheduler.snapshot import Booleans, Integers, NodeTable
+from services.scheduler.snapshot import Booleans, Closing, Integers, NodeTable
 from services.scheduler.worth import Rooms, Worth
 
 NO_SUCH_SHARE_MILLI: Final = 2 * WHOLE_GPU_MILLI
@@ -270,16 +270,25 @@ class View:
     It shows the room as it is when a column is first asked for, so it is made anew after each change.
     """
 
-    def __init__(self, room: Room, request: PodRequest, rows: Integers, share_milli: Integers | None = None) -> None:
+    def __init__(
+        self,
+        room: Room,
+        request: PodRequest,
+        rows: Integers,
+        share_milli: Integers | None = None,
+        closings: tuple[Closing, ...] = (),
+    ) -> None:
         self.room = room
         self.request = request
         self.rows = rows
+        self.closings = closings
+        """Of the calendar those that keep such pods away."""
         self.share_milli = shares_milli(room.nodes, request, rows) if share_milli is None else share_milli
         """What the request takes of each device on each node; above a whole one where it cannot be had."""
 
     def at(self, kept: Booleans) -> "View":
         """The nodes of this view for which that is so."""
-        return View(self.room, self.request, self.rows[kept], self.share_milli[kept])
+        return View(self.room, self.request, self.rows[kept], self.share_milli[kept], self.closings)
 
     @cached_property
     def devices(self) -> Integers:

@@ -12,9 +12,11 @@ from typing import Final, NamedTuple, override
 import numpy as np
 from numpy.typing import NDArray
 
-from events.node import Reservation, Taint
+from events.cluster import ClusterKind
+from events.node import BeginMaintenance, EndMaintenance, Reservation, Taint
 from events.phases import WaitingReason
 from events.quantities import format_bytes
+from events.why import KeptBy
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import EvictionReason, Workload
@@ -72,10 +74,15 @@ class PodClass:
 
     project_id: str
     cluster_id: str
+    """Where the scheduler chooses: that at which it stands; empty until that is found out (policy.among)."""
     pools: tuple[str, ...]
     """Those the workload names, in its order; empty: the project's, else all."""
     request: PodRequest
     preemptible: bool
+    lasts_seconds: int | None = None
+    """After so long all of it has ended, by its project's limit on running time and its grace; None: nobody knows."""
+    among: tuple[str, ...] = ()
+    """Ids of the clusters among which the scheduler chooses; none where the workload has one."""
     together: Together | None = None
     """Of a workload whose pods stay together: its pods are a class of their own."""
     gang: tuple[GangPart, ...] = ()
@@ -84,7 +91,8 @@ class PodClass:
     """Found out once: a request may have a thousand entries, and each plan asks for its class several times."""
 
     def __post_init__(self) -> None:
-        of = (self.project_id, self.cluster_id, self.pools, self.request, self.preemptible, self.together, self.gang)
+        where = self.project_id, self.cluster_id, self.pools, self.among
+        of = (*where, self.request, self.preemptible, self.lasts_seconds, self.together, self.gang)
         object.__setattr__(self, "hashed", hash(of))
 
     @override
@@ -103,6 +111,10 @@ class PodClass:
         """Names of the extended resources that its pods want."""
         requests = (self.request, *(part.request for part in self.gang))
         return tuple({each.resource for request in requests for each in request.extended})
+
+    def on(self, cluster_id: str) -> "PodClass":
+        """The same, where it stands at this cluster."""
+        return self if cluster_id == self.cluster_id else replace(self, cluster_id=cluster_id)
 
     def part(self, of: GangPart) -> "PodClass":
         """The pods of this part, as if each stood for itself."""
@@ -154,6 +166,8 @@ class Queue:
     """Of all entries."""
     put_off: int = 0
     """How many plans in a row did not get to it."""
+    kept_as: PodClass | None = None
+    """Its class as the fold has it, where the scheduler chooses its cluster; None: the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +201,7 @@ class Growth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     name: str
+    kind: ClusterKind
     exists: bool
     connected: bool
     problem: str
@@ -231,6 +246,16 @@ class Weights:
         return self.pools.get(pool, self.everywhere)
 
 
+class Closed(NamedTuple):
+    """That workloads of a project may not start now."""
+
+    told: str
+    """Its windows, for a person."""
+    opens_at: datetime | None
+    """When the next one opens; None where none ever does."""
+    ends_running: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     name: str
@@ -242,8 +267,30 @@ class ProjectView:
     """Its own, then those of its department."""
     weights: Weights = field(default_factory=Weights)
     department_weights: Weights = field(default_factory=Weights)
+    closed: Closed | None = None
+    """None where its workloads may start."""
     minimum_runtime: timedelta = timedelta(0)
     """How long pods of its workloads run before their place may be taken."""
+
+
+class Closing(NamedTuple):
+    """Nodes from which the calendar keeps pods."""
+
+    called: str
+    """For a person, such as `maintenance firmware`."""
+    rows: Booleans
+    """Whether it is about the node of this row."""
+    starts_at: datetime
+    ends_at: datetime
+    left_seconds: float
+    """Until it begins; 0 once it has."""
+
+    def refuses(self, pod_class: PodClass) -> bool:
+        """Whether such pods are kept away: before it begins, those that could still run then and do not give way."""
+        if not self.left_seconds:
+            return True
+        ends_before = pod_class.lasts_seconds is not None and pod_class.lasts_seconds <= self.left_seconds
+        return not pod_class.preemptible and not ends_before
 
 
 class Cordon(NamedTuple):
@@ -293,6 +340,8 @@ class NodeTable:
     free_extended: dict[str, Integers]
     """By resource; those that no node has, or no pod waits for, are not there."""
     capacity_extended: dict[str, Integers]
+    closings: tuple[Closing, ...] = ()
+    """Those that matter now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +353,13 @@ class Release:
     row: int
     """-1 where the node is not in the table."""
     reservation: Reservation
+
+
+class Undisturbed(NamedTuple):
+    """Until when nobody takes a place, and by which rule."""
+
+    until: datetime
+    rule: KeptBy
 
 
 class Leaving(NamedTuple):
@@ -338,6 +394,14 @@ class MustLeave(NamedTuple):
     message: str
 
 
+class NodeMark(NamedTuple):
+    """What maintenance that begins, or is over, does to a node."""
+
+    node_key: str
+    node_name: str
+    command: BeginMaintenance | EndMaintenance
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     now: datetime
@@ -361,6 +425,8 @@ class Snapshot:
     growing: tuple[Growth, ...] = ()
     running: dict[str, tuple[Workload, ...]] = field(default_factory=dict[str, tuple[Workload, ...]])
     """By project id: preemptible workloads that hold nodes, and elastic ones."""
+    marks: tuple[NodeMark, ...] = ()
+    """Nodes that are to be taken out of service now, or back."""
     must_leave: tuple[tuple[Workload, tuple[MustLeave, ...]], ...] = ()
     """Workloads of which pods have to leave their node now, and those pods. None of them is among the running."""
     placed_again: dict[str, datetime] = field(default_factory=dict[str, datetime])
@@ -386,6 +452,8 @@ class Binding(NamedTuple):
     """Of the workload."""
     placement: Placement
     reservation: Reservation
+    cluster_id: str
+    cluster_name: str
     whole: bool = False
     """Whether it is stored together with all others of its workload, or not at all."""
 
@@ -437,6 +505,8 @@ class Plan:
     releases: tuple[Release, ...] = ()
     updates: tuple[StatusUpdate, ...] = ()
     evictions: tuple[Eviction, ...] = ()
+    marks: tuple[NodeMark, ...] = ()
+    """As of Snapshot."""
     held: dict[PodClass, Waiting] = field(default_factory=dict[PodClass, Waiting])
     """For what a place is kept that others still hold, which were told to end: it is looked at each time."""
     blocked: dict[PodClass, Waiting]
@@ -452,11 +522,14 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        return not (self.bindings or self.releases or self.updates or self.evictions)
+        return not (self.bindings or self.releases or self.updates or self.evictions or self.marks)
 
     def render(self) -> str:
         """The plan for a person, one line each: releases, bindings, evictions, updates."""
         lines = [f"release on {each.node_name}: {_amounts(each.reservation)}" for each in self.releases]
+        for each in self.marks:
+            begins = isinstance(each.command, BeginMaintenance)
+            lines.append(f"{'begin' if begins else 'end'} maintenance of {each.node_name}")
         for each in self.bindings:
             pod, placed = each.placement.pod, each.placement
             held = _amounts(each.reservation)

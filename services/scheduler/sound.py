@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from events.workload.spec import WHOLE_GPU_MILLI
+from events.workload.state import LEAVES_NODE
 from services.scheduler.planning import Planning
 from services.scheduler.snapshot import Binding, Bound, Broken, Eviction, Plan, Release, Snapshot
 
@@ -24,8 +25,8 @@ CAPACITY: Final = "no node beyond its capacity"
 WHOLE: Final = "no gang half bound"
 QUOTA: Final = "nothing non-preemptible beyond its quota"
 FOR_SOMEBODY: Final = "nobody told to end for nothing"
-_FOR_THEIR_NODE: Final = frozenset({"drained", "tainted"})
-"""Reasons of those that end for nobody: they have to leave their node."""
+_FOR_NOBODY: Final = LEAVES_NODE | {"window_closed"}
+"""Reasons of those that end for no other workload."""
 
 
 def sound(planning: Planning, plan: Plan) -> Plan:
@@ -159,7 +160,7 @@ def _whole(planning: Planning, bindings: Sequence[Binding]) -> _Found:
 
 
 def _is_for_somebody(eviction: Eviction, served: set[str]) -> bool:
-    return eviction.reason in _FOR_THEIR_NODE if not eviction.beneficiary else eviction.beneficiary in served
+    return eviction.reason in _FOR_NOBODY if not eviction.beneficiary else eviction.beneficiary in served
 
 
 def _for_nobody(eviction: Eviction) -> Broken:

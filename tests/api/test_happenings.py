@@ -25,6 +25,7 @@ OF_QUOTAS = {
     "ProjectDeleted",
     "ProjectMoved",
     "TimeLimitsSet",
+    "StartWindowsSet",
     *(kind.__name__ for kind in get_args(BudgetEvent)),
 }
 

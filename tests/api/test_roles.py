@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import httpx
@@ -136,6 +137,13 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "create_node_pool": ADMINISTRATORS_DO,
     "set_node_pool": ADMINISTRATORS_DO,
     "remove_node_pool": ADMINISTRATORS_DO,
+    "get_start_windows": READ,
+    "set_start_windows": ADMINISTRATORS_DO,
+    "list_maintenance": EVERYBODY,
+    "get_maintenance": EVERYBODY,
+    "plan_maintenance": ADMINISTRATORS_DO,
+    "change_maintenance": ADMINISTRATORS_DO,
+    "cancel_maintenance": ADMINISTRATORS_DO,
     "list_nodes": EVERYBODY,
     "add_nodes": ADMINISTRATORS_DO,
     "change_node": ADMINISTRATORS_DO,
@@ -299,11 +307,22 @@ def code_part(fresh: str) -> dict[str, Any]:
     return {"digest": digest, "part": 0, "parts": 1, "data": text}
 
 
+def maintenance() -> dict[str, Any]:
+    """Of nodes that need not be there, in an hour."""
+    starts = datetime.now(UTC) + timedelta(hours=1)
+    ends = starts + timedelta(hours=1)
+    labels = [{"name": "rack", "value": "4"}]
+    return {"startsAt": starts.isoformat(), "endsAt": ends.isoformat(), "labels": labels}
+
+
 def on_cluster(served: Served, admin: httpx.Client, path: str, fresh: str) -> str:
     """The path of a fresh cluster, or of a pool or node of it."""
     made = admin.post("/api/v1/clusters", json={"name": f"c-{fresh}", **SIMULATED}).json()["id"]
     pool = {"clusterId": made, "name": "fast", "labelKey": "gpu", "labelValue": "h100"}
     assert admin.post("/api/v1/node-pools", json=pool).status_code == 202
+    if "/calendar/" in path:
+        planned = maintenance() | {"clusterId": made, "name": "fast"}
+        assert admin.post("/api/v1/calendar/maintenance", json=planned).status_code == 202
     if "/nodes/" in path:
         report_node(served, made, "fast")
         while "/pods" in path and not admin.get("/api/v1/nodes", params={"clusterId": made}).json()["nodes"]:
@@ -329,11 +348,14 @@ def of_places(served: Served, fresh: str) -> dict[str, Any]:
     return {
         "create_node_pool": {"clusterId": served.cluster, "name": "fast", **label},
         "set_node_pool": label,
+        "plan_maintenance": maintenance() | {"clusterId": served.cluster, "name": f"m-{fresh}"},
+        "change_maintenance": maintenance(),
         "create_department": {"name": f"d-{fresh}"},
         "set_department": {},
         "drain_node": {},
         "change_node": {"cpuCores": 2},
         "set_time_limits": {},
+        "set_start_windows": {"windows": ["20:00-06:00"]},
     }
 
 

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +331,50 @@ def test_an_operators_day_without_curl(admin: Served, muster: Any, monkeypatch: 
     assert [commit["events"][0]["type"] for commit in newest] == ["ProjectDeleted"]
     assert "lab-0" in muster("log", "list", "--type", "NodeCordoned").out
     assert muster("cluster", "remove", "lab", "-y").code == 0
+
+
+def test_maintenance_is_planned_changed_and_cancelled_by_the_command_line(admin: Served, muster: Any) -> None:
+    """What cannot be is refused by name (issue 14 section 2)."""
+    assert muster("cluster", "add", "shop", "--simulated", "1x8").code == 0
+    shop = muster("cluster", "describe", "shop", "-o", "json").json()["id"]
+    report_node(admin, shop, "shop-0", gpus=8)
+    until(lambda: muster("node", "list", "--cluster", "shop", "-o", "json").json() or None, 20)
+    calendar = ("calendar", "maintenance")
+    window = ("--from", "2099-01-01T06:00:00Z", "--to", "2099-01-01T12:00:00Z")
+    assert "366 days" in muster(*calendar, "create", "far", "--node", "shop-0", "--cluster", "shop", *window).err
+    soon = datetime.now(UTC) + timedelta(days=2)
+    window = ("--from", soon.isoformat(), "--to", (soon + timedelta(hours=1)).isoformat())
+    assert "shop-9" in muster(*calendar, "create", "fan", "--node", "shop-9", "--cluster", "shop", *window).err
+    assert muster(*calendar, "create", "fan", "--cluster", "shop", *window).code == 2
+    assert muster(*calendar, "create", "fan", "--node", "shop-0", "--cluster", "shop", *window).code == 0
+    assert muster(*calendar, "create", "fan", "--node", "shop-0", "--cluster", "shop", *window).code == 5
+    row = muster(*calendar, "list", "-o", "json").json()[0]
+    assert (row["name"], row["state"], row["nodes"], row["plannedBy"]) == ("fan", "Planned", ["shop-0"], "admin")
+    assert muster(*calendar, "set", "fan", "--cluster", "shop", "--lead", "3d", "--force", "on").code == 0
+    assert "told to end, too" in muster(*calendar, "describe", "fan", "--cluster", "shop").out
+    assert "MaintenancePlanned" in muster("log", "list", "--type", "MaintenancePlanned").out
+    assert muster(*calendar, "delete", "fan", "--cluster", "shop", "-y").code == 0
+    assert muster(*calendar, "list").out.count("fan") == 0
+    assert muster(*calendar, "delete", "fan", "--cluster", "shop", "-y").code == 3
+    assert muster("cluster", "remove", "shop", "-y").code == 0
+
+
+def test_windows_of_a_project_are_set_by_the_command_line(admin: Served, muster: Any) -> None:
+    """What cannot be is refused by name (issue 14 section 2)."""
+    assert muster("project", "create", "nightly").code == 0
+    window = ("calendar", "window")
+    assert "at any time" in muster(*window, "show", "nightly").out
+    assert "Europe/Atlantis" in muster(*window, "set", "nightly", "20:00-06:00", "--zone", "Europe/Atlantis").err
+    wrong = muster(*window, "set", "nightly", "Mo 20:00-06:00")
+    assert (wrong.code, "'Mo' is no day" in wrong.err) == (6, True)
+    given = ("Mon-Fri 20:00-06:00", "Sat,Sun 00:00-24:00", "--zone", "Europe/Berlin", "--ends-running")
+    assert "Mon-Fri 20:00-06:00" in muster(*window, "set", "nightly", *given).err
+    row = muster(*window, "show", "nightly", "-o", "json").json()[0]
+    assert (row["windows"], row["endsRunning"]) == (["Mon-Fri 20:00-06:00", "Sat,Sun 00:00-24:00"], True)
+    assert row["changesAt"]
+    assert muster(*window, "delete", "nightly").code == 0
+    assert muster(*window, "show", "nightly", "-o", "json").json()[0]["open"] is True
+    assert muster("project", "delete", "nightly", "-y").code == 0
 
 
 def test_what_is_done_by_name_and_comes_again_with_its_key_is_answered_as_the_first_time(

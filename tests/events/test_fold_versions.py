@@ -12,17 +12,17 @@ from events.aggregate import AGGREGATES
 
 KNOWN: Final = {
     "asset": (3, "b76e415f63b5"),
-    "cluster": (7, "dd4af936a704"),
+    "cluster": (8, "df19db8360aa"),
     "department": (2, "e04932da791c"),
     "hours": (1, "3e43f81ae15d"),
     "log": (1, "a5444f9f85d0"),
-    "node": (6, "b8379e5754db"),
+    "node": (7, "57b7b3a3ddaf"),
     "policy": (3, "e50a43252122"),
     "prices": (1, "8fcf2c5d2bd8"),
-    "project": (10, "759164feb510"),
+    "project": (11, "ebc1f08e9f9f"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (17, "1d2696006da8"),
+    "workload": (18, "36722577b241"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 

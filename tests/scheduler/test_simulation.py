@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from events.ids import cluster_key, node_key
+from events.maintenance import PlanMaintenance
 from events.node import NodeFacts
 from events.project import ChangeProject
 from events.workload.commands import DeleteWorkload, PodFact, ReportPods, ResumeWorkload, SuspendWorkload
@@ -331,6 +333,42 @@ def test_an_unchanged_log_is_played_as_it_was() -> None:
     assert [wait.how for wait in figures.waits] == [wait.how for wait in past.figures.waits]
     assert figures.gpu_hours == pytest.approx(past.figures.gpu_hours, rel=0.01)
     assert past.assumed == 2, "the one that was cancelled, and the one that is too wide"
+
+
+def test_maintenance_is_played_again_by_its_times() -> None:
+    """Nodes are out of service when they were, and what waited for them starts when it did; none is marked twice."""
+    lives = Lives(4)
+    world = lives.world
+    starts = world.now + timedelta(hours=1)
+    command = PlanMaintenance(
+        cluster_id=world.cluster_id,
+        name="fan",
+        starts_at=starts,
+        ends_at=starts + timedelta(hours=1),
+        nodes=("n0",),
+        new=True,
+    )
+    world.do("cluster", cluster_key("local"), command)
+    soft = lives.submit("soft", gpu_devices_request=4)
+    world.now = starts
+    world.settle()
+    lives.stopped(soft)
+    lives.submit("firm", gpu_devices_request=1, preemptibility="non-preemptible")
+    world.now = starts + timedelta(hours=1)
+    world.settle()
+    lives.runs(*(key for kind, key in [*world.chains] if kind == "workload"))
+    lives.later(600)
+    lives.ends(soft)
+    lives.later(1)
+
+    past = lives.read()
+    simulation = Simulation(Job(script=past.script, change=Change()))
+    figures = simulation.run()
+
+    assert (past.figures.evictions, figures.evictions) == (1, 1)
+    assert figures.starts == pytest.approx(past.figures.starts, abs=1)
+    node = simulation.ledger.chain("node", node_key(world.cluster_id, "n0")).state
+    assert (node.cordoned, node.maintained != "") == (False, True)
 
 
 def test_a_stretch_begins_with_what_ran_and_waited_then() -> None:

@@ -49,7 +49,16 @@ def running(world: World, name: str, *, gpus: int = 1, **spec: Any) -> str:
     return key
 
 
-def gang(world: World, name: str, *, workers: int, project_id: str = "", gpus: int = 1, **spec: Any) -> str:
+def gang(
+    world: World,
+    name: str,
+    *,
+    workers: int,
+    project_id: str = "",
+    gpus: int = 1,
+    among: tuple[str, ...] = (),
+    **spec: Any,
+) -> str:
     world.now += timedelta(seconds=1)
     project_id = project_id or world.project_id
     key = workload_key(project_id, name)
@@ -59,7 +68,8 @@ def gang(world: World, name: str, *, workers: int, project_id: str = "", gpus: i
         name=name,
         requested_name=name,
         project_id=project_id,
-        cluster_id=world.cluster_id,
+        cluster_id="" if among else world.cluster_id,
+        among=among,
         spec=TrainingSpec(image="i", compute=ComputeSpec(gpu_devices_request=gpus, **compute), **spec),
         distributed=Distributed(
             distribution=Distribution(distributed_framework="PyTorch", num_workers=workers), master=None
@@ -100,6 +110,17 @@ def test_a_higher_priority_takes_the_place_of_a_lower_one_and_starts_once_that_h
     world.settle()
     assert set(world.places(high)) == {0}
     assert not world.check().violations
+
+
+def test_a_higher_priority_takes_a_place_also_where_others_of_its_class_wait_in_vain() -> None:
+    world = cluster(1)
+    world.project()
+    running(world, "low", **LOW)
+    world.submit("waits", gpu_devices_request=1, **LOW)
+    world.settle()
+    high = world.submit("high", gpu_devices_request=1, **HIGH)
+    assert evicted(world.cycle()) == [("low", "preempted", 1)]
+    assert world.workload(high).reason == "waiting_for_pods_to_end"
 
 
 @pytest.mark.parametrize(

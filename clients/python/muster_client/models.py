@@ -20,7 +20,9 @@ class TrainingCreation(Model, frozen=True, kw_only=True, rename="camel", omit_de
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -98,7 +100,9 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -164,7 +168,9 @@ class WorkspaceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -218,7 +224,9 @@ class InferenceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -1022,6 +1030,10 @@ class Explanation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Who holds the capacity, the one with the most first; those that you may see, at most twenty."""
     other_holders: OtherHolders
     """All others that hold it."""
+    kept: list[PlaceKept]
+    """Whose places it may not take, or not yet, and until when; at most twenty by name."""
+    keeps_its_place: PlaceKept | None
+    """Until when nobody takes the place of what runs. Null where somebody may now, or nobody ever may."""
     changes: list[LettingChange]
     """What would let it start, the smallest first; at most three. Empty where the scheduler knows of no small one."""
     places: list[PlaceExplained]
@@ -1433,6 +1445,38 @@ class TimeLimitsSetting(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """At most one for each kind of workloads. A kind without one has no limits."""
 
 
+class StartWindows(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """At which times workloads of a project may start."""
+
+    project_id: str
+    """The project."""
+    project_name: str
+    """Its name."""
+    zone: str | None
+    """Zone of the IANA database by whose clock they are. Null if workloads may start at any time."""
+    windows: list[str]
+    """Such as `Mon-Fri 20:00-06:00`; empty if workloads may start at any time."""
+    ends_running: bool
+    """Whether preemptible workloads that run are told to end when a window closes."""
+    open: bool
+    """Whether workloads may start now."""
+    changes_at: datetime | None
+    """When the next window opens, or the one that is open closes. Null if it always is as it is now."""
+
+
+class StartWindowsSetting(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: StartWindowsSetting."""
+
+    zone: str | None = None
+    """Zone of the IANA database by whose clock the windows are, such as `Europe/Berlin`."""
+    windows: list[str] | None = None
+    """Days and times, such as `Mon-Fri 20:00-06:00`; a window that ends before it begins ends on the next day.
+    Without days it is each day. Empty: workloads may start at any time.
+    """
+    ends_running: bool | None = None
+    """Whether preemptible workloads that run are told to end when a window closes. They go on in the next one."""
+
+
 class UseNow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Who uses what now, as far as the caller may read. Capacity and what is free are of everybody's nodes."""
 
@@ -1638,6 +1682,90 @@ class NodeChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Extended resources to set or to take away; others stay."""
     node_pool: str | UnsetType | None = UNSET
     """Node pool that the node is to be in: it gets its label."""
+
+
+class Maintenances(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Maintenance that is planned, goes on, or was over less than 30 days ago."""
+
+    maintenance: list[Maintenance]
+    """By cluster, in the order in which it begins."""
+
+
+class MaintenanceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MaintenanceCreation."""
+
+    starts_at: str
+    """When the nodes are drained (RFC 3339)."""
+    ends_at: str
+    """When they take pods again (RFC 3339)."""
+    nodes: list[str] | None = None
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: list[str] | None = None
+    """Names of node pools; empty for nodes of any pool."""
+    labels: list[NodeLabelFields] | None = None
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    lead_seconds: int | None = None
+    """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
+    force: bool | None = None
+    """Whether pods of non-preemptible workloads are told to end when it begins, too. Otherwise they stay until
+    they end.
+    """
+    cluster_id: str
+    """Id of the cluster."""
+    name: str
+    """Unique in the cluster among those that are not over."""
+
+
+class Maintenance(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Nodes of a cluster that are out of service for a time."""
+
+    id: str
+    """Its id. A later one of the same name has another."""
+    cluster_id: str
+    """Its cluster."""
+    cluster_name: str
+    """Name of its cluster."""
+    name: str
+    """Unique in its cluster among those that are not over."""
+    state: MaintenanceState
+    """Whether it is still to come, goes on, or is over."""
+    starts_at: datetime
+    """When the nodes are drained."""
+    ends_at: datetime
+    """When they take pods again."""
+    nodes: list[str]
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: list[str]
+    """Names of node pools; empty for nodes of any pool."""
+    labels: dict[str, str]
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    lead_seconds: int
+    """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
+    force: bool
+    """Whether pods of non-preemptible workloads are told to end when it begins, too."""
+    planned_by: str
+    """Who planned it, or changed it last."""
+
+
+class MaintenanceFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MaintenanceFields."""
+
+    starts_at: str
+    """When the nodes are drained (RFC 3339)."""
+    ends_at: str
+    """When they take pods again (RFC 3339)."""
+    nodes: list[str] | None = None
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: list[str] | None = None
+    """Names of node pools; empty for nodes of any pool."""
+    labels: list[NodeLabelFields] | None = None
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    lead_seconds: int | None = None
+    """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
+    force: bool | None = None
+    """Whether pods of non-preemptible workloads are told to end when it begins, too. Otherwise they stay until
+    they end.
+    """
 
 
 class TicketRequest(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2153,6 +2281,8 @@ class Outlook(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Who would be told to end for it; at most 100. It would start once they have ended."""
     evicted_pods_elsewhere: int
     """Pods of other projects that would be told to end for it, and of workloads beyond those."""
+    kept: list[PlaceKept]
+    """Whose places it could not take yet, and until when."""
 
 
 class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2783,7 +2913,9 @@ class GitSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Body of a request: GitSource."""
 
     repository: str | None = None
-    """Address of the repository, beginning with https:// or http://; with secretRef, with https://. Mandatory."""
+    """Address of the repository, beginning with https:// or http://; with secretRef, with https://, or with an
+    ssh-key such as ssh://git@host/team/code or git@host:team/code. Mandatory.
+    """
     branch: str | None = None
     """Branch. Default: that of the repository."""
     revision: str | None = None
@@ -3622,7 +3754,9 @@ class AnyCreation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -3723,7 +3857,7 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     department_name: str | None
     """Name of the department of its project."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; only zeros while none is chosen."""
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
@@ -4062,6 +4196,29 @@ class WorkloadWaitingRecord(Model, frozen=True, kw_only=True, rename="camel", om
     actor: Actor
     """Who caused it."""
     details: WorkloadWaitingData
+
+
+class ClusterChosenRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The scheduler chose the cluster of a workload for which nobody named one. Its first pods are bound there in
+    the same commit.
+    """
+
+    type: Literal["ClusterChosen"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: ClusterChosenData
 
 
 class PodsBoundRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4703,13 +4860,35 @@ class OtherHolders(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """GPUs that they hold."""
 
 
+class PlaceKept(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Whose place may not be taken, or not yet, though the workload that waits would have a right to it."""
+
+    workload_id: str | None
+    """Id of the workload. Null of those that you may not see; likewise its name."""
+    name: str | None
+    """Its name."""
+    workloads: int
+    """How many workloads: more than one only of those that you may not see."""
+    until: datetime | None
+    """From then on its place may be taken; of several, the first. Null: never."""
+    rule: PlaceKeptRule
+    """minimum_runtime: what runs may run for the minimum of its project or department. gave_up_a_place: it gave up
+    a place, and keeps the next one for ten minutes. got_its_place: the workload that waits had given up its own
+    for it.
+    """
+    message: str
+    """The rule in words."""
+
+
 class LettingChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What would let it start: the scheduler has planned with it, and it started."""
+    """What would let it start: the scheduler has planned with it."""
 
     message: str
     """The same in words."""
     steps: list[ChangeStep]
     """All of them together."""
+    waits: bool
+    """False: it started with that. True: it then waited for room, as others do, and without it never could start."""
 
 
 class PlaceExplained(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4909,6 +5088,8 @@ class NodeDrain(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Whether pods of non-preemptible workloads are told to end, too."""
     ended_at: datetime | None
     """When the node was empty. Null while it is not."""
+    maintenance: str | None
+    """Name of the maintenance for which it is. Null if somebody drains the node."""
 
 
 class NodePod(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5251,6 +5432,15 @@ class NodeResourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_
     """How many the node has. Required unless the resource is taken away."""
     exclude: bool | None = None
     """Whether the resource is taken away."""
+
+
+class NodeLabelFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: NodeLabelFields."""
+
+    name: str
+    """Key of the label."""
+    value: str | None = None
+    """Value of the label."""
 
 
 class WorkloadSubmittedPublicEvent(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6042,14 +6232,14 @@ class ComputeSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     gpu_portion_request: float | None = None
     """Share of each GPU, more than 0 and at most 1. Only with request type portion."""
     gpu_portion_limit: float | None = None
-    """Share that the pod may grow to, at most 1. The pod reads it in GPU_PORTION_LIMIT; Muster does not enforce
-    it. Default: the portion.
+    """Share that the pod may grow to, at most 1. Where CUDA MPS runs on the node, the pod gets no more; elsewhere
+    it only reads the limit in GPU_PORTION_LIMIT. Default: the portion.
     """
     gpu_memory_request: str | None = None
     """Memory of the GPU, such as 20Gi. Only with request type memory and one GPU."""
     gpu_memory_limit: str | None = None
-    """GPU memory that the pod may grow to. The pod reads it in GPU_MEMORY_LIMIT_BYTES; Muster does not enforce it.
-    Default: the request.
+    """GPU memory that the pod may grow to. Where CUDA MPS runs on the node, the pod gets no more; elsewhere it
+    only reads the limit in GPU_MEMORY_LIMIT_BYTES. Default: the request.
     """
     large_shm_request: bool | None = None
     """Give each pod a /dev/shm as large as its memory allows. On the cluster local, pods share that of the
@@ -6144,9 +6334,11 @@ class PodAffinity(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Body of a request: PodAffinity."""
 
     type: PodAffinityType | None = None
-    """Required: a pod that has no room beside the others waits. Preferred: it goes elsewhere. Mandatory."""
+    """Required: a pod that has no room beside the others waits. Preferred: it goes elsewhere. Mandatory within
+    podAffinity.
+    """
     key: str | None = None
-    """Key of a label of nodes, such as topology.kubernetes.io/zone. Mandatory."""
+    """Key of a label of nodes, such as topology.kubernetes.io/zone. Mandatory within podAffinity."""
 
 
 class Toleration(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6228,6 +6420,8 @@ class WouldRun(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
     pod_set: str
     """Pod set, such as `main`."""
+    cluster: str
+    """Name of its cluster."""
     node: str
     """Name of the node."""
     node_pool: str
@@ -6291,7 +6485,7 @@ class ServedModel(Model, frozen=True, kw_only=True, rename="camel", omit_default
     catalog: Literal["HuggingFace"] | None = None
     """Catalog that has the model. Default: HuggingFace, the only one so far."""
     name: str | None = None
-    """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
+    """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory within model."""
     credential: ModelCredential | None = None
     """With what the replicas sign in to the catalog. Default: nothing, since everybody may have the model."""
 
@@ -6306,13 +6500,18 @@ class GitSecretRef(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     only clusters of kind kubernetes have.
     """
     authentication_method: GitSecretRefAuthenticationMethod | None = None
-    """password: a user name with a password or an access token, the only one so far. Mandatory within secretRef."""
+    """password: a user name with a password or an access token, over https. ssh-key: a private key without a
+    passphrase, over ssh, and beside it, under the key known_hosts, the host keys of the server as OpenSSH has
+    them. Mandatory within secretRef.
+    """
     secret_key_of_user: str | None = None
     """Key that holds the user name. Default: User of a Secret, username of a credential; where it has no such key,
-    the user is called git.
+    the user is called git. Not with ssh-key: there the address names the user.
     """
     secret_key_of_password: str | None = None
-    """Key that holds the password or token. Default: Password of a Secret, password of a credential."""
+    """Key that holds the password or token. Default: Password of a Secret, password of a credential. With ssh-key:
+    key that holds the private key. Default: ssh-privatekey.
+    """
 
 
 class TextRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6666,7 +6865,7 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     project_id: str
     """UUID."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; empty where the scheduler chooses it."""
     owner: str
     """Actor id of the user who submitted it. Ownership protection compares it."""
     at: datetime
@@ -6679,6 +6878,8 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """What an inference has beside that; absent for every other kind."""
     made_from: MadeFromData | None = None
     """From which template and assets it was made, and who set its fields where their values do not say it."""
+    among: list[str] | None = None
+    """UUIDs of the clusters that can run it, among which the scheduler chooses; none where one was named."""
 
 
 class WorkloadQueuedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6694,6 +6895,17 @@ class WorkloadWaitingData(Model, frozen=True, kw_only=True, rename="camel", omit
     """The same in a sentence, with numbers."""
     expected_start: datetime | None = None
     """When the scheduler expected it to start. Absent where it had no ground for an estimate."""
+
+
+class ClusterChosenData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The scheduler chose the cluster of a workload for which nobody named one. Its first pods are bound there in
+    the same commit.
+    """
+
+    cluster_id: str
+    """UUID of the cluster that runs it from now on."""
+    name: str
+    """Of the cluster."""
 
 
 class PodsBoundData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6926,7 +7138,7 @@ class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     for one of its project that has waited for longer, and was passed; `shrunk`: it goes on with fewer, since
     somebody waits for what it had grown by; `moved`: to make room in one piece, while another place is kept for
     them; `tainted`: their node has a taint that they do not tolerate, or no longer; `drained`: an administrator
-    drains their node.
+    drains their node; `window_closed`: a window of their project closed, which ends what gives way.
     """
     message: str
     """For whom, and by which rule, in a sentence."""
@@ -7051,15 +7263,6 @@ class NodeOption(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Its pool."""
     scores: list[NodeScore]
     """In the order in which they count: the first that tells two nodes apart decides."""
-
-
-class NodeLabelFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Body of a request: NodeLabelFields."""
-
-    name: str
-    """Key of the label."""
-    value: str | None = None
-    """Value of the label."""
 
 
 class NodeTaintFields(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7270,7 +7473,7 @@ class WorkloadSubmitted(Model, frozen=True, kw_only=True, rename="camel", omit_d
     kind: str
     """Such as `Training`."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; empty where the scheduler chooses it."""
     owner: str
     """Actor id of who submitted it."""
     image: str
@@ -8063,7 +8266,9 @@ class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     name: str | None = None
     """Name of this item, unique among all volumes."""
     repository: str | None = None
-    """Address of the repository, beginning with https:// or http://; with secretRef, with https://. Mandatory."""
+    """Address of the repository, beginning with https:// or http://; with secretRef, with https://, or with an
+    ssh-key such as ssh://git@host/team/code or git@host:team/code. Mandatory.
+    """
     branch: str | None = None
     """Branch. Default: that of the repository."""
     revision: str | None = None
@@ -8195,7 +8400,7 @@ class Probe(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     3.
     """
     handler: ProbeHandler | None = None
-    """How to ask. Mandatory."""
+    """How to ask. Mandatory within readiness."""
 
 
 class NodeSelectorTerm(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8494,7 +8699,7 @@ class NodeScore(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     name: str
     """Name of the score, such as gpu_price."""
     value: int
-    """Its value."""
+    """Its value, in thousandths of a GPU or core; that of node_value in millionths of a GPU."""
 
 
 class PublicActor(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8557,7 +8762,7 @@ class ClaimInfo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Body of a request: ClaimInfo."""
 
     size: str | None = None
-    """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
+    """Size, such as 10Gi. Mandatory within claimInfo. The cluster local records it, and does not enforce it."""
     storage_class: str | None = None
     """Storage class of the cluster, one of those that it reports. Default: the cluster's own default."""
     access_modes: PvcAccessModes | None = None
@@ -8572,7 +8777,7 @@ class ProbeHandler(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Body of a request: ProbeHandler."""
 
     http_get: HttpGet | None = None
-    """Ask by an HTTP request. Mandatory."""
+    """Ask by an HTTP request. Mandatory within handler."""
 
 
 class MatchExpression(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8704,7 +8909,7 @@ class HttpGet(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     path: str | None = None
     """Path of the request. Default: /."""
     port: int | None = None
-    """Port on which the pod listens. Mandatory."""
+    """Port on which the pod listens. Mandatory within httpGet."""
     host: str | None = None
     """Host to ask. Default: the pod. Another needs a privileged project. The cluster local asks on loopback alone."""
     scheme: HttpGetScheme | None = None
@@ -8759,6 +8964,7 @@ if TYPE_CHECKING:
         "",
         "AddCluster",
         "AddSimulatedNodes",
+        "CancelMaintenance",
         "ChangeAsset",
         "ChangeCredential",
         "ChangeDepartment",
@@ -8795,6 +9001,7 @@ if TYPE_CHECKING:
         "NoteHours",
         "NoteServiceAccountUse",
         "OpenSession",
+        "PlanMaintenance",
         "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",
@@ -8811,6 +9018,7 @@ if TYPE_CHECKING:
         "SetOwnershipProtection",
         "SetPolicy",
         "SetPrice",
+        "SetStartWindows",
         "SetTimeLimits",
         "SuspendWorkload",
         "TransferWorkload",
@@ -8834,6 +9042,7 @@ if TYPE_CHECKING:
     type HistoryLostCause = Literal["log_restored", "message_voided"]
     type HostPathSourceMountPropagation = Literal["HostToContainer", "None"]
     type HttpGetScheme = Literal["HTTP", "HTTPS"]
+    type MaintenanceState = Literal["InProgress", "Over", "Planned"]
     type MatchExpressionOperator = Literal["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
     type MeasurementType = Literal[
         "CPU_MEMORY_USAGE_BYTES", "CPU_USAGE_CORES", "GPU_MEMORY_USAGE_BYTES", "GPU_UTILIZATION"
@@ -8870,12 +9079,14 @@ if TYPE_CHECKING:
         "insufficient_resources",
         "limit_too_small",
         "limit_used",
+        "maintenance",
         "no_claim",
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",
         "node_port_taken",
         "node_unreachable",
+        "outside_window",
         "pending_limit",
         "pods_run_again",
         "preempted",
@@ -8888,11 +9099,13 @@ if TYPE_CHECKING:
         "share_reserved",
         "tainted",
         "waiting_for_pods_to_end",
+        "window_closed",
     ]
+    type PlaceKeptRule = Literal["gave_up_a_place", "got_its_place", "minimum_runtime"]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
     type PodsEvictedDataReason = Literal[
-        "backfilled", "drained", "moved", "preempted", "reclaimed", "shrunk", "tainted"
+        "backfilled", "drained", "moved", "preempted", "reclaimed", "shrunk", "tainted", "window_closed"
     ]
     type PolicyMetaScope = Literal["department", "project", "tenant"]
     type PortServiceType = Literal["ClusterIP", "LoadBalancer", "NodePort"]
@@ -8944,6 +9157,7 @@ if TYPE_CHECKING:
         WorkloadCreatedRecord
         | WorkloadQueuedRecord
         | WorkloadWaitingRecord
+        | ClusterChosenRecord
         | PodsBoundRecord
         | PodStartingRecord
         | PodRunningRecord
@@ -9078,12 +9292,14 @@ else:
     HistoryLostCause = str
     HostPathSourceMountPropagation = str
     HttpGetScheme = str
+    MaintenanceState = str
     MatchExpressionOperator = str
     MeasurementType = str
     NodeTaintChangeEffect = str
     OutlookOutcome = str
     Phase = str
     PhaseReason = str
+    PlaceKeptRule = str
     PodAffinityType = str
     PodEndedOutcome = str
     PodsEvictedDataReason = str
@@ -9144,6 +9360,7 @@ else:
             "WorkloadCreated": WorkloadCreatedRecord,
             "WorkloadQueued": WorkloadQueuedRecord,
             "WorkloadWaiting": WorkloadWaitingRecord,
+            "ClusterChosen": ClusterChosenRecord,
             "PodsBound": PodsBoundRecord,
             "PodStarting": PodStartingRecord,
             "PodRunning": PodRunningRecord,

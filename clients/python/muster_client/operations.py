@@ -3014,6 +3014,34 @@ def set_time_limits(
     )
 
 
+def get_start_windows(project_id: str) -> Request[models.StartWindows]:
+    """Get the times at which workloads of a project may start."""
+    return Request("GET", path("/api/v1/org-unit/projects/{}/start-windows", project_id), models.StartWindows)
+
+
+def set_start_windows(
+    project_id: str,
+    body: models.StartWindowsSetting,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Set at which times workloads of a project may start.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/org-unit/projects/{}/start-windows", project_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
 def list_usage(
     *,
     by: Literal["node", "nodePool", "project", "user", "workload"] | None = None,
@@ -3355,6 +3383,93 @@ def remove_node(
     )
 
 
+def list_maintenance(*, cluster_id: str | None = None, as_of: str | None = None) -> Request[models.Maintenances]:
+    """List maintenance of nodes: what is planned, goes on, or was over less than 30 days ago.
+
+    Args:
+        cluster_id: Only of this cluster.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET", "/api/v1/calendar/maintenance", models.Maintenances, query=[("clusterId", cluster_id), ("as_of", as_of)]
+    )
+
+
+def plan_maintenance(
+    body: models.MaintenanceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Plan maintenance: nodes are drained when it begins, and take pods again when it is over.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/calendar/maintenance",
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_maintenance(cluster_id: str, name: str, *, as_of: str | None = None) -> Request[models.Maintenance]:
+    """Get maintenance of nodes: the last one of this name.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        path("/api/v1/calendar/maintenance/{}/{}", cluster_id, name),
+        models.Maintenance,
+        query=[("as_of", as_of)],
+    )
+
+
+def change_maintenance(
+    cluster_id: str,
+    name: str,
+    body: models.MaintenanceFields,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.HttpResponse]:
+    """Change maintenance that is planned or goes on. Once it has begun its beginning stays.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/calendar/maintenance/{}/{}", cluster_id, name),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def cancel_maintenance(
+    cluster_id: str, name: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Cancel maintenance that is planned or goes on. Nodes that it took out of service take pods again.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/calendar/maintenance/{}/{}", cluster_id, name),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def stream_events(
     *,
     project_id: str | None = None,
@@ -3688,6 +3803,7 @@ def list_audit(
     type_: Literal[
         "AddCluster",
         "AddSimulatedNodes",
+        "CancelMaintenance",
         "ChangeAsset",
         "ChangeCredential",
         "ChangeDepartment",
@@ -3724,6 +3840,7 @@ def list_audit(
         "NoteHours",
         "NoteServiceAccountUse",
         "OpenSession",
+        "PlanMaintenance",
         "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",
@@ -3740,6 +3857,7 @@ def list_audit(
         "SetOwnershipProtection",
         "SetPolicy",
         "SetPrice",
+        "SetStartWindows",
         "SetTimeLimits",
         "SuspendWorkload",
         "TransferWorkload",

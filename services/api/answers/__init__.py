@@ -21,6 +21,7 @@ from services.api.answers.assets import (
     Templates,
 )
 from services.api.answers.budgets import Budget, Budgets, Price, Prices
+from services.api.answers.calendar import Maintenance, Maintenances, StartWindows
 from services.api.answers.clusters import (
     Cluster,
     Clusters,
@@ -206,6 +207,8 @@ __all__ = [
     "Inference",
     "InferencePolicy",
     "LastRebuild",
+    "Maintenance",
+    "Maintenances",
     "Me",
     "Measurement",
     "MetricType",
@@ -243,6 +246,7 @@ __all__ = [
     "ServiceAccount",
     "ServiceAccountToken",
     "ServiceAccounts",
+    "StartWindows",
     "StorageClass",
     "Stream",
     "Streams",

@@ -164,6 +164,8 @@ class NodeDrain(Form, frozen=True, kw_only=True):
     """Whether pods of non-preemptible workloads are told to end, too."""
     ended_at: Moment | None
     """When the node was empty. Null while it is not."""
+    maintenance: str | None
+    """Name of the maintenance for which it is. Null if somebody drains the node."""
 
 
 class NodePod(Form, frozen=True, kw_only=True):

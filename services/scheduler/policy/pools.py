@@ -15,16 +15,22 @@ def pools_of(planning: Planning, pod_class: PodClass, *, later: bool = False) ->
     return found
 
 
+def is_closed(planning: Planning, pod_class: PodClass) -> bool:
+    """Whether workloads of its project may not start now."""
+    project = planning.snapshot.projects.get(pod_class.project_id)
+    return project is not None and project.exists and project.closed is not None
+
+
 def _pools_of(planning: Planning, pod_class: PodClass, *, later: bool) -> list[tuple[str, Candidates]]:
     project = planning.snapshot.projects.get(pod_class.project_id)
-    if project is not None and not project.exists:
+    if project is not None and (not project.exists or project.closed is not None):
         return []
     cluster = planning.snapshot.clusters.get(pod_class.cluster_id)
     if cluster is None or not cluster.exists or not cluster.connected:
         return []
     numbers = planning.snapshot.nodes.pool_numbers
     return [
-        (pool, planning.candidates(pod_class.request, numbers[pod_class.cluster_id, pool], later=later))
+        (pool, planning.candidates(pod_class, numbers[pod_class.cluster_id, pool], later=later))
         for pool in pools_to_try(planning.snapshot, pod_class)
         if (pod_class.cluster_id, pool) in numbers
     ]

@@ -4,6 +4,7 @@ from typing import Final
 
 from services.scheduler.planning import Policy
 from services.scheduler.policy.filters import (
+    calendar,
     cordoned,
     cpu,
     extended,
@@ -36,6 +37,7 @@ POLICY: Final = Policy(
     filters=(
         takes_pods.FILTER,
         cordoned.FILTER,
+        calendar.FILTER,
         taints.FILTER,
         node_type.FILTER,
         node_affinity.FILTER,

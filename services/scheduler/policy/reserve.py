@@ -77,19 +77,19 @@ def reserve(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> 
     has_right = _has_right(planning, pod_class.project_id, needs, others)
     # Nobody is told to end for pods that stay together (take_back), so nobody is let in that would have to give way.
     spoken = entry if pod_class.together is None else replace(entry, rank=_BELOW_ALL)
-    planning.spoken_for_by.setdefault(pod_class.project_id, []).append(spoken)
-    planning.spoken_for[i] = needs
+    planning.aside.spoken_for_by.setdefault(pod_class.project_id, []).append(spoken)
+    planning.aside.spoken_for[i] = needs
     speak_for(planning, i, sign=1)
     if not has_right:
         return explain.spoken_for(others_give_way=spoken is entry)
-    planning.passed_by[i] = others
-    if any(planning.reserved_in[number] >= MOST_IN_POOL for number in numbers):
+    planning.aside.passed_by[i] = others
+    if any(planning.aside.reserved_in[number] >= MOST_IN_POOL for number in numbers):
         return explain.spoken_for(others_give_way=spoken is entry)
     for each in kept:
         planning.take(each.row, each.request, each.devices)
-    planning.counted_on += taken.counted_on
-    planning.reserved_in.update(numbers)
-    planning.reserved[i] = kept
+    planning.aside.counted_on += taken.counted_on
+    planning.aside.reserved_in.update(numbers)
+    planning.aside.reserved[i] = kept
     return explain.reserved(len({each.row for each in kept}))
 
 
@@ -103,9 +103,9 @@ def _may_be_kept_for(planning: Planning, pod_class: PodClass, parts: Sequence[Ga
         return False
     if (pod_class.together is not None and not pod_class.gang) or sum(part.needed for part in parts) > MOST_RESERVED:
         return False
-    if len(planning.spoken_for_by.get(pod_class.project_id, ())) >= MOST_OF_PROJECT:
+    if len(planning.aside.spoken_for_by.get(pod_class.project_id, ())) >= MOST_OF_PROJECT:
         return False
-    if len(planning.spoken_for) >= MOST_IN_ALL:
+    if len(planning.aside.spoken_for) >= MOST_IN_ALL:
         return False
     wait = planning.policy.reserve_after
     long_enough = entry.since + wait.total_seconds()
@@ -135,7 +135,7 @@ def waits_behind(planning: Planning, pod_class: PodClass, entry: Pending) -> boo
     """Whether it takes no room although there may be some: a gang of its project has waited for longer, needs what is
     left of their share, and would not get it back.
     """
-    spoken = planning.spoken_for_by.get(pod_class.project_id)
+    spoken = planning.aside.spoken_for_by.get(pod_class.project_id)
     if not spoken or gives_way(planning, pod_class, entry):
         return False
     parts = [(part.request, part.needed) for part in pod_class.gang] or [(pod_class.request, 1)]
@@ -151,7 +151,7 @@ def waits_behind(planning: Planning, pod_class: PodClass, entry: Pending) -> boo
 def gives_way(planning: Planning, pod_class: PodClass, entry: Pending) -> bool:
     """Whether it may be let in behind the gangs of its project that have waited for longer: they can have it end."""
     project = planning.snapshot.projects.get(pod_class.project_id)
-    spoken = planning.spoken_for_by.get(pod_class.project_id, ())
+    spoken = planning.aside.spoken_for_by.get(pod_class.project_id, ())
     return (
         entry.gives_way
         and (project is None or not project.minimum_runtime)
@@ -168,20 +168,20 @@ def of_project(planning: Planning, i: int) -> tuple[int, ...]:
     """Indexes of the queues of its project of which a gang has waited for long, and of this one."""
     queues = planning.snapshot.queues
     own = queues[i].pod_class.project_id
-    return (i, *(j for j in planning.spoken_for if j != i and queues[j].pod_class.project_id == own))
+    return (i, *(j for j in planning.aside.spoken_for if j != i and queues[j].pod_class.project_id == own))
 
 
 def speak_for(planning: Planning, i: int, *, sign: int) -> None:
     """Have what a gang that has waited for long needs count as used (1), or not any more (-1): what comes after it in
     its project would else have the project's share, over and over, before there is enough of it for the gang.
     """
-    for number, milli in planning.spoken_for.get(i, {}).items():
+    for number, milli in planning.aside.spoken_for.get(i, {}).items():
         planning.shares.speak_for(planning.snapshot.queues[i].pod_class.project_id, number, sign * milli)
 
 
 def let_go(planning: Planning, i: int) -> list[Kept]:
     """What is kept for a queue is free again; what that was."""
-    kept = planning.reserved.pop(i, [])
+    kept = planning.aside.reserved.pop(i, [])
     for each in kept:
         held = each.request
         for room in (planning.room, planning.soon()):
@@ -199,7 +199,7 @@ class _Taken:
         self.extended = {name: column.copy() for name, column in table.capacity_extended.items()}
         self.free = Room(table, like=planning.room)
         self.counted_on: list[tuple[int, PodRequest, int]] = []
-        for each in planning.counted_on:
+        for each in planning.aside.counted_on:
             self._count_on(*each)
 
     def fitting(self, request: PodRequest, rows: Integers, share: Integers) -> Integers:

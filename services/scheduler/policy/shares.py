@@ -212,6 +212,8 @@ class Shares:
         firm: dict[tuple[str, int], int] = {}
         for queue in self._snapshot.queues:
             project_id = queue.pod_class.project_id
+            if self.project(project_id).closed is not None:
+                continue  # what could not start now, others may have
             for number, milli in self._waits_for(queue):
                 of = self._wanted.setdefault(number, {})
                 of.setdefault(project_id, 0)

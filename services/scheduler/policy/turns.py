@@ -165,8 +165,15 @@ class Turns:
         queue = self._planning.snapshot.queues[i]
         entries, promised = queue.entries, self._planning.snapshot.promised
         pod_class = queue.pod_class
-        alone = len(self._heads) == 1 and pod_class.project_id not in self._planning.spoken_for_by
-        if not alone or pod_class.gang or pod_class.together or key[0] < 0 or stop < len(entries[at].pods):
+        alone = len(self._heads) == 1 and pod_class.project_id not in self._planning.aside.spoken_for_by
+        if (
+            not alone
+            or pod_class.gang
+            or pod_class.together
+            or pod_class.among
+            or key[0] < 0
+            or stop < len(entries[at].pods)
+        ):
             return at + 1
         through = min(at + MOST_AT_ONCE, len(entries))
         if heads:

@@ -18,6 +18,7 @@ from services.scheduler.batches import (
     batch_drafts,
     batches,
     eviction_drafts,
+    mark_drafts,
     release_drafts,
     seen_by,
     update_drafts,
@@ -148,6 +149,7 @@ class Ledger:
 
     def _carry_out(self, planned: Plan, max_messages: int) -> None:
         self.seen = seen_by(planned, self.fold.nodes)
+        self._commit(mark_drafts(self.heads(), planned.marks, self._id(), self.now))
         bound, released = batches(planned, max_messages=max_messages)
         for batch in bound:
             drafts, refused = batch_drafts(self.heads(), batch, self._id(), self.now)

@@ -45,6 +45,7 @@ from events.workload.state import (
     WorkloadSuspended,
 )
 from services.runtime.log.folding import take
+from services.scheduler.batches import ACTOR as SCHEDULER
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.simulation.figures import Figures
@@ -223,7 +224,8 @@ class PastReader:
     def _acts_of(self, commit: Commit, at: datetime, state: Any) -> Iterator[Act]:
         if commit.aggregate in _WHOLE:
             yield act(at, commit.aggregate, commit.key, *commit.events)
-        elif commit.aggregate == "node":
+        elif commit.aggregate == "node" and commit.record.actor != SCHEDULER:
+            # What the scheduler does to nodes for maintenance, it does again.
             if events := [event for event in commit.events if isinstance(event, _OF_NODES)]:
                 yield act(at, "node", commit.key, *events)
         elif commit.aggregate == "workload":

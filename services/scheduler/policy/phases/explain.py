@@ -4,6 +4,7 @@ Codes are split into *cannot ever fit as written* and *waiting* (events/phases.p
 before what only time changes.
 """
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,11 +14,15 @@ from events.workload.spec import WHOLE_GPU_MILLI
 from services.scheduler.candidates import refused_by
 from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try, wanted_pools
 from services.scheduler.policy import together
+from services.scheduler.policy.filters import calendar
 from services.scheduler.policy.phases import quota
 from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.words import gpus, listed, nodes, wish
 from services.scheduler.room import View
-from services.scheduler.snapshot import Booleans, Bound, ClusterView, Pending, PodClass, Waiting
+from services.scheduler.snapshot import Booleans, Bound, Closed, ClusterView, Pending, PodClass, Waiting
+
+MOST_TOLD: Final = 2
+"""Other clusters of which a message tells why they cannot run it."""
 
 
 class _Room(NamedTuple):
@@ -34,7 +39,8 @@ def run(planning: Planning) -> None:
         if queue.blocked is not None:
             planning.blocked[i] = queue.blocked
         elif i in planning.short:
-            planning.blocked[i] = why(planning, queue.pod_class, planning.short[i])
+            waiting = why(planning, planning.class_of(i), planning.short[i])
+            planning.blocked[i] = _with_others(planning, i, waiting)
 
 
 def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waiting:
@@ -44,10 +50,11 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
     snapshot = planning.snapshot
     cluster = snapshot.clusters.get(pod_class.cluster_id)
     if cluster is None or not cluster.exists:
-        return Waiting(
-            reason=WaitingReason.CLUSTER_DISCONNECTED,
-            message="its cluster was removed; delete the workload and submit it to another cluster",
+        gone = "each cluster that could run it was removed; delete the workload and submit it again"
+        told = (
+            gone if pod_class.among else "its cluster was removed; delete the workload and submit it to another cluster"
         )
+        return Waiting(reason=WaitingReason.CLUSTER_DISCONNECTED, message=told)
     project = snapshot.projects.get(pod_class.project_id)
     if project is not None and not project.exists:
         return Waiting(
@@ -79,14 +86,45 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
             message=f"{_all_without_labels(len(every.rows), where)}: {', '.join(labels_lacking(every, filters))}",
         )
     view = every.at(~barred)
-    if waiting := _by_nodes(view, filters, f"{where} (with the labels that it needs)" if barred.any() else where):
-        return waiting
+    by_nodes = _by_nodes(view, filters, f"{where} (with the labels that it needs)" if barred.any() else where)
+    never = by_nodes is not None and by_nodes.reason is WaitingReason.NO_MATCHING_NODE
+    if project is not None and project.closed is not None and not never:
+        return _outside(project.name, project.closed)
+    if by_nodes is not None:
+        return by_nodes
     if shortfall.bound is not None:
         return _bound_used(pod_class, shortfall, shortfall.bound, view, where)
     room = _by_free_room(view, filters, together.elsewhere(planning, pod_class, view))
     parts = [*room.parts, *labels_lacking(every, filters)]
     message = f"{nodes(len(every.rows))} of {where}: {', '.join(parts)}{_of_share(planning, pod_class, pools)}"
     return Waiting(reason=room.reason, message=message)
+
+
+def _with_others(planning: Planning, i: int, waiting: Waiting) -> Waiting:
+    """Where it may go to several clusters, and stands at one of them: also why it cannot go to the others."""
+    pod_class, elsewhere = planning.class_of(i), planning.choices.elsewhere.get(i, {})
+    alike: list[str] = []
+    told = [waiting.message]
+    for id_, shortfall in elsewhere.items():
+        view = planning.snapshot.clusters.get(id_)
+        if id_ == pod_class.cluster_id or view is None or not view.exists:
+            continue
+        name, there = view.name, why(planning, pod_class.on(id_), shortfall)
+        if there.reason == waiting.reason or len(told) > MOST_TOLD:
+            alike.append(name)
+        else:
+            told.append(f"on cluster {name}: {there.message}")
+    if alike:
+        told.append(f"the same holds for {'cluster' if len(alike) == 1 else 'clusters'} {listed(tuple(alike))}")
+    return replace(waiting, message="; ".join(told))
+
+
+def _outside(name: str, closed: Closed) -> Waiting:
+    opens = "" if closed.opens_at is None else f"; the next one opens at {closed.opens_at:%Y-%m-%d %H:%M} UTC"
+    return Waiting(
+        reason=WaitingReason.OUTSIDE_WINDOW,
+        message=f"workloads of project {name} start only in its windows ({closed.told}){opens}",
+    )
 
 
 def _of_share(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> str:
@@ -127,7 +165,7 @@ def spoken_for(*, others_give_way: bool) -> str:
 
 def behind(planning: Planning, pod_class: PodClass) -> Waiting:
     """Of a workload that is not let in behind one that has waited for longer."""
-    first = planning.spoken_for_by[pod_class.project_id][0]
+    first = planning.aside.spoken_for_by[pod_class.project_id][0]
     return Waiting(
         reason=WaitingReason.SHARE_RESERVED,
         message=f"what is left of the fair share of its project is kept for {first.name}, which has waited for longer",
@@ -180,7 +218,7 @@ def or_never(planning: Planning, pod_class: PodClass, of: Pending, waiting: Wait
         every = nodes_of(planning, part, pools)
         view = every.at(~barred_in(every, [one for one in planning.policy.filters if one.asks(part.request)]))
         where = where_of(pools, planning.snapshot.clusters[part.cluster_id])
-        if (count := _held_when_empty(view)) < each.needed:
+        if (count := held_when_empty(view)) < each.needed:
             room = f"{count} of {each.needed} pods with {wish(part.request)}"
             message = f"{told}, and {where} has room for {room}, even when empty"
             return Waiting(reason=WaitingReason.NO_MATCHING_NODE, message=message)
@@ -193,7 +231,7 @@ def or_never(planning: Planning, pod_class: PodClass, of: Pending, waiting: Wait
     return waiting
 
 
-def _held_when_empty(view: View) -> int:
+def held_when_empty(view: View) -> int:
     """How many pods of this request there is room for on all these nodes, if nothing of ours were on them."""
     request, table, rows = view.request, view.room.nodes, view.rows
     held = table.capacity_pods[rows]
@@ -214,7 +252,8 @@ def nodes_of(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) ->
     """Every node of these pools that is there."""
     table, cluster_id = planning.snapshot.nodes, pod_class.cluster_id
     numbers = [table.pool_numbers[cluster_id, pool] for pool in pools if (cluster_id, pool) in table.pool_numbers]
-    return View(planning.room, pod_class.request, np.flatnonzero(np.isin(table.pool, numbers) & table.present))
+    rows = np.flatnonzero(np.isin(table.pool, numbers) & table.present)
+    return View(planning.room, pod_class.request, rows, closings=planning.closings(pod_class))
 
 
 def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
@@ -232,8 +271,10 @@ def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
         )
     if (too_small | closed_in(view, filters)).all():
         large_enough = view.at(~too_small)
+        others = [each for each in filters if each.name != calendar.NAME]
+        planned = not closed_in(large_enough, others).all()
         return Waiting(
-            reason=WaitingReason.NO_NODES,
+            reason=WaitingReason.MAINTENANCE if planned else WaitingReason.NO_NODES,
             message=f"{_all_closed(len(large_enough.rows), where)} ({_causes(large_enough, filters)})",
         )
     return None

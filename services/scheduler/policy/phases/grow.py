@@ -7,6 +7,7 @@ What somebody grew by counts as any other pod does, and whoever waits later gets
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ type _Key = tuple[bool, int, float, float, int, OrderKey]
 
 
 def run(planning: Planning) -> None:
-    growing = planning.snapshot.growing
+    growing = [_where_placed(planning, each) for each in planning.snapshot.growing]
     if not growing:
         return
     if planning.cut_short:
@@ -57,6 +58,14 @@ def _in_turn(planning: Planning, growing: Sequence[Growth], turns: list[tuple[_K
             return
         if grow.one(each, done) and done + 1 < len(each.entry.pods):
             heapq.heappush(turns, (_key(planning, each, done + 1), n, done + 1))
+
+
+def _where_placed(planning: Planning, of: Growth) -> Growth:
+    """It grows on the cluster where this plan starts it, if nobody named one."""
+    chosen = planning.choices.chosen.get(of.entry.key)
+    if not of.pod_class.among or chosen is None:
+        return of
+    return replace(of, pod_class=of.pod_class.on(chosen))
 
 
 def _may(planning: Planning, of: Growth) -> bool:

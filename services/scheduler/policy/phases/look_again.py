@@ -13,7 +13,7 @@ def run(planning: Planning) -> None:
         waiting = planning.short[i].waiting
         kept_back = waiting is not None and waiting.reason is WaitingReason.SHARE_RESERVED
         # What is kept for it as it comes free, nobody counts as free; and who waits behind another one waits on.
-        if not planning.cut_short and i not in planning.put_off and i not in planning.reserved and not kept_back:
+        if not planning.cut_short and i not in planning.put_off and i not in planning.aside.reserved and not kept_back:
             place.again(planning, i)
 
 

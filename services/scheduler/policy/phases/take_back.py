@@ -6,7 +6,7 @@ is needed: of a gang, for all of it. Which node it is, `victims` decides: where 
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from events.ids import workload_key
@@ -14,7 +14,8 @@ from events.phases import WaitingReason
 from events.workload.pod import DeviceShare
 from events.workload.state import EvictionReason
 from services.scheduler.candidates import Candidates
-from services.scheduler.planning import Phase, Planning
+from services.scheduler.planning import Phase, Planning, Shortfall
+from services.scheduler.policy.among import options
 from services.scheduler.policy.phases import explain, place, quota
 from services.scheduler.policy.pools import pools_of
 from services.scheduler.policy.reserve import gives_way, let_go, of_project, speak_for
@@ -42,8 +43,9 @@ def run(planning: Planning) -> None:
         own = of_project(planning, i) if _all_give_way(planning, i) else (i,)
         for j in own:
             speak_for(planning, j, sign=-1)
-        if not _is_hopeless(planning, i, lowest, grown):
-            _look_at(planning, i, victims)
+        for shortfall in _where_it_may(planning, i):
+            if not _is_hopeless(planning, i, shortfall, lowest, grown):
+                _look_at(planning, i, victims)
         for j in own:
             speak_for(planning, j, sign=1)
         if sum(len(each.pods) for each in planning.evictions) >= MOST_EVICTED:
@@ -51,10 +53,23 @@ def run(planning: Planning) -> None:
             return
 
 
+def _where_it_may(planning: Planning, i: int) -> Iterator[Shortfall]:
+    """Have a queue stand at each cluster to which it may go, until it got something; why it found no room there."""
+    stands, shortfall, elsewhere = planning.class_of(i), planning.short[i], planning.choices.elsewhere.get(i, {})
+    key = planning.snapshot.queues[i].entries[planning.short_at[i].entry].key
+    for option in options(planning, stands, key):
+        before = planning.held_pods
+        planning.choices.stands[i] = option
+        yield elsewhere.get(option.cluster_id, shortfall)
+        if i not in planning.short or planning.held_pods > before:
+            return
+    planning.choices.stands[i] = stands
+
+
 def _all_give_way(planning: Planning, i: int) -> bool:
     """Whether what is left of a queue may all be let in behind gangs of its project."""
     queue = planning.snapshot.queues[i]
-    if i in planning.spoken_for or queue.pod_class.project_id not in planning.spoken_for_by:
+    if i in planning.aside.spoken_for or queue.pod_class.project_id not in planning.aside.spoken_for_by:
         return False
     entries = queue.entries[planning.short_at[i].entry :]
     return all(gives_way(planning, queue.pod_class, entry) for entry in entries)
@@ -62,7 +77,7 @@ def _all_give_way(planning: Planning, i: int) -> bool:
 
 def _look_at(planning: Planning, i: int, victims: dict[str, Victims]) -> None:
     """At what a queue may take, unless enough was looked at in this plan."""
-    pod_class, weighed = planning.snapshot.queues[i].pod_class, planning.weighed
+    pod_class, weighed = planning.class_of(i), planning.weighed
     if weighed[pod_class.project_id] >= MOST_WEIGHED or weighed.total() >= MOST_WEIGHED_IN_ALL:
         planning.put_off.add(i)
         return
@@ -97,10 +112,12 @@ def _grown(planning: Planning) -> set[str]:
     return {each.cluster_id for each in running if grown_by(each)}
 
 
-def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int], grown: set[str]) -> bool:
+def _is_hopeless(
+    planning: Planning, i: int, shortfall: Shortfall, lowest: dict[tuple[str, str], int], grown: set[str]
+) -> bool:
     """Whether it has no right to anything, or no place of others would help; without looking at any pod."""
-    queue, shortfall = planning.snapshot.queues[i], planning.short[i]
-    pod_class, entry = queue.pod_class, queue.entries[planning.short_at[i].entry]
+    pod_class, queue = planning.class_of(i), planning.snapshot.queues[i]
+    entry = queue.entries[planning.short_at[i].entry]
     if pod_class.together is not None or (shortfall.bound is not None and shortfall.bound.firm):
         return True
     if shortfall.waiting is not None and shortfall.waiting.reason not in _MAY_HELP:
@@ -109,7 +126,7 @@ def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int],
         return False
     if lowest.get((pod_class.project_id, pod_class.cluster_id), entry.rank) < entry.rank:
         return False
-    if planning.passed_by.get(i):
+    if planning.aside.passed_by.get(i):
         return False
     right = Right(planning, pod_class, entry)
     return not any(
@@ -120,8 +137,7 @@ def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int],
 
 def _take_back(planning: Planning, i: int, victims: Victims) -> None:
     """For the entries of a queue, one after the other, as far as there is anything to be taken."""
-    queue, at = planning.snapshot.queues[i], planning.short_at[i]
-    pod_class = queue.pod_class
+    queue, at, pod_class = planning.snapshot.queues[i], planning.short_at[i], planning.class_of(i)
     parts = [pod_class.part(each) for each in pod_class.gang] or [pod_class]
     highest = max(entry.rank for entry in queue.entries[at.entry :])
     searches: list[Search] = []
@@ -129,7 +145,7 @@ def _take_back(planning: Planning, i: int, victims: Victims) -> None:
     for number in range(at.entry, len(queue.entries)):
         entry = queue.entries[number]
         spared = victims.among(entry.gave_way_to)
-        passed_by = planning.passed_by.get(i, frozenset()) if number == at.entry else frozenset[str]()
+        passed_by = planning.aside.passed_by.get(i, frozenset()) if number == at.entry else frozenset[str]()
         if any(entry.rank <= rank and spared >= others for rank, others in failed):
             continue  # what was too little for one that may take as much is too little for it
         if not searches or entry.rank > searches[0].entry.rank or searches[0].differs(spared, passed_by):
@@ -171,7 +187,7 @@ def _get(planning: Planning, i: int, entry: Pending, searches: Sequence["Search"
         return False
     if any(got):
         if entry is planning.snapshot.queues[i].entries[planning.short_at[i].entry]:
-            planning.spoken_for.pop(i, None)  # it has what it was to have
+            planning.aside.spoken_for.pop(i, None)  # it has what it was to have
         planning.keeps(i, entry, explain.held())
     return got == needed
 
@@ -232,7 +248,7 @@ class Search:
             return True
         shares, project_id = planning.shares, right.pod_class.project_id
         last = self.victims.of(right.passed_by)
-        for number in planning.spoken_for[i]:
+        for number in planning.aside.spoken_for[i]:
             for holder in (project_id, shares.project(project_id).department_id):
                 most = max(shares.of(holder, number), before.get((holder, number), 0))
                 while shares.used.get((holder, number), 0) > most:

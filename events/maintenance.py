@@ -1,0 +1,217 @@
+"""Maintenance of nodes of a cluster: from when to when they are out of service. A part of the cluster aggregate.
+
+Nobody has to watch the clock for it: what a moment means for a node follows from what stands here. What is really done
+to nodes at these times are events of the nodes (events/node.py).
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from events.decision import Context, Decision
+from events.node import Node
+from events.refusal import Refusal
+
+DEFAULT_LEAD_SECONDS: Final = 24 * 3600
+"""For so long before it begins nothing is let in that could still run then."""
+MOST_LEAD: Final = timedelta(days=60)
+MOST_AHEAD: Final = timedelta(days=366)
+LONGEST: Final = timedelta(days=366)
+MOST_PLANNED: Final = 200
+"""Of one cluster, those that are over included."""
+MOST_NODES_NAMED: Final = 1_000
+MOST_POOLS_NAMED: Final = 20
+MOST_LABELS_NAMED: Final = 10
+KEPT_AFTER_END: Final = timedelta(days=30)
+"""So long one that is over can be seen in the list."""
+
+
+class _Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Nodes that are out of service for a time: those to which all fits that is said of them."""
+
+    id: str
+    """Id. A later one of the same name has another."""
+    name: str
+    """Unique in its cluster among those that are not over."""
+    starts_at: datetime
+    """When the nodes are drained."""
+    ends_at: datetime
+    """When they take pods again."""
+    nodes: tuple[str, ...] = ()
+    """Names of nodes; empty for nodes of any name."""
+    node_pools: tuple[str, ...] = ()
+    """Names of node pools; empty for nodes of any pool."""
+    labels: dict[str, str] = {}
+    """Labels that the nodes have, all of them; empty for nodes with any labels."""
+    lead_seconds: int = DEFAULT_LEAD_SECONDS
+    """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
+    force: bool = False
+    """Whether pods of non-preemptible workloads are told to end when it begins, too."""
+    planned_by: str = ""
+    """Id of who planned it, or changed it last."""
+
+
+class Maintenance(_Fields, frozen=True, kw_only=True, omit_defaults=True):
+    """As it is planned."""
+
+    def covers(self, node: Node) -> bool:
+        """Whether it is about this node."""
+        return (
+            (not self.nodes or node.name in self.nodes)
+            and (not self.node_pools or node.facts.pool in self.node_pools)
+            and self.labels.items() <= node.facts.labels.items()
+        )
+
+    def is_on(self, now: datetime) -> bool:
+        return self.starts_at <= now < self.ends_at
+
+    def is_over(self, now: datetime) -> bool:
+        return self.ends_at <= now
+
+
+class MaintenancePlanned(_Fields, frozen=True, kw_only=True, omit_defaults=True):
+    """An administrator planned maintenance of nodes, or changed what is planned. The event holds all of it."""
+
+    at: datetime
+    """When it was decided."""
+
+
+class MaintenanceCancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An administrator cancelled maintenance. Nodes that it took out of service take pods again."""
+
+    at: datetime
+    """When it was decided."""
+    name: str
+    """Name of the maintenance."""
+
+
+MaintenanceEvent = MaintenancePlanned | MaintenanceCancelled
+
+
+class PlanMaintenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    cluster_id: str
+    name: str
+    starts_at: datetime
+    ends_at: datetime
+    nodes: tuple[str, ...] = ()
+    node_pools: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    lead_seconds: int = DEFAULT_LEAD_SECONDS
+    force: bool = False
+    new: bool = False
+    """Whether there must be none of this name yet; otherwise there must be one, which becomes this."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where these cannot be: nobody but the api has looked at them before."""
+        if self.starts_at.tzinfo is None or self.ends_at.tzinfo is None:
+            raise ValueError("a time without a zone")
+        if not (self.nodes or self.node_pools or self.labels):
+            raise ValueError("no nodes")
+        if not 0 <= self.lead_seconds <= MOST_LEAD.total_seconds():
+            raise ValueError("no such lead")
+        most = (self.nodes, MOST_NODES_NAMED), (self.node_pools, MOST_POOLS_NAMED), (self.labels, MOST_LABELS_NAMED)
+        if any(len(given) > limit for given, limit in most):
+            raise ValueError("too many are named")
+
+
+class CancelMaintenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    cluster_id: str
+    name: str
+
+
+MaintenanceCommand = PlanMaintenance | CancelMaintenance
+
+
+def evolve(planned: tuple[Maintenance, ...], event: MaintenanceEvent) -> tuple[Maintenance, ...]:
+    match event:
+        case MaintenancePlanned():
+            new = _as_planned(event)
+            kept = (each for each in planned if each.id != new.id and event.at - each.ends_at <= KEPT_AFTER_END)
+            return tuple(sorted((*kept, new), key=lambda each: (each.starts_at, each.name, each.id)))
+        case MaintenanceCancelled():
+            found = living(planned, event.name, event.at)
+            return tuple(each for each in planned if each is not found)
+
+
+def _as_planned(event: MaintenancePlanned) -> Maintenance:
+    return Maintenance(**{name: getattr(event, name) for name in Maintenance.__struct_fields__})
+
+
+def living(planned: Iterable[Maintenance], name: str, now: datetime) -> Maintenance | None:
+    """The one of this name that is not over."""
+    return next((each for each in planned if each.name == name and not each.is_over(now)), None)
+
+
+def decide(
+    command: MaintenanceCommand,
+    planned: tuple[Maintenance, ...],
+    pools: tuple[str, ...],
+    cluster: str,
+    context: Context,
+) -> Decision[MaintenanceEvent]:
+    """Args:
+    pools: names of the node pools that there are.
+    cluster: name of the cluster.
+    """
+    now, there = context.now, living(planned, command.name, context.now)
+    if there is None and not (isinstance(command, PlanMaintenance) and command.new):
+        message = f"cluster {cluster!r} has no maintenance {command.name!r} that is still to come or goes on"
+        return Refusal(code="not_found", message=message)
+    if isinstance(command, CancelMaintenance):
+        return (MaintenanceCancelled(at=now, name=command.name),)
+    if there is not None and command.new:
+        message = (
+            f"cluster {cluster!r} has maintenance {command.name!r} already; change that one, or choose another name"
+        )
+        return Refusal(code="name_taken", field="name", message=message)
+    if wrong := _wrong(command, there, pools, now):
+        return wrong
+    if there is None and len(planned) >= MOST_PLANNED:
+        message = f"cluster {cluster!r} has {MOST_PLANNED} entries of maintenance, which is the limit; cancel one"
+        return Refusal(code="invalid", field="name", message=message)
+    event = MaintenancePlanned(
+        at=now,
+        id=context.command_id if there is None else there.id,
+        name=command.name,
+        starts_at=command.starts_at,
+        ends_at=command.ends_at,
+        nodes=tuple(sorted(set(command.nodes))),
+        node_pools=tuple(sorted(set(command.node_pools))),
+        labels=command.labels,
+        lead_seconds=command.lead_seconds,
+        force=command.force,
+        planned_by=context.actor.id,
+    )
+    made = _as_planned(event)
+    if there is not None and replace(made, planned_by=there.planned_by) == there:
+        return ()
+    return (event,)
+
+
+def _wrong(
+    command: PlanMaintenance, there: Maintenance | None, pools: tuple[str, ...], now: datetime
+) -> Refusal | None:
+    def invalid(field: str, message: str) -> Refusal:
+        return Refusal(code="invalid", field=field, message=message)
+
+    if there is not None and there.is_on(now) and command.starts_at != there.starts_at:
+        return invalid("startsAt", f"it began at {told(there.starts_at)}, which stays so; only its end can be changed")
+    if command.ends_at <= command.starts_at:
+        return invalid("endsAt", f"must be after startsAt, {told(command.starts_at)}; got {told(command.ends_at)}")
+    if command.ends_at <= now:
+        return invalid("endsAt", f"must be a time to come; now it is {told(now)}, got {told(command.ends_at)}")
+    if command.starts_at > now + MOST_AHEAD:
+        return invalid("startsAt", f"must be at most {MOST_AHEAD.days} days from now, got {told(command.starts_at)}")
+    if command.ends_at - command.starts_at > LONGEST:
+        return invalid("endsAt", f"must be at most {LONGEST.days} days after startsAt, got {told(command.ends_at)}")
+    unknown = sorted(set(command.node_pools) - set(pools))
+    if unknown:
+        return invalid("nodePools", f"the cluster has no node pool {unknown[0]!r}; it has {', '.join(pools)}")
+    return None
+
+
+def told(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,278 @@
+"""`muster calendar`: what is planned for nodes, and when workloads of a project may start."""
+
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import typer
+
+from muster.cli.calendar_windows import add_windows
+from muster.cli.command import MusterGroup, Session, command, group
+from muster.cli.exits import usage
+from muster.cli.names import cluster_id, default_cluster, find_cluster, refuse_name
+from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm, duration_option, switch_option
+from muster.cli.output import Column
+from muster.cli.values import Row, exact_span, format_utc, number_of, parse_time, row_of, rows_of, text_of
+
+PATH: Final = "/calendar/maintenance"
+
+
+def _which(row: Row) -> str:
+    """The nodes that it is about."""
+    nodes, pools = (row.get(key) for key in ("nodes", "nodePools"))
+    parts = [f"nodes {','.join(map(str, nodes))}" if isinstance(nodes, list) and nodes else ""]
+    parts += [f"pools {','.join(map(str, pools))}" if isinstance(pools, list) and pools else ""]
+    labels = ",".join(f"{key}={value}" for key, value in row_of(row, "labels").items())
+    parts += [f"labels {labels}" if labels else ""]
+    return "; ".join(part for part in parts if part)
+
+
+MAINTENANCE_COLUMNS: Final = (
+    Column("NAME", "name"),
+    Column("CLUSTER", "clusterName"),
+    Column("STATE", "state"),
+    Column("FROM", "startsAt", show=lambda row: text_of(row, "startsAt")),
+    Column("TO", "endsAt", show=lambda row: text_of(row, "endsAt")),
+    Column("NODES", "nodes", show=_which),
+    Column("LEAD", "leadSeconds", show=lambda row: exact_span(int(number_of(row, "leadSeconds")))),
+    Column("FORCE", "force"),
+    Column("PLANNED-BY", "plannedBy", wide=True),
+    Column("ID", "id", wide=True),
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the maintenance in its cluster.")]
+_NodeOption = Annotated[
+    list[str] | None, typer.Option("--node", metavar="NODE", help="A node that is meant. Repeatable.")
+]
+_PoolOption = Annotated[
+    list[str] | None, typer.Option("--pool", metavar="POOL", help="A node pool that is meant. Repeatable.")
+]
+_LabelOption = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="KEY=VALUE", help="A label that the nodes must have. Repeatable."),
+]
+_LeadOption = Annotated[
+    str | None,
+    typer.Option(
+        "--lead",
+        metavar="DURATION",
+        help="For so long before it begins no pod starts there that is non-preemptible and may still run then. "
+        "Default: 24h.",
+    ),
+]
+
+
+def add_calendar(root: typer.Typer) -> None:
+    app = group("calendar")
+    below = typer.Typer(
+        cls=MusterGroup,
+        help="Maintenance: nodes that are out of service for a time. Plan, list, change, cancel.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    _add_reads(below)
+    _add_create(below)
+    _add_changes(below)
+    app.add_typer(below, name="maintenance")
+    add_windows(app)
+    root.add_typer(app, name="calendar")
+
+
+def _add_reads(app: typer.Typer) -> None:
+    @command(
+        app,
+        "list",
+        examples="muster calendar maintenance list\nmuster calendar maintenance list --cluster demo --all",
+        columns=MAINTENANCE_COLUMNS,
+        past=True,
+    )
+    def list_(
+        session: Session,
+        *,
+        cluster: ClusterOption = None,
+        everything: Annotated[bool, typer.Option("--all", help="Also what was over less than 30 days ago.")] = False,
+    ) -> None:
+        """List maintenance of nodes that is planned or goes on."""
+        rows = _rows(session, cluster)
+        rows = [row for row in rows if everything or text_of(row, "state") != "Over"]
+        session.out.rows(rows, MAINTENANCE_COLUMNS, empty="no maintenance is planned")
+
+    @command(app, "describe", examples="muster calendar maintenance describe firmware", past=True)
+    def describe(session: Session, name: NameArgument, *, cluster: ClusterOption = None) -> None:
+        """Show maintenance: when it is, and of which nodes."""
+        row = _find(session, name, cluster)
+        session.out.one(row, lambda: _describe(session, row), columns=MAINTENANCE_COLUMNS)
+
+
+def _add_create(app: typer.Typer) -> None:
+    @command(
+        app,
+        "create",
+        output=False,
+        examples="""
+        muster calendar maintenance create firmware --pool h100 --from 2027-01-09T06:00:00Z --to 2027-01-09T12:00:00Z
+        muster calendar maintenance create rack-4 --label rack=4 --from 2027-01-09 --to 2027-01-10 --lead 3d --force
+        muster calendar maintenance create fan --node gpu-7 --from 2027-01-09T08:00:00+01:00 --to 2027-01-09T09:00Z
+        """,
+    )
+    def create(
+        session: Session,
+        name: NameArgument,
+        *,
+        from_: Annotated[str, typer.Option("--from", metavar="TIME", help="When the nodes are drained.")],
+        to: Annotated[str, typer.Option("--to", metavar="TIME", help="When they take pods again.")],
+        node: _NodeOption = None,
+        pool: _PoolOption = None,
+        label: _LabelOption = None,
+        lead: _LeadOption = None,
+        force: Annotated[
+            bool, typer.Option("--force", help="End pods of non-preemptible workloads, too, when it begins.")
+        ] = False,
+        cluster: ClusterOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Plan maintenance of nodes: those to which all fits that --node, --pool and --label say.
+
+        When it begins they are drained as `muster node drain` does it, and when it is over they take pods again, unless
+        somebody else has cordoned them.
+        """
+        if not (node or pool or label):
+            raise usage("give at least one of --node, --pool and --label")
+        body: Row = {
+            "clusterId": cluster_id(session, cluster),
+            "name": name,
+            "startsAt": _time("--from", from_),
+            "endsAt": _time("--to", to),
+            "force": force,
+            **_given(node, pool, label, lead),
+        }
+        done = session.api.mutate("POST", PATH, body, idempotency_key=idempotency_key)
+        session.out.talk(text_of(done.body, "message"))
+
+
+def _add_changes(app: typer.Typer) -> None:
+    @command(
+        app,
+        "set",
+        output=False,
+        examples="""
+        muster calendar maintenance set firmware --to 2027-01-09T18:00:00Z
+        muster calendar maintenance set firmware --node gpu-7 --node gpu-8 --force on
+        """,
+    )
+    def set_(
+        session: Session,
+        name: NameArgument,
+        *,
+        from_: Annotated[str | None, typer.Option("--from", metavar="TIME", help="When the nodes are drained.")] = None,
+        to: Annotated[str | None, typer.Option("--to", metavar="TIME", help="When they take pods again.")] = None,
+        node: _NodeOption = None,
+        pool: _PoolOption = None,
+        label: _LabelOption = None,
+        lead: _LeadOption = None,
+        force: Annotated[
+            str | None,
+            typer.Option("--force", metavar="on|off", help="Whether pods of non-preemptible workloads are ended, too."),
+        ] = None,
+        cluster: ClusterOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Change maintenance that is planned or goes on; what is not given stays. Once it has begun, that stays.
+
+        Of --node, --pool and --label all that there were are replaced by those that are given.
+        """
+        changes: Row = _given(node, pool, label, lead)
+        changes |= {"startsAt": _time("--from", from_)} if from_ is not None else {}
+        changes |= {"endsAt": _time("--to", to)} if to is not None else {}
+        changes |= {"force": switch_option("--force", force)} if force is not None else {}
+        if not changes:
+            raise usage("give at least one of --from, --to, --node, --pool, --label, --lead and --force")
+        row = _find(session, name, cluster)
+        kept: Row = {key: row[key] for key in ("startsAt", "endsAt", "nodes", "nodePools", "leadSeconds", "force")}
+        kept["labels"] = [{"name": key, "value": value} for key, value in row_of(row, "labels").items()]
+        done = session.api.mutate("PUT", _path(row), kept | changes, idempotency_key=idempotency_key)
+        session.out.talk(text_of(done.body, "message"))
+
+    @command(
+        app,
+        "delete",
+        output=False,
+        examples="""
+        muster calendar maintenance delete firmware
+        muster calendar maintenance delete fan --cluster demo -y
+        """,
+    )
+    def delete(
+        session: Session,
+        name: NameArgument,
+        *,
+        yes: YesOption = False,
+        cluster: ClusterOption = None,
+        idempotency_key: IdempotencyOption = None,
+    ) -> None:
+        """Cancel maintenance. Nodes that it took out of service take pods again."""
+        row = _find(session, name, cluster)
+        confirm(f"Cancel maintenance {name} of cluster {text_of(row, 'clusterName')}?", yes=yes)
+        done = session.api.mutate("DELETE", _path(row), idempotency_key=idempotency_key)
+        session.out.talk(text_of(done.body, "message"))
+
+
+def _rows(session: Session, cluster: str | None) -> list[Row]:
+    scope = [("clusterId", text_of(find_cluster(session.api, cluster), "id"))] if cluster else []
+    return rows_of(session.api.get(PATH, scope), "maintenance")
+
+
+def _find(session: Session, name: str, cluster: str | None) -> Row:
+    """The last one of this name in the cluster. Raises Problem."""
+    of = text_of(default_cluster(session, cluster), "id")
+    rows = [row for row in _rows(session, None) if text_of(row, "clusterId") == of]
+    found = [row for row in rows if text_of(row, "name") == name]
+    return found[-1] if found else refuse_name(rows, name, what="maintenance", as_of=session.as_of)
+
+
+def _path(row: Row) -> str:
+    return f"{PATH}/{text_of(row, 'clusterId')}/{quote(text_of(row, 'name'), safe='')}"
+
+
+def _given(node: list[str] | None, pool: list[str] | None, label: list[str] | None, lead: str | None) -> Row:
+    given: Row = {}
+    if node:
+        given["nodes"] = [*node]
+    if pool:
+        given["nodePools"] = [*pool]
+    if label:
+        given["labels"] = [_label(each) for each in label]
+    if lead is not None:
+        given["leadSeconds"] = duration_option("--lead", lead)
+    return given
+
+
+def _label(text: str) -> Row:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise usage(f"--label: {text!r} is not KEY=VALUE", todo="as in --label rack=4")
+    return {"name": key, "value": value}
+
+
+def _time(flag: str, given: str) -> str:
+    """As the API takes it. Raises Problem (usage)."""
+    moment = parse_time(given)
+    if moment is None:
+        todo = "write a time as 2030-01-31T12:00:00Z or 2030-01-31T12:00:00+01:00, or a date as 2030-01-31 (UTC)"
+        raise usage(f"{flag}: {given!r} is no time", todo=todo)
+    return format_utc(moment)
+
+
+def _describe(session: Session, row: Row) -> None:
+    session.out.pairs(
+        [
+            ("Name", text_of(row, "name")),
+            ("Cluster", text_of(row, "clusterName")),
+            ("State", text_of(row, "state")),
+            ("From", session.out.time(row.get("startsAt"))),
+            ("To", session.out.time(row.get("endsAt"))),
+            ("Nodes", _which(row)),
+            ("Lead", exact_span(int(number_of(row, "leadSeconds")))),
+            ("Non-preemptible", "told to end, too" if row.get("force") else "stay until they end"),
+            ("Planned by", text_of(row, "plannedBy")),
+        ]
+    )

@@ -1,0 +1,375 @@
+"""Maintenance of nodes by the calendar (issue 14 section 2; ADR 0133): before, while it goes on, and at its end."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from events.ids import cluster_key, node_key, project_key
+from events.maintenance import CancelMaintenance, PlanMaintenance
+from events.node import CordonNode, DrainNode, Node, UncordonNode
+from events.phases import Phase, WaitingReason
+from events.time_limits import SetTimeLimits, TimeLimit
+from services.scheduler.fold import ENDS_LATE_SECONDS, SchedulingState
+from services.scheduler.snapshot import Plan
+from tests.scheduler.world import World
+
+FIRM: dict[str, Any] = {"preemptibility": "non-preemptible"}
+HOUR = timedelta(hours=1)
+
+
+def lab(*names: str) -> World:
+    world = World()
+    world.cluster(pools=("gpu",))
+    world.project()
+    for name in names:
+        world.node(name, gpu_count=4)
+    return world
+
+
+def plan_maintenance(
+    world: World, *nodes: str, after: timedelta = 2 * HOUR, lasts: timedelta = HOUR, **more: Any
+) -> datetime:
+    """When it begins."""
+    given: dict[str, Any] = {"name": "firmware", "new": True} | more
+    starts = world.now + after
+    command = PlanMaintenance(
+        cluster_id=world.cluster_id, nodes=nodes, starts_at=starts, ends_at=starts + lasts, **given
+    )
+    world.do("cluster", cluster_key("local"), command)
+    return starts
+
+
+def cancel(world: World) -> None:
+    command = CancelMaintenance(cluster_id=world.cluster_id, name="firmware")
+    world.do("cluster", cluster_key("local"), command)
+
+
+def limit(world: World, seconds: int | None) -> None:
+    limits = () if seconds is None else (TimeLimit(kind="Training", runtime_seconds=seconds),)
+    world.do("project", project_key("default"), SetTimeLimits(project_id=world.project_id, limits=limits))
+
+
+def running(world: World, name: str, **spec: Any) -> str:
+    key = world.submit(name, gpu_devices_request=1, **spec)
+    world.settle()
+    assert world.places(key), world.workload(key).message
+    world.fact(key, "running")
+    return key
+
+
+def waits(world: World, name: str, **spec: Any) -> tuple[str, str]:
+    """The reason and the words; that of nothing where it starts."""
+    key = world.submit(name, gpu_devices_request=1, **spec)
+    world.settle()
+    state = world.workload(key)
+    return ("", "") if world.places(key) else (state.reason, state.message)
+
+
+def at(world: World, moment: datetime) -> list[Plan]:
+    assert world.now <= moment
+    world.now = moment
+    return world.settle()
+
+
+def node(world: World, name: str) -> Node:
+    return world.chain("node", node_key(world.cluster_id, name)).state
+
+
+def kinds(world: World, name: str) -> list[str]:
+    key = node_key(world.cluster_id, name)
+    return [type(event).__name__ for c in world.commits if c.key == key for event in c.events]
+
+
+def fresh(world: World) -> SchedulingState:
+    """A fold of the same log from its beginning."""
+    fold = SchedulingState()
+    for commit in world.commits:
+        fold.apply(commit)
+    return fold
+
+
+def test_what_gives_way_is_let_in_until_it_begins_and_what_does_not_is_not() -> None:
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0")
+
+    assert waits(world, "soft") == ("", "")
+    reason, message = waits(world, "firm", **FIRM)
+
+    assert reason == WaitingReason.MAINTENANCE
+    assert "maintenance firmware" in message
+    assert f"{starts:%Y-%m-%d %H:%M}" in message
+    assert not world.check().violations
+
+
+def test_outside_of_its_lead_time_everything_is_let_in_and_within_it_not() -> None:
+    """The nearest smaller case: one second before the lead begins a non-preemptible workload starts."""
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0", after=30 * HOUR)
+
+    at(world, starts - 24 * HOUR - timedelta(seconds=2))
+    assert waits(world, "before", **FIRM) == ("", "")
+    at(world, starts - 24 * HOUR)
+    assert waits(world, "after", **FIRM)[0] == WaitingReason.MAINTENANCE
+
+
+def test_a_lead_of_its_own_holds_in_place_of_the_default() -> None:
+    world = lab("n0")
+    plan_maintenance(world, "n0", lead_seconds=0)
+
+    assert waits(world, "firm", **FIRM) == ("", "")
+
+
+@pytest.mark.parametrize(("spare", "starts"), [(10, True), (-10, False)])
+def test_what_has_ended_by_its_limit_before_it_begins_is_let_in(spare: int, *, starts: bool) -> None:
+    """Its limit on running time, its grace, and ten minutes in which its pods start are counted."""
+    world = lab("n0")
+    plan_maintenance(world, "n0", after=2 * HOUR)
+    grace = 30
+    limit(world, 2 * 3600 - grace - ENDS_LATE_SECONDS - spare)
+
+    reason, _ = waits(world, "firm", termination_grace_period_seconds=grace, **FIRM)
+
+    assert reason == ("" if starts else WaitingReason.MAINTENANCE)
+
+
+def test_a_limit_that_is_set_later_lets_in_what_waits() -> None:
+    world = lab("n0")
+    plan_maintenance(world, "n0")
+    key = world.submit("firm", gpu_devices_request=1, **FIRM)
+    world.settle()
+    assert not world.places(key)
+
+    limit(world, 600)
+    world.settle()
+
+    assert world.places(key)
+
+
+def test_a_node_beside_it_is_used() -> None:
+    world = lab("n0", "n1")
+    plan_maintenance(world, "n0")
+
+    key = running(world, "firm", **FIRM)
+
+    assert world.places(key)[0][0] == "n1"
+
+
+def test_at_its_start_the_nodes_are_drained_and_come_back_at_its_end() -> None:
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0")
+    key = running(world, "soft")
+
+    assert world.fold.next_due() == starts, "nothing is done until then"
+    plans = at(world, starts)
+
+    assert [len(each.marks) for each in plans if each.marks] == [1]
+    assert kinds(world, "n0")[-2:] == ["NodeCordoned", "NodeDrainStarted"]
+    assert node(world, "n0").cordoned_by == "ann"
+    evicted = [each for planned in plans for each in planned.evictions]
+    assert [(each.reason, each.message) for each in evicted] == [
+        ("drained", "node n0 is drained for maintenance firmware")
+    ]
+    world.fact(key, "stopped")
+    world.settle()
+    assert kinds(world, "n0")[-1] == "NodeDrained"
+    assert world.workload(key).reason == WaitingReason.MAINTENANCE
+    assert "goes on until" in world.workload(key).message
+
+    due = world.fold.next_due()
+    assert due is not None
+    assert due <= starts + HOUR
+    at(world, starts + HOUR)
+
+    assert "NodeUncordoned" in kinds(world, "n0")
+    assert not node(world, "n0").cordoned
+    assert world.places(key)
+    assert not world.check().violations
+
+
+def test_what_is_non_preemptible_stays_when_it_begins_unless_it_is_forced() -> None:
+    for force in (False, True):
+        world = lab("n0")
+        key = running(world, "firm", **FIRM)
+        starts = plan_maintenance(world, "n0", force=force)
+
+        at(world, starts)
+
+        assert (world.workload(key).phase is Phase.RUNNING) is not force
+
+
+def test_nothing_happens_between_its_boundaries() -> None:
+    """An idle system does nothing: one plan at the start, one at the end, and none in between."""
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0")
+    world.settle()
+    assert world.fold.next_due() == starts
+    at(world, starts)
+    assert world.fold.next_due() == starts + HOUR
+    before = len(world.commits)
+    at(world, starts + HOUR / 2)
+    assert len(world.commits) == before
+    at(world, starts + HOUR)
+    assert world.fold.next_due() is None
+
+
+def test_what_somebody_cordoned_stays_so_when_it_is_over() -> None:
+    for before in (True, False):
+        world = lab("n0")
+        starts = plan_maintenance(world, "n0")
+        running(world, "soft")
+        if before:
+            world.cordon("n0")
+        at(world, starts)
+        if not before:
+            world.cordon("n0", CordonNode)
+        at(world, starts + HOUR)
+
+        assert node(world, "n0").cordoned, before
+        assert node(world, "n0").cordoned_for is None
+        assert node(world, "n0").drain is None
+        assert not world.check().violations
+
+
+def test_a_drain_by_somebody_goes_on_when_it_is_over() -> None:
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0")
+    at(world, starts)
+    world.do("node", node_key(world.cluster_id, "n0"), DrainNode(cluster_id=world.cluster_id, name="n0"))
+    at(world, starts + HOUR)
+
+    assert node(world, "n0").cordoned
+    assert node(world, "n0").drain is not None
+
+
+def test_who_uncordons_a_node_meanwhile_has_it_back_and_it_is_not_drained_again() -> None:
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0")
+    at(world, starts)
+
+    world.cordon("n0", UncordonNode)
+
+    assert waits(world, "firm", **FIRM) == ("", "")
+    at(world, starts + HOUR)
+    assert kinds(world, "n0").count("NodeDrainStarted") == 1
+    assert kinds(world, "n0").count("NodeUncordoned") == 1
+
+
+def test_a_node_that_comes_while_it_goes_on_is_taken_out_too_and_one_that_is_not_meant_is_not() -> None:
+    world = lab("n0")
+    starts = plan_maintenance(world, node_pools=("gpu",))
+    at(world, starts)
+    assert not node(world, "n0").cordoned
+
+    world.node("n1", gpu_count=4, pool="gpu")
+    world.settle()
+
+    assert node(world, "n1").cordoned
+    assert not node(world, "n0").cordoned
+
+
+def test_by_labels_those_are_meant_that_have_all_of_them() -> None:
+    world = lab()
+    world.node("n0", gpu_count=4, labels={"rack": "a", "row": "1"})
+    world.node("n1", gpu_count=4, labels={"rack": "a", "row": "2"})
+    starts = plan_maintenance(world, labels={"rack": "a", "row": "1"})
+
+    at(world, starts)
+
+    assert (node(world, "n0").cordoned, node(world, "n1").cordoned) == (True, False)
+
+
+def test_where_it_is_cancelled_the_nodes_come_back_at_once() -> None:
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0")
+    at(world, starts)
+    key = world.submit("firm", gpu_devices_request=1, **FIRM)
+    world.settle()
+    assert not world.places(key)
+
+    cancel(world)
+    world.settle()
+
+    assert not node(world, "n0").cordoned
+    assert world.places(key)
+
+
+def test_where_it_is_cancelled_before_it_begins_what_waits_starts() -> None:
+    world = lab("n0")
+    plan_maintenance(world, "n0")
+    key = world.submit("firm", gpu_devices_request=1, **FIRM)
+    world.settle()
+    assert not world.places(key)
+
+    cancel(world)
+    world.settle()
+
+    assert world.places(key)
+
+
+def test_where_its_end_is_moved_the_nodes_come_back_at_the_new_one() -> None:
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0")
+    at(world, starts)
+
+    plan_maintenance(world, "n0", after=timedelta(0), lasts=3 * HOUR, new=False)
+    at(world, starts + 2 * HOUR)
+    assert node(world, "n0").cordoned
+    at(world, starts + 3 * HOUR)
+    assert not node(world, "n0").cordoned
+
+
+def test_a_gang_waits_as_a_whole_for_nodes_that_it_would_run_into() -> None:
+    world = lab("n0", "n1")
+    plan_maintenance(world, "n0", "n1")
+
+    reason, _ = waits(world, "wide", **FIRM)
+
+    assert reason == WaitingReason.MAINTENANCE
+
+
+def test_a_scheduler_that_was_away_all_the_time_lets_the_nodes_be_used_again() -> None:
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0")
+    key = world.submit("firm", gpu_devices_request=1, **FIRM)
+    world.settle()
+
+    at(world, starts + 2 * HOUR)
+
+    assert "NodeCordoned" not in kinds(world, "n0")
+    assert world.places(key)
+
+
+def test_by_a_clock_that_is_behind_nothing_is_undone() -> None:
+    """Two schedulers, of which one knows that it began."""
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0")
+    at(world, starts)
+    world.now = starts - timedelta(seconds=5)
+
+    world.settle()
+
+    assert node(world, "n0").cordoned
+    assert kinds(world, "n0").count("NodeCordoned") == 1
+
+
+def test_the_same_follows_from_the_log_read_anew_and_from_a_snapshot() -> None:
+    """Kept state equals a fresh fold, before, while it goes on, and after."""
+    world = lab("n0", "n1")
+    starts = plan_maintenance(world, "n0")
+    running(world, "soft")
+    for moment in (starts - HOUR, starts, starts + HOUR / 2, starts + HOUR):
+        world.now = moment
+        world.submit(f"firm-{moment:%H%M}", gpu_devices_request=4, **FIRM)
+        again, restored = fresh(world), SchedulingState()
+        restored.restore(world.fold.seq, world.fold.chains, beside=world.fold.beside())
+        kept = world.fold.snapshot(world.now)
+        for fold in (again, restored):
+            of = fold.snapshot(world.now)
+            assert of.marks == kept.marks
+            assert [(c.called, c.rows.tolist(), c.left_seconds) for c in of.nodes.closings] == [
+                (c.called, c.rows.tolist(), c.left_seconds) for c in kept.nodes.closings
+            ]
+            assert [q.pod_class for q in of.queues] == [q.pod_class for q in kept.queues]
+        world.settle()
+    assert not world.check().violations

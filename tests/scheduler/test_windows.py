@@ -1,0 +1,177 @@
+"""Windows of a project: when its workloads may start, and what becomes of those that run (issue 14 section 2)."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from events.ids import project_key
+from events.phases import Phase, WaitingReason
+from events.windows import SetStartWindows, StartWindows, read_window
+from services.scheduler.fold import SchedulingState
+from services.scheduler.snapshot import Plan
+from tests.scheduler.test_maintenance import fresh
+from tests.scheduler.test_take_back import gang
+from tests.scheduler.world import BEGIN, World
+
+FIRM: dict[str, Any] = {"preemptibility": "non-preemptible"}
+MONDAY = BEGIN + timedelta(days=1)
+"""2026-03-02, 00:00 UTC."""
+OPENS, CLOSES = MONDAY + timedelta(hours=20), MONDAY + timedelta(hours=30)
+
+
+def lab(*nodes: str, windows: tuple[str, ...] = ("Mon-Fri 20:00-06:00",), **more: Any) -> World:
+    """At noon of a Monday, when the window is closed."""
+    world = World()
+    world.cluster()
+    world.project()
+    for name in nodes:
+        world.node(name, gpu_count=4)
+    world.now = MONDAY + timedelta(hours=12)
+    setting(world, *windows, **more)
+    return world
+
+
+def setting(world: World, *windows: str, zone: str = "UTC", ends_running: bool = False) -> None:
+    read = tuple(map(read_window, windows))
+    given = StartWindows(zone=zone, windows=read, ends_running=ends_running) if windows else None
+    world.do("project", project_key("default"), SetStartWindows(project_id=world.project_id, windows=given))
+
+
+def at(world: World, moment: datetime) -> list[Plan]:
+    world.now = moment
+    return world.settle()
+
+
+def started(world: World, name: str, **spec: Any) -> str:
+    key = world.submit(name, gpu_devices_request=1, **spec)
+    world.settle()
+    for index in world.places(key):
+        world.fact(key, "running", index=index)
+    return key
+
+
+def test_outside_its_window_a_workload_waits_and_starts_when_the_next_one_opens() -> None:
+    world = lab("n0")
+    key = started(world, "w")
+
+    state = world.workload(key)
+    assert state.reason == WaitingReason.OUTSIDE_WINDOW
+    assert "Mon-Fri 20:00-06:00 UTC" in state.message
+    assert "the next one opens at 2026-03-02 20:00 UTC" in state.message
+    at(world, OPENS - timedelta(seconds=1))
+    assert not world.places(key)
+    assert world.fold.next_due() == OPENS
+    at(world, OPENS)
+    assert world.places(key)
+    assert not world.check().violations
+
+
+def test_a_window_is_by_the_clock_of_its_zone() -> None:
+    world = lab("n0")
+    setting(world, "Mon-Fri 20:00-06:00", zone="Europe/Berlin")
+    key = started(world, "w")
+    at(world, OPENS - timedelta(hours=1, seconds=1))
+    assert not world.places(key)
+    at(world, OPENS - timedelta(hours=1))
+    assert world.places(key)
+
+
+def test_what_runs_goes_on_when_a_window_closes_unless_it_ends_what_is_preemptible() -> None:
+    for ends in (False, True):
+        world = lab("n0", ends_running=ends)
+        world.now = OPENS
+        soft, firm = started(world, "soft"), started(world, "firm", **FIRM)
+
+        plans = at(world, CLOSES)
+
+        evicted = [each for planned in plans for each in planned.evictions]
+        assert [(each.name, each.reason) for each in evicted] == ([("soft", "window_closed")] if ends else [])
+        assert world.workload(firm).phase is Phase.RUNNING
+        if ends:
+            world.fact(soft, "stopped")
+            world.settle()
+            assert world.workload(soft).reason == WaitingReason.OUTSIDE_WINDOW
+            at(world, OPENS + timedelta(days=1))
+            assert world.places(soft)
+        assert not world.check().violations
+
+
+def test_what_is_ended_by_a_window_goes_on_though_it_is_terminated_by_preemption() -> None:
+    world = lab("n0", ends_running=True)
+    world.now = OPENS
+    key = started(world, "soft", terminate_after_preemption=True)
+    at(world, CLOSES)
+    world.fact(key, "stopped")
+    world.settle()
+    assert world.workload(key).phase is Phase.PENDING
+
+
+def test_a_gang_waits_whole_and_is_ended_whole() -> None:
+    world = lab("n0", "n1", ends_running=True)
+    key = gang(world, "wide", workers=2, gpus=2)
+    world.settle()
+    assert world.workload(key).reason == WaitingReason.OUTSIDE_WINDOW
+    at(world, OPENS)
+    assert world.workload(key).pods.live.size == 2
+
+    plans = at(world, CLOSES)
+
+    assert [(each.reason, len(each.pods)) for planned in plans for each in planned.evictions] == [("window_closed", 2)]
+
+
+def test_other_projects_start_meanwhile_and_have_its_share() -> None:
+    """What could not start now speaks for nothing: another project has the whole cluster, and loses nothing to it."""
+    world = lab("n0")
+    other = world.project("other")
+    started(world, "closed")
+    keys = [started(world, f"o{n}", project_id=other) for n in range(4)]
+    assert all(world.places(key) for key in keys)
+    assert not [each for planned in at(world, OPENS - timedelta(hours=1)) for each in planned.evictions]
+
+
+def test_what_can_never_start_says_so_also_outside_its_window() -> None:
+    world = lab("n0")
+    key = world.submit("huge", gpu_devices_request=64)
+    world.settle()
+    assert world.workload(key).reason == WaitingReason.NO_MATCHING_NODE
+
+
+def test_windows_that_are_taken_away_let_it_start_at_once() -> None:
+    world = lab("n0")
+    key = started(world, "w")
+    setting(world)
+    world.settle()
+    assert world.places(key)
+    assert world.fold.next_due() is None
+
+
+def test_between_two_changes_nothing_happens() -> None:
+    world = lab("n0")
+    started(world, "w")
+    before = len(world.commits)
+    for hour in (13, 15, 19):
+        at(world, MONDAY + timedelta(hours=hour))
+    assert len(world.commits) == before
+
+
+def test_a_clock_that_is_set_back_closes_it_again() -> None:
+    world = lab("n0")
+    at(world, OPENS)
+    world.now = OPENS - timedelta(minutes=5)
+    key = started(world, "w")
+    assert world.workload(key).reason == WaitingReason.OUTSIDE_WINDOW
+
+
+@pytest.mark.parametrize("hours", [12, 20, 25, 30])
+def test_the_same_follows_from_the_log_read_anew_and_from_a_snapshot(hours: int) -> None:
+    world = lab("n0", ends_running=True)
+    world.now = OPENS
+    started(world, "soft")
+    world.now = MONDAY + timedelta(days=1, hours=hours)
+    restored = SchedulingState()
+    restored.restore(world.fold.seq, world.fold.chains, beside=world.fold.beside())
+    kept = world.fold.snapshot(world.now)
+    for fold in (fresh(world), restored):
+        of = fold.snapshot(world.now)
+        assert (of.projects, of.must_leave) == (kept.projects, kept.must_leave)
