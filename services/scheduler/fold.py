@@ -179,8 +179,7 @@ class SchedulingState(LogFold):
         """By key of a node: the reservations by which only one project may use it now."""
         self._dirty_emptied: set[str] = set()
         """Of these nodes those on which that may be others by now."""
-        self._settled_nodes: dict[str, Node] = {}
-        self._settled_workloads: dict[str, Workload] = {}
+        self._settled_nodes, self._settled_workloads = dict[str, Node](), dict[str, Workload]()
         """As they stand in the indexes."""
         self._newly_held: dict[str, set[str]] = {}
         """By workload key: ids of reservations of which it is not settled yet whose they are."""
