@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 ARGS ?=
-.PHONY: help venv up up-kubernetes kube-tools test test-e2e test-faults test-kubernetes test-kubernetes-faults mutants nightly lint fmt types contracts bench bench-short bench-placement bench-scheduler bench-fairness bench-peers docs check lock clean
+.PHONY: help venv up up-kubernetes kube-tools test test-e2e test-faults test-kubernetes test-kubernetes-faults explore mutants nightly lint fmt types contracts bench bench-short bench-placement bench-scheduler bench-fairness bench-peers docs check lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
@@ -25,6 +25,8 @@ test-kubernetes: venv kube-tools ## the tests on a real Kubernetes API server (A
 	@exec $(PY) -m pytest tests/kubernetes -m kubernetes -n 2 --dist loadfile $(ARGS)
 test-kubernetes-faults: venv kube-tools ## break that API server, its nodes and the way to it, under load
 	@exec $(PY) -m pytest tests/kubernetes/faults -m kubernetes_faults --timeout 3600 $(ARGS)
+explore: venv ## the property tests over and over with other draws, half an hour (EXPLORE_SECONDS=600: ten minutes)
+	@exec tools/explore $(ARGS)
 mutants: venv kube-tools ## whether the suites see every seeded bug (docs/mutants.md), in an hour at most
 	@exec $(PY) -m tests.mutants $(ARGS)
 nightly: venv kube-tools ## every slow suite in full, one after the other, with a summary

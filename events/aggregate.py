@@ -89,7 +89,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=17,
+    fold_version=18,
 )
 NODE: Final = Aggregate(
     name="node",
@@ -216,12 +216,20 @@ def apply[S](aggregate: Aggregate[S], chain: Chain[S], commit: Commit) -> Chain[
     return Chain(state=state, version=commit.seq, recent=recent)
 
 
-def advance[S](aggregate: Aggregate[S], chain: Chain[S] | None, commit: Commit) -> Chain[S]:
+def advance[S](
+    aggregate: Aggregate[S], chain: Chain[S] | None, commit: Commit, drafted: "Draft | None" = None
+) -> Chain[S]:
     """As `apply`, for followers that never answer a repeated command: remembers none, so a chain stays small.
 
     Args:
         chain: None where the follower forgot what lies before, and knows that this commit begins anew.
+        drafted: what the commit was before it was stored, where its writer has it: its state is not made again.
     """
+    before = aggregate.initial if chain is None else chain.state
+    if drafted is not None and drafted.before is before and drafted.events is commit.events:
+        if chain is not None:
+            check_follows(commit, chain.version)
+        return Chain(state=drafted.after, version=commit.seq)
     return Chain(state=_evolved(aggregate, chain, commit), version=commit.seq)
 
 
@@ -263,6 +271,10 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     record: CommitRecord
     events: tuple[Any, ...]
+    before: Any = None
+    """The state that it was decided on."""
+    after: Any = None
+    """The state that its events make of that one. As long as nobody else has both, nobody folds the events again."""
 
     @property
     def subject(self) -> str:
@@ -300,6 +312,8 @@ def draft[S](
         aggregate=aggregate.name,
         key=key,
         events=events,
+        before=chain.state,
+        after=state,
         record=CommitRecord(
             commit_id=derived_command_id(command_id, subject),
             command_id=command_id,

@@ -90,6 +90,14 @@ class Registry(Login, frozen=True, kw_only=True):
     email: str = ""
 
 
+class RepositoryKey(_Message, frozen=True, kw_only=True):
+    """With what a repository is cloned over ssh. Each text ends with a line's end."""
+
+    private: str
+    known_hosts: str
+    """Keys of servers, as OpenSSH has them. Others are not believed."""
+
+
 class SealedValues(_Message, frozen=True, kw_only=True):
     """What `RunPod.sealed` holds: of credentials what the run needs, and nothing else."""
 
@@ -98,6 +106,8 @@ class SealedValues(_Message, frozen=True, kw_only=True):
     registries: tuple[Registry, ...] = ()
     logins: dict[str, Login] = {}
     """For repositories that are cloned, by the path at which the pod finds each."""
+    keys: dict[str, RepositoryKey] = {}
+    """For those that are cloned over ssh, likewise."""
     ssh: dict[str, str] = {}
     """Files of the folder with its keys for ssh, by name. They are of no credential: all pods of an attempt have the
     same pair.

@@ -158,7 +158,7 @@ def packed(items: Sequence[BatchItem]) -> bytes:
 def _but_its_name(command: CreateWorkload) -> tuple[object, ...]:
     """What tells a command from others; specs that are not the very same object may be as different as they like."""
     beside = (id(command.distributed), id(command.inference), id(command.made_from))
-    return command.kind, command.project_id, command.cluster_id, id(command.spec), *beside
+    return command.kind, command.project_id, command.cluster_id, command.among, id(command.spec), *beside
 
 
 def unpacked(data: bytes) -> tuple[BatchItem, ...]:

@@ -15,12 +15,16 @@ KEY_PATTERN = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
 DNS_LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 """What service accounts and subscriptions may be called: fit for paths, shells and Kubernetes."""
 
+ANY_CLUSTER = "00000000-0000-0000-0000-000000000000"
+"""Over HTTP, in place of a cluster's id: the scheduler chooses it, or has not chosen it yet."""
+
 TENANT_KEY = "default"
 """Muster serves one tenant; its aggregate has a fixed key."""
 
 _COMMAND_NAMESPACE = UUID("6f1d3b0a-52a8-5d0e-9c2e-6d7573746572")
 _KEY_BITS = 60
-_UUID_VERSION = 8
+_OF_OURS = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-8[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}\Z")
+"""An id: a UUID of version 8. The standard library's UUID takes three times as long to tell."""
 _INCARNATION_BITS = 62
 _DIGITS = "abcdefghijklmnopqrstuvwxyz234567"
 """Of base32 (RFC 4648), small."""
@@ -68,14 +72,9 @@ def incarnation_id(key: str, command_id: str) -> str:
 
 def key_of_id(identifier: str) -> str | None:
     """The key that an id begins with, or None where the text is not an id of ours."""
-    try:
-        uuid = UUID(identifier)
-    except ValueError:
+    if _OF_OURS.match(identifier) is None:
         return None
-    if uuid.version != _UUID_VERSION or str(uuid) != identifier.lower():
-        return None
-    value = uuid.int
-    return _key_of_bits((value >> 80) << 12 | (value >> 64) & 0xFFF)
+    return _key_of_bits(int(f"{identifier[:8]}{identifier[9:13]}{identifier[15:18]}", 16))
 
 
 def idempotent_command_id(actor: str, method: str, path: str, idempotency_key: str) -> str:

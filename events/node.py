@@ -317,10 +317,12 @@ def run_of(reservation_id_: str, workload_id: str) -> PodRef | None:
 
 def holdable(reservation: Reservation) -> bool:
     """Whether its amounts can be those of a reservation at all."""
-    sizes = (reservation.cpu_milli, reservation.memory_bytes, *(each.amount for each in reservation.extended))
-    return all(0 <= size <= MOST_RESERVED for size in sizes) and all(
-        0 <= share.device < MOST_DEVICES and 0 < share.milli <= WHOLE_GPU_MILLI for share in reservation.devices
-    )
+    fits = 0 <= reservation.cpu_milli <= MOST_RESERVED and 0 <= reservation.memory_bytes <= MOST_RESERVED
+    for each in reservation.extended:
+        fits = fits and 0 <= each.amount <= MOST_RESERVED
+    for share in reservation.devices:
+        fits = fits and 0 <= share.device < MOST_DEVICES and 0 < share.milli <= WHOLE_GPU_MILLI
+    return fits
 
 
 def evolve(state: Node, event: NodeEvent) -> Node:

@@ -109,6 +109,10 @@ class _Entry(msgspec.Struct, frozen=True):
 
     line: int
     cells: dict[str, _Cell]
+    lacks: frozenset[str] = frozenset()
+    """Fields of which it was said already that they are not there."""
+    cut: bool = False
+    """Whether something of it was wrong before its fields were looked at."""
 
 
 class _Wrong(Exception):
@@ -131,26 +135,33 @@ def read_nodes(text: str, form: Form, *, gpu_memory_bytes: int = 0) -> NodesRead
         gpu_memory_bytes: memory of a device of nodes that have GPUs and do not say how large they are.
     """
     problems: list[NodeProblem] = []
-    nodes: dict[str, FileNode] = {}
+    nodes: list[FileNode] = []
+    lines: dict[str, int] = {}
+    entries: list[_Entry] = []
     try:
-        entries = list(_csv_entries(text, problems) if form == "csv" else _yaml_entries(text, problems))
-    except _Wrong as wrong:
-        return NodesRead((), (wrong.problem,))
+        entries.extend(_csv_entries(text, problems) if form == "csv" else _yaml_entries(text, problems))
+    except _Wrong as wrong:  # what came before it is looked at all the same
+        problems.append(wrong.problem)
     for entry in entries:
         node = _node(entry, gpu_memory_bytes, problems)
-        if node is None:
+        called = _called(entry, "name")
+        name = entry.cells[called].value if called in entry.cells else ""
+        if not isinstance(name, str) or not name:
             continue
-        if (before := nodes.get(node.name)) is not None:
-            rule = f"must be unique; line {before.line} has a node of this name"
-            problems.append(NodeProblem(line=node.line, field=_called(entry, "name"), rule=rule, given=node.name))
+        if (before := lines.get(name)) is not None:
+            rule = f"must be unique; line {before} has a node of this name"
+            line = entry.cells[called].line
+            problems.append(NodeProblem(line=line, field=called, rule=rule, given=shown(name)))
             continue
-        nodes[node.name] = node
+        lines[name] = entry.line
+        if node is not None:
+            nodes.append(node)
     if not entries and not problems:
         problems.append(NodeProblem(line=1, field="", rule="must hold at least one node; it holds none"))
     if len(entries) > MOST_NODES:
         rule = f"must hold at most {MOST_NODES:,} nodes; it holds {len(entries):,}"
         problems.append(NodeProblem(line=entries[MOST_NODES].line, field="", rule=rule))
-    return NodesRead(tuple(nodes.values()), tuple(sorted(problems, key=lambda one: one.line)))
+    return NodesRead(tuple(nodes), tuple(sorted(problems, key=lambda one: one.line)))
 
 
 def alike(nodes: Iterable[FileNode]) -> list[tuple[SimulatedNodes, str]]:
@@ -209,13 +220,13 @@ def _node(entry: _Entry, gpu_memory_bytes: int, problems: list[NodeProblem]) -> 
             values[into] = None
     for name, example in _REQUIRED.items():
         called = _called(entry, name)
-        if _FIELDS[name][0] not in values:
+        if _FIELDS[name][0] not in values and name not in entry.lacks:
             line = entry.cells[called].line if called in entry.cells else entry.line
             problems.append(NodeProblem(line=line, field=called, rule=f"is required: {example}"))
     if (gpu := entry.cells.get("gpu")) is not None and gpu.value == "":
         problems.append(NodeProblem(line=gpu.line, field="gpu", rule="is required: a whole number, such as 8 or 0"))
     _check_devices(entry, values, problems)
-    if len(problems) > before:
+    if len(problems) > before or entry.lacks or entry.cut:
         return None
     if values.get("gpu_count"):
         values.setdefault("gpu_memory_bytes", gpu_memory_bytes)
@@ -297,6 +308,11 @@ def _bytes(cell: _Cell, field: str) -> int:
         size = -1
     if not 0 <= size <= MAX_BYTES:
         raise _Wrong(cell.line, field, "must be a size of at most 1Ei, such as 512Gi", text)
+    if 0 < size < _MEBIBYTE:
+        meant = f": {text}Gi or {text}Mi?" if text.isdecimal() else ""
+        raise _Wrong(
+            cell.line, field, f"must be a size of at least 1Mi, such as 512Gi; this is {size} bytes{meant}", text
+        )
     return size
 
 
@@ -431,15 +447,23 @@ def _csv_entries(text: str, problems: list[NodeProblem]) -> Iterator[_Entry]:
     try:
         header = [column.strip() for column in next(reader, list[str]())]
         problems += _header_problems(header)
-        if problems:
-            return
+        wrong = bool(problems)
+        lacks = frozenset(name for name in _REQUIRED if not {name, _before(name)} & {*header})
         while (row := next(reader, None)) is not None:
-            line = reader.line_num
-            if row and len(row) != len(header):
+            line, cut = reader.line_num, bool(row) and len(row) != len(header)
+            if cut:
                 rule = f"must have {len(header)} values, one for each column of the first line, perhaps empty ones"
                 problems.append(NodeProblem(line=line, field="", rule=rule, given=f"{len(row)} values"))
-            elif row:
-                yield _Entry(line, {column: _Cell(line, cell) for column, cell in zip(header, row, strict=True)})
+            # Of a column that stands there twice, or is none of nodes, that is said once, and of none of its values.
+            cells = {
+                column: _Cell(line, cell)
+                for at, (column, cell) in enumerate(zip(header, row, strict=False))
+                if column in _FIELDS and column not in header[:at] and _NOW.get(column) not in header
+            }
+            if row:
+                yield _Entry(
+                    line, cells, lacks=lacks | {*(_REQUIRED if len(row) < len(header) else ())}, cut=cut or wrong
+                )
     except csv.Error as error:
         raise _Wrong(max(reader.line_num, 1), "", f"must be CSV: {error}") from error
 
@@ -455,10 +479,15 @@ def _header_problems(header: list[str]) -> Iterator[NodeProblem]:
             rule = f"must be left out where {_NOW[column]} is there: it is its name of before"
             yield NodeProblem(line=1, field=column, rule=rule)
     for name, example in _REQUIRED.items():
-        old = next(old for old, now in _NOW.items() if now == name)
+        old = _before(name)
         if name not in header and old not in header:
             called = old if "sn" in header else name
             yield NodeProblem(line=1, field=called, rule=f"is required as a column: {example}")
+
+
+def _before(name: str) -> str:
+    """What a required field was called before."""
+    return next(old for old, now in _NOW.items() if now == name)
 
 
 # -- YAML ------------------------------------------------------------------------------------------------------------
@@ -466,7 +495,7 @@ def _header_problems(header: list[str]) -> Iterator[NodeProblem]:
 
 def _yaml_entries(text: str, problems: list[NodeProblem]) -> Iterator[_Entry]:
     """Of a list of nodes, or of a mapping with the one field `nodes`. Raises _Wrong where it is neither."""
-    root = _compose(text)
+    root = _compose(text, problems)
     if root is not None and isinstance(root.value, dict):
         if root.value.keys() != {"nodes"}:
             rule = "must be a list of nodes, perhaps below the one field `nodes`"
@@ -485,7 +514,7 @@ def _yaml_entries(text: str, problems: list[NodeProblem]) -> Iterator[_Entry]:
             problems.append(NodeProblem(line=cell.line, field="", rule=rule, given=shown(given)))
 
 
-def _compose(text: str) -> _Cell | None:
+def _compose(text: str, problems: list[NodeProblem]) -> _Cell | None:
     """The document as cells. The parser in C reads ten thousand nodes in about a second, that in Python in some ten."""
     import yaml
 
@@ -499,7 +528,7 @@ def _compose(text: str) -> _Cell | None:
     if len(documents) > 1:
         raise _Wrong(documents[1].start_mark.line + 1, "", "must be one document: write all nodes in one list")
     most = min(FEW_CELLS + CELLS_OF_CHARACTER * len(text), MOST_CELLS)
-    return _Cells(most).cell(documents[0]) if documents else None
+    return _Cells(most, problems).cell(documents[0]) if documents else None
 
 
 def _is_null(node: "yaml.Node | None") -> bool:
@@ -515,8 +544,10 @@ class _Cells:
     aliases of aliases stand for billions of values.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, problems: list[NodeProblem]) -> None:
         self._most = most
+        self._problems = problems
+        """What is wrong with single fields is added to them; the rest is looked at all the same."""
         self._made = 0
 
     def cell(self, node: "yaml.Node", depth: int = MOST_DEPTH) -> _Cell:
@@ -543,14 +574,18 @@ class _Cells:
                 for each in value.value if _kind(value) == "sequence" else [value]:
                     cell = self.cell(each, depth - 1)
                     if not isinstance(cell.value, dict):
-                        raise _Wrong(line, "<<", "must merge mappings")
+                        self._problems.append(NodeProblem(line=line, field="<<", rule="must merge mappings"))
+                        continue
                     for name, inner in cell.value.items():
                         merged.setdefault(name, inner)
                 continue
             if _kind(key) != "scalar":
-                raise _Wrong(line, "", "must have words as keys")
+                self._problems.append(NodeProblem(line=line, field="", rule="must have words as keys"))
+                continue
             name = str(key.value)
             if name in found:
-                raise _Wrong(line, name, "must stand there once", name)
+                rule = "must stand there once"
+                self._problems.append(NodeProblem(line=line, field=shown(name), rule=rule, given=shown(name)))
+                continue
             found[name] = self.cell(value, depth - 1)
         return merged | found

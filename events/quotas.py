@@ -1,6 +1,11 @@
 """What the workloads of a project, or of all projects of a department, may hold of GPUs: in all, and by node pool."""
 
+from typing import Final
+
 import msgspec
+
+MAX_MINIMUM_RUNTIME: Final = 7 * 24 * 3600
+"""Seconds: whoever is to run for longer undisturbed is not preemptible."""
 
 
 class PoolQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

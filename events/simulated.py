@@ -162,8 +162,8 @@ def all_labels(name: str, alike: SimulatedNodes) -> dict[str, str]:
 
 
 def _kind(nodes: SimulatedNodes) -> bytes:
-    """The same of nodes that are alike."""
-    return msgspec.msgpack.encode(replace(nodes, names=()), order="deterministic")
+    """The same of nodes that are alike. As JSON, which can hold every number that the log's JSON held."""
+    return msgspec.json.encode(replace(nodes, names=()), order="deterministic")
 
 
 def with_nodes(there: tuple[SimulatedNodes, ...], added: Iterable[SimulatedNodes]) -> tuple[SimulatedNodes, ...]:
@@ -195,7 +195,7 @@ def evolve(there: tuple[SimulatedNodes, ...], event: SimulatedEvent) -> tuple[Si
 
 def packed(nodes: tuple[SimulatedNodes, ...]) -> bytes:
     """As a cluster's agent is told of them; empty where there are none."""
-    return zlib.compress(msgspec.msgpack.encode(nodes)) if nodes else b""
+    return zlib.compress(msgspec.json.encode(nodes)) if nodes else b""
 
 
 def unpacked(data: bytes) -> tuple[SimulatedNodes, ...]:
@@ -209,7 +209,7 @@ def unpacked(data: bytes) -> tuple[SimulatedNodes, ...]:
         raise ValueError(f"the cluster's nodes cannot be read: {error}") from error
     if not reader.eof:
         raise ValueError("the cluster's nodes cannot be read: they are cut, or too large")
-    return msgspec.msgpack.decode(told, type=tuple[SimulatedNodes, ...])
+    return msgspec.json.decode(told, type=tuple[SimulatedNodes, ...])
 
 
 # -- decide ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from events.why import Kept
 from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
 
 
@@ -17,6 +18,9 @@ class WhatIfAsked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     name: str
     project_id: str
     cluster_id: str
+    """Empty where the scheduler chooses it."""
+    among: tuple[str, ...] = ()
+    """Ids of the clusters among which it does."""
     spec: TrainingSpec
     """With every default filled in."""
     distributed: Distributed | None = None
@@ -33,6 +37,8 @@ class WouldRun(msgspec.Struct, frozen=True, kw_only=True):
     """Pods of one pod set that would get the same node."""
 
     pod_set: str
+    cluster: str
+    """Its name."""
     node: str
     node_pool: str
     pods: int
@@ -69,6 +75,8 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The same in a sentence, with numbers."""
     evicted: tuple[WouldEnd, ...] = ()
     """At most MOST_TOLD."""
+    kept: tuple[Kept, ...] = ()
+    """Those whose places it could not take yet."""
     evicted_elsewhere: int = 0
     """Pods of workloads of other projects, and of those beyond MOST_TOLD."""
 

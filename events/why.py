@@ -14,6 +14,14 @@ MOST_CHANGES: Final = 3
 MOST_PLACES: Final = 5
 """Nodes of the workload in one answer, and as many others for each."""
 
+MOST_KEPT: Final = 20
+"""Workloads of one answer that keep their places for a while."""
+
+type KeptBy = Literal["minimum_runtime", "gave_up_a_place", "got_its_place"]
+"""minimum_runtime: its project, or department, lets what runs run for so long. gave_up_a_place: it gave up a place just
+before, and keeps the next one for a while. got_its_place: what waits gave up its own place for it.
+"""
+
 type Act = Literal[
     "change_workload",
     "set_quota",
@@ -91,11 +99,26 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of end_workloads: how many more there are."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Places that what waits may not take, or not yet, though the rules would let it otherwise."""
+
+    workload_id: str = ""
+    """Empty for those that the asker may not see; likewise the name."""
+    name: str = ""
+    workloads: int = 1
+    """How many; more than one of those only that are not named."""
+    until: datetime | None = None
+    """The first moment when a place of theirs may be taken; None: never."""
+    rule: KeptBy
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What would let it start. The scheduler has planned with it, and it started."""
 
     steps: tuple[Step, ...]
     message: str
+    waits: bool = False
+    """Whether it did not start yet, and waited for room as others do: without this, it never could."""
 
 
 class ScoreOf(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +182,10 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: tuple[NodeCount, ...] = ()
     holders: tuple[Holder, ...] = ()
     others: Others = Others()
+    kept: tuple[Kept, ...] = ()
+    """Those whose places it may not take yet, the first to be over first."""
+    own: Kept | None = None
+    """Of what runs: until when nobody takes its place."""
     changes: tuple[Change, ...] = ()
     """The smallest first."""
     places: tuple[Place, ...] = ()

@@ -73,4 +73,4 @@ def test_every_suite_of_a_night_is_a_target_of_the_makefile_and_no_slow_one_is_l
     (project / "Makefile").write_text("%: ; @echo ran $@\n")
     _, said = ran(project, "tools/nightly")
     slow = {target for target in targets if target.startswith("test-")}
-    assert {line[0] for line in summary(said)} == {"bench", "mutants", *slow}
+    assert {line[0] for line in summary(said)} == {"bench", "explore", "mutants", *slow}

@@ -16,6 +16,8 @@ WAITS: Final = frozenset({"Creating", "Pending", "Resuming"})
 """Phases in which it should run and has no node."""
 DEFAULT_PODS: Final = 110
 """That a node takes where its cluster says nothing."""
+ANY_CLUSTER: Final = "00000000-0000-0000-0000-000000000000"
+"""That a workload has while none is chosen."""
 
 type Answer = dict[str, Any]
 """What an answer must say; of each object some fields, of each list all entries, in order."""
@@ -95,7 +97,7 @@ def _row(log: LogChecker, workload: Workload) -> Answer:
         "projectId": workload.project_id,
         "projectName": project and project.name,
         "departmentName": project and project.department,
-        "clusterId": workload.cluster_id,
+        "clusterId": workload.cluster_id or ANY_CLUSTER,
         "clusterName": cluster and cluster.name,
         "submittedBy": workload.owner,
         "createdAt": workload.created_at,
@@ -121,7 +123,7 @@ def _training(workload: Workload) -> Answer:
         "workloadId": workload.id,
         "name": workload.name,
         "projectId": workload.project_id,
-        "clusterId": workload.cluster_id,
+        "clusterId": workload.cluster_id or ANY_CLUSTER,
         "createdBy": workload.created_by,
         "createdAt": workload.created_at,
         "desiredPhase": workload.desired,

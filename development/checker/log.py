@@ -26,6 +26,7 @@ AUTHORS: Final[Mapping[str, str]] = {
     "ActUndone": "user",
     "SessionOpened": "user",
     "WorkloadQueued": "scheduler",
+    "ClusterChosen": "scheduler",
     "WorkloadScaled": "autoscaler",
     "PodsEvicted": "scheduler",
     "WorkloadWaiting": "scheduler",

@@ -102,12 +102,15 @@ class Workload:
     name: str
     project_id: str
     cluster_id: str
+    """Empty where the scheduler chooses it, and has not yet."""
     created_by: str
     owner: str
     """At first who made it; a transfer gives it to another."""
     spec: Fields
     created_at: datetime
     made_seq: int
+    among: tuple[str, ...] = ()
+    """Ids of clusters among which the scheduler chooses."""
     desired: str = "Running"
     ended: str = ""
     """`Completed` or `Failed`."""
@@ -246,11 +249,14 @@ def created(record: Record, data: Fields, before: Workload | None) -> tuple[Work
         replicas=(data.get("inference") or {}).get("replicas", 0),
         created_at=moment(data["at"]),
         made_seq=record.seq,
+        among=tuple(data.get("among", ())),
     )
     return made, _wrong_birth(made, before)
 
 
 def _wrong_birth(made: Workload, before: Workload | None) -> Iterator[Wrong]:
+    if bool(made.cluster_id) == bool(made.among):
+        yield "cluster", f"{made.name} is for cluster {made.cluster_id!r}, and for any of {made.among}"
     if before is None:
         return
     if not before.deleted:
@@ -376,8 +382,20 @@ class Model:
         if not data["reason"]:
             yield "queue", f"{self.workload.name} waits, and nobody says why"
 
+    def _cluster_chosen(self, data: Fields) -> Iterator[Wrong]:
+        workload, types = self.workload, [event["type"] for event in self.record.fields["events"]]
+        if workload.cluster_id:
+            yield "cluster", f"{workload.name} runs on {workload.cluster_id}, and another cluster was chosen"
+        if data["cluster_id"] not in workload.among:
+            yield "cluster", f"{workload.name} was put on {data['cluster_id']}, and may run on {workload.among}"
+        if types[types.index("ClusterChosen") + 1 :][:1] != ["PodsBound"]:
+            yield "cluster", f"a cluster was chosen for {workload.name}, and nothing bound there"
+        workload.cluster_id = data["cluster_id"]
+
     def _pods_bound(self, data: Fields) -> Iterator[Wrong]:
         yield from self._may_run("was given nodes")
+        if not self.workload.cluster_id:
+            yield "cluster", f"{self.workload.name} was given nodes, and has no cluster"
         token = self._incarnation * INCARNATION + self.record.fields["parent_seq"]
         if data["token"] != token or token <= self._last_token:
             yield "token", f"{self.workload.name}: token {data['token']} after {self._last_token}"

@@ -37,8 +37,10 @@ class World(Ledger):
         self.chains: dict[tuple[str, str], Chain[Any]] = {}
         self.cluster_id = ""
         self.project_id = ""
-        self.seen_queues: tuple[Queue, ...] = ()
+        self.seen_snapshot: Snapshot | None = None
         """That the last plan was made by which was carried out."""
+        self.seen_queues: tuple[Queue, ...] = ()
+        """Likewise."""
         self.seen_growth: tuple[Growth, ...] = ()
         """Likewise."""
 
@@ -61,9 +63,11 @@ class World(Ledger):
 
     # -- what tests say ----------------------------------------------------------------------------------------------
 
-    def cluster(self, name: str = "local", *, connected: bool = True, pools: tuple[str, ...] = ()) -> str:
-        key = cluster_key(name)
-        self.do("cluster", key, AddCluster(name=name, kind="local" if name == "local" else "kubernetes"))
+    def cluster(
+        self, name: str = "local", *, connected: bool = True, pools: tuple[str, ...] = (), simulated: bool = False
+    ) -> str:
+        key, kind = cluster_key(name), "local" if name == "local" else "kubernetes"
+        self.do("cluster", key, AddCluster(name=name, kind="simulated" if simulated else kind))
         cluster_id: str = self.chain("cluster", key).state.cluster_id
         self.cluster_id = self.cluster_id or cluster_id
         for pool in pools:
@@ -105,8 +109,12 @@ class World(Ledger):
         """With Muster's own mark; with UncordonNode it is taken off."""
         self.do("node", node_key(self.cluster_id, name), kind(cluster_id=self.cluster_id, name=name))
 
-    def submit(self, name: str, *, project_id: str = "", cluster_id: str = "", **spec: Any) -> str:
-        """A training; keywords of ComputeSpec and of TrainingSpec alike. Its key."""
+    def submit(
+        self, name: str, *, project_id: str = "", cluster_id: str = "", among: tuple[str, ...] = (), **spec: Any
+    ) -> str:
+        """A training; keywords of ComputeSpec and of TrainingSpec alike. Its key. `among`: clusters, of which the
+        scheduler chooses one.
+        """
         self.now += timedelta(seconds=1)
         compute = {field: spec.pop(field) for field in list(spec) if field in ComputeSpec.__struct_fields__}
         project_id = project_id or self.project_id
@@ -116,7 +124,8 @@ class World(Ledger):
             name=name,
             requested_name=name,
             project_id=project_id,
-            cluster_id=cluster_id or self.cluster_id,
+            cluster_id="" if among else cluster_id or self.cluster_id,
+            among=among,
             spec=TrainingSpec(image="busybox", compute=ComputeSpec(**compute), **spec),
         )
         self.do("workload", key, command)
@@ -151,11 +160,14 @@ class World(Ledger):
         planned = plan(snapshot, policy=self.policy, **limits)
         self.seen = seen_by(planned, self.fold.nodes)
         assert plan(snapshot, policy=self.policy, **limits) == planned, "the same snapshot gave another plan"
+        assert not planned.broken
         return planned
 
     def cycle(self, *, estimates: bool = True, max_messages: int = BATCH_MESSAGES, **limits: Any) -> Plan:
-        return super().cycle(estimates=estimates, max_messages=max_messages, **limits)
+        planned = super().cycle(estimates=estimates, max_messages=max_messages, **limits)
+        assert not planned.broken
+        return planned
 
     def looked_at(self, snapshot: Snapshot, planned: Plan) -> None:
-        self.seen_queues = snapshot.queues
+        self.seen_snapshot, self.seen_queues = snapshot, snapshot.queues
         self.seen_growth = snapshot.growing

@@ -41,6 +41,7 @@ import yaml
 from development.checker.reading import read_log
 from development.checker.records import RawMessage
 from development.kubernetes.control_plane import ControlPlane
+from development.kubernetes.pod_network import PodNetwork
 from development.kubernetes.proxy import Proxy, proxied
 from development.kubernetes.simulated.fill import OF_THE_AGENT
 from development.limits import UNLIMITED_ENVIRONMENT
@@ -84,6 +85,8 @@ class Program:
         self.health_port = lasting_port()
         self.log = folder / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self.within: PodNetwork | None = None
+        """Where it runs, if not beside us."""
         self._argv = argv
         self._environment = {**environment, "MUSTER_HEALTH_PORT": str(self.health_port)}
         self._spawner = spawner
@@ -93,11 +96,12 @@ class Program:
         serves; one with a failpoint may end before that, and is better not waited for.
         """
         assert not self.alive, f"{self.name} runs already"
+        argv = self._argv if self.within is None else self.within.argv(self._argv)
         with self.log.open("ab") as log:
             # The kernel ends a child when the thread that started it ends, and callers may come from any thread.
             self.process = self._spawner.submit(
                 subprocess.Popen[bytes],
-                [sys.executable, "-m", "muster.embedded.leash", str(os.getpid()), *self._argv],
+                [sys.executable, "-m", "muster.embedded.leash", str(os.getpid()), *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -273,13 +277,14 @@ class KubernetesStack:
         self.acknowledged: dict[str, str] = {}
         """Id of every workload that `submit` made, by name."""
 
-    def _service(self, name: str, *services: str) -> Program:
+    def _service(self, name: str, *services: str, **settings: object) -> Program:
         argv = [sys.executable, "-m", "tests.kubernetes.services", *services]
-        return Program(name, argv, {**self._environment, **self._services}, self.folder, self._spawner)
+        environment = {**self._environment, **self._services, **_variables(settings)}
+        return Program(name, argv, environment, self.folder, self._spawner)
 
-    def second(self, *services: str) -> Program:
-        """One more process with these services, beside those that run; not started."""
-        program = self._service(f"second-{len(self.seconds)}-{'-'.join(services)}", *services)
+    def second(self, *services: str, **settings: object) -> Program:
+        """One more process with these services, beside those that run; not started. Settings: as with `agent`."""
+        program = self._service(f"second-{len(self.seconds)}-{'-'.join(services)}", *services, **settings)
         self.seconds.append(program)
         return program
 
@@ -351,7 +356,7 @@ class KubernetesStack:
             "MUSTER_NATS_PASSWORD": self.nats.passwords[agent_user(self.cluster_id)],
             "MUSTER_KUBECONFIG": str(self.plane.kubeconfig(token, url=url)),
             "MUSTER_DATA_DIR": str(self.folder / f"agent-{number}"),
-            **{f"MUSTER_{name.upper()}": str(value) for name, value in settings.items()},
+            **_variables(settings),
         }
         argv = [sys.executable, "-m", "services.agent"]
         program = Program(f"agent-{number}", argv, environment, self.folder, self._spawner)
@@ -569,6 +574,10 @@ def lasting_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def _variables(settings: Mapping[str, object]) -> dict[str, str]:
+    return {f"MUSTER_{name.upper()}": str(value) for name, value in settings.items()}
 
 
 def _answers_ok(url: str) -> bool:

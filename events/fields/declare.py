@@ -56,6 +56,10 @@ class About:
     """Whether anything of Muster acts on it yet. Where not, answers list it in `notYetInForce` if it is given."""
     example: str = ""
     """Given to who left out a mandatory field."""
+    instead: Mapping[str, str] = MappingProxyType({})
+    """Of a choice: what is said of a word that people give and that is none, in place of the one that looks like it."""
+    between: tuple[float, float] | None = None
+    """(more than, at most): what a rule says of its range, where the contract's schema says less."""
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -97,7 +97,7 @@ class WorkloadSubmitted(OfWorkload, frozen=True, kw_only=True, rename="camel"):
     kind: str
     """Such as `Training`."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; empty where the scheduler chooses it."""
     owner: str
     """Actor id of who submitted it."""
     image: str

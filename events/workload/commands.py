@@ -32,6 +32,7 @@ class CreateWorkload(_Command, frozen=True, kw_only=True):
     requested_name: str
     project_id: str
     cluster_id: str
+    """Empty where the scheduler chooses it."""
     spec: TrainingSpec
     distributed: Distributed | None = None
     """Of a distributed training; None for every other kind."""
@@ -39,6 +40,8 @@ class CreateWorkload(_Command, frozen=True, kw_only=True):
     """Of an inference; None for every other kind."""
     made_from: MadeFrom | None = None
     """From which template and assets the api made the spec, and who set its fields."""
+    among: tuple[str, ...] = ()
+    """Ids of the clusters among which the scheduler chooses; none where one is named."""
 
     def __post_init__(self) -> None:
         """Raises ValueError where there is no such kind."""
@@ -177,6 +180,9 @@ class PlacePods(_Command, frozen=True, kw_only=True):
 
     workload_id: str
     placements: tuple[Placement, ...] = ()
+    cluster_id: str = ""
+    """Of the nodes of the placements; empty where the workload's own is meant."""
+    cluster_name: str = ""
     waiting_reason: str = ""
     """Why the rest waits; told again only when it is another reason."""
     waiting_message: str = ""

@@ -80,11 +80,12 @@ from events.workload.state import (
     LEAVES_NODE,
     LONGEST_RETRY_WAIT,
     MOST_MILLI_SECONDS,
+    NOT_BEGUN,
     ActUndone,
     CheckpointSaved,
+    ClusterChosen,
     Edit,
     PodsEvicted,
-    SetProgress,
     Workload,
     WorkloadChanged,
     WorkloadCompleted,
@@ -220,6 +221,7 @@ def _create(command: CreateWorkload, state: Workload, context: Context) -> Workl
             kind=command.kind,
             project_id=command.project_id,
             cluster_id=command.cluster_id,
+            among=command.among,
             owner=context.actor.id,
             at=context.now,
             spec=kind.with_defaults(command.spec),
@@ -545,6 +547,8 @@ def _deleted_refusal(state: Workload, verb: str) -> Refusal:
 def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDecision:
     if not schedulable(state):
         return Refusal(code="stale_placement", message=f"{state.name!r} is {state.phase} and takes no placement")
+    if refusal := _elsewhere(command, state):
+        return refusal
     may_bind = bindable_among(state, (placement.pod for placement in command.placements), context.now)
     placed: dict[PodRef, str] = {}
     for placement in command.placements:
@@ -560,13 +564,16 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
         placed[pod] = placement.node_name
     if gap := _left_out(placed, state):
         return Refusal(code="stale_placement", message=gap)
-    if placed and not is_whole(state, Counter(pod.pod_set for pod in placed)):
+    together = [pod_set for pod_set in state.pod_sets if pod_set.minimum] if placed else []
+    if together and not is_whole(state, Counter(pod.pod_set for pod in placed)):
         message = f"the pods of {state.name!r} start together, and others of them have no node and stand not in it"
         return Refusal(code="stale_placement", message=message)
     events: list[WorkloadEvent] = []
     if not state.queued:
         events.append(WorkloadQueued())
     if command.placements:
+        if not state.cluster_id:
+            events.append(ClusterChosen(cluster_id=command.cluster_id, name=command.cluster_name))
         events.append(PodsBound(placements=command.placements, token=run_token(context.incarnation, context.version)))
     told = (state.reason, state.message)
     if command.waiting_reason and told != (command.waiting_reason, command.waiting_message):
@@ -578,14 +585,31 @@ def _place(command: PlacePods, state: Workload, context: Context) -> WorkloadDec
     return tuple(events)
 
 
+def _elsewhere(command: PlacePods, state: Workload) -> Refusal | None:
+    """That these nodes are not of its cluster, or of none of those among which its cluster may be chosen."""
+    given = command.cluster_id
+    if not command.placements or (state.cluster_id and given in {"", state.cluster_id}):
+        return None
+    if state.cluster_id:
+        message = f"{state.name!r} runs on cluster {state.cluster_id}, and these nodes are of cluster {given}"
+        return Refusal(code="stale_placement", message=message)
+    if given not in state.among:
+        message = f"the cluster of {state.name!r} is one of {', '.join(state.among)}, and not {given or 'left open'}"
+        return Refusal(code="stale_placement", message=message)
+    return None
+
+
 def _left_out(placed: Iterable[PodRef], state: Workload) -> str:
     """Which new pods come before these and are not among them; empty where none does. New pods are known by where the
     last one was bound: whoever is left out, as by a batch that was not stored, would never be bound at all.
     """
-    fresh = Counter(pod.pod_set for pod in placed if (pod.pod_set, pod.index) not in state.pods)
-    for pod in placed:
-        first = state.progress.get(pod.pod_set, SetProgress()).next_index
-        if (pod.pod_set, pod.index) not in state.pods and pod.index >= first + fresh[pod.pod_set]:
+    new = [pod for pod in placed if (pod.pod_set, pod.index) not in state.pods]
+    fresh: dict[str, int] = {}
+    for pod in new:
+        fresh[pod.pod_set] = fresh.get(pod.pod_set, 0) + 1
+    for pod in new:
+        first = state.progress.get(pod.pod_set, NOT_BEGUN).next_index
+        if pod.index >= first + fresh[pod.pod_set]:
             return f"pods of {pod.pod_set!r} are bound in order, and {first} comes before {pod.index}"
     return ""
 

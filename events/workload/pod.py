@@ -250,8 +250,10 @@ def possible(event: PodsBound) -> bool:
 
 def _possible(placement: Placement) -> bool:
     ref = placement.pod
-    counted = all(0 <= number < MOST_COUNTED for number in (ref.index, ref.attempt, ref.try_))
-    return counted and all(0 < share.milli <= WHOLE_GPU_MILLI for share in placement.devices)
+    counted = 0 <= ref.index < MOST_COUNTED and 0 <= ref.attempt < MOST_COUNTED and 0 <= ref.try_ < MOST_COUNTED
+    for share in placement.devices:
+        counted = counted and 0 < share.milli <= WHOLE_GPU_MILLI
+    return counted
 
 
 # -- state -----------------------------------------------------------------------------------------------------------

@@ -114,6 +114,8 @@ def changed(before: Pods, after: Pods) -> dict[PodId, tuple[Pod | None, Pod | No
     """The pods that are not the same in both, as (before, after), None where there is none. Chunks that both share are
     not looked at.
     """
+    if before.live.chunks is after.live.chunks and before.waiting.chunks is after.waiting.chunks:
+        return {}
     ids = {*_changed(before.live, after.live), *_changed(before.waiting, after.waiting)}
     return {pod_id: (before.get(pod_id), after.get(pod_id)) for pod_id in ids}
 
@@ -175,7 +177,7 @@ class MapEdit[V]:
 
     def value(self) -> PodMap[V]:
         """Must be the last call: chunks are the value's own from now on."""
-        return self._before if self._chunks is self._before.chunks else PodMap[V](self._chunks, self.size)
+        return self._before if self._chunks is self._before.chunks else PodMap(self._chunks, self.size)
 
     def _own(self, chunk_id: _ChunkId) -> dict[int, V]:
         if chunk_id in self._owned:

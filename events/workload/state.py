@@ -96,7 +96,7 @@ class WorkloadCreated(_Event, frozen=True, kw_only=True):
     project_id: str
     """UUID."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; empty where the scheduler chooses it."""
     owner: str
     """Actor id of the user who submitted it. Ownership protection compares it."""
     at: datetime
@@ -109,6 +109,8 @@ class WorkloadCreated(_Event, frozen=True, kw_only=True):
     """What an inference has beside that; absent for every other kind."""
     made_from: MadeFrom | None = None
     """From which template and assets it was made, and who set its fields where their values do not say it."""
+    among: tuple[str, ...] = ()
+    """UUIDs of the clusters that can run it, among which the scheduler chooses; none where one was named."""
 
     def __post_init__(self) -> None:
         """Raises ValueError where nobody could run it: whoever reads it would fail, each in another place."""
@@ -121,6 +123,17 @@ class WorkloadCreated(_Event, frozen=True, kw_only=True):
 
 class WorkloadQueued(_Event, frozen=True, kw_only=True):
     """The scheduler added it to its queue: Creating or Resuming becomes Pending."""
+
+
+class ClusterChosen(_Event, frozen=True, kw_only=True):
+    """The scheduler chose the cluster of a workload for which nobody named one. Its first pods are bound there in the
+    same commit.
+    """
+
+    cluster_id: str
+    """UUID of the cluster that runs it from now on."""
+    name: str
+    """Of the cluster."""
 
 
 class WorkloadWaiting(_Event, frozen=True, kw_only=True):
@@ -304,6 +317,7 @@ WorkloadEvent = (
     WorkloadCreated
     | WorkloadQueued
     | WorkloadWaiting
+    | ClusterChosen
     | PodsBound
     | PodStarting
     | PodRunning
@@ -364,6 +378,9 @@ class SetProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Pods that had to leave, since fewer are wanted, or there was room for fewer: their indexes are not used again."""
 
 
+NOT_BEGUN: Final = SetProgress()
+
+
 class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The newest incarnation of a name; `workload_id` is empty where there never was one."""
 
@@ -373,6 +390,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str = ""
     project_id: str = ""
     cluster_id: str = ""
+    """Empty where the scheduler chooses it, and has not yet."""
+    among: tuple[str, ...] = ()
+    """Ids of the clusters among which the scheduler chooses, or chose; none where one was named."""
     owner: str = ""
     """Actor id of who has it now."""
     created_by: str = ""
@@ -419,7 +439,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def living(self) -> bool:
         """Whether its name is taken."""
-        return self.exists and self.deleted_at is None
+        return bool(self.workload_id) and self.deleted_at is None
 
     @property
     def queued(self) -> bool:
@@ -429,7 +449,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def pod_sets(self) -> tuple[PodSet, ...]:
         """All that is to be run of it; none where there never was one."""
-        return _pod_sets(self.kind, self.spec, self.beside) if self.exists else ()
+        return _pod_sets(self.kind, self.spec, self.distributed or self.inference) if self.workload_id else ()
 
     @property
     def elastic(self) -> bool:
@@ -488,7 +508,8 @@ def _pod_sets_of_alike(kind: str, spec: TrainingSpec, beside: Beside) -> tuple[P
 
 
 def schedulable(state: Workload) -> bool:
-    return state.living and state.desired is DesiredPhase.RUNNING and state.phase not in CLOSING
+    named = state.workload_id and state.deleted_at is None  # it is living, said in one step: this is asked all the time
+    return bool(named) and state.desired is DesiredPhase.RUNNING and state.phase not in CLOSING
 
 
 def is_completed(state: Workload, pods: PodsEdit, *, ends: int = 0) -> bool:
@@ -510,19 +531,22 @@ def bindable(state: Workload, now: datetime) -> list[PodRef]:
     """
     if not schedulable(state):
         return []
-    again = [
-        PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_)
-        for (name, index), pod in sorted(state.pods.waiting.items())
-        if _is_due(pod, now)
-    ]
+    again: list[PodRef] = []
+    if state.pods.waiting.size:
+        again = [
+            PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_)
+            for (name, index), pod in sorted(state.pods.waiting.items())
+            if _is_due(pod, now)
+        ]
     refs: list[PodRef] = []
+    together = False
     for pod_set in state.pod_sets:
-        refs.extend(ref for ref in again if ref.pod_set == pod_set.name)
-        refs.extend(
+        refs += [ref for ref in again if ref.pod_set == pod_set.name]
+        refs += [
             PodRef(pod_set=pod_set.name, index=index, attempt=state.attempt, try_=0)
             for index in new_indexes(state, pod_set)
-        )
-    together = any(pod_set.minimum for pod_set in state.pod_sets)
+        ]
+        together = together or pod_set.minimum > 0
     return [] if together and not is_whole(state, Counter(ref.pod_set for ref in refs)) else refs
 
 
@@ -539,7 +563,7 @@ def is_whole(state: Workload, more: Mapping[str, int]) -> bool:
 
 def placed_of(state: Workload, pod_set: PodSet) -> int:
     """Pods of the set that hold a node and are not on their way out, or have succeeded."""
-    succeeded = state.progress.get(pod_set.name, SetProgress()).succeeded
+    succeeded = state.progress.get(pod_set.name, NOT_BEGUN).succeeded
     staying = (
         name == pod_set.name and pod.phase is not PodPhase.STOPPING for (name, _), pod in state.pods.live.items()
     )
@@ -630,9 +654,10 @@ def bindable_among(state: Workload, refs: Iterable[PodRef], now: datetime) -> se
     if not schedulable(state):
         return set()
     new = {pod_set.name: new_indexes(state, pod_set) for pod_set in state.pod_sets}
+    any_pods = len(state.pods) > 0
     found: set[PodRef] = set()
     for ref in refs:
-        pod = state.pods.get(pod_id(ref))
+        pod = state.pods.get(pod_id(ref)) if any_pods else None
         if pod is None:
             fits = ref.index in new.get(ref.pod_set, ()) and (ref.attempt, ref.try_) == (state.attempt, 0)
         else:
@@ -644,7 +669,7 @@ def bindable_among(state: Workload, refs: Iterable[PodRef], now: datetime) -> se
 
 def new_indexes(state: Workload, pod_set: PodSet) -> range:
     """Those that may be bound for the first time: as many as there is room for beside the pods that are not over."""
-    progress = state.progress.get(pod_set.name, SetProgress())
+    progress = state.progress.get(pod_set.name, NOT_BEGUN)
     if pod_set.elastic and progress.succeeded:
         return range(0)  # they end together: nothing is left to be done for one more
     not_over = progress.next_index - progress.succeeded - progress.removed
@@ -664,7 +689,7 @@ def next_retry_at(state: Workload, now: datetime) -> datetime | None:
     """When the next waiting pod may be placed, or the last one, where all start together; None where none waits for a
     time that is still to come.
     """
-    if not schedulable(state):
+    if not (state.pods.waiting.size and schedulable(state)):
         return None
     times = [pod.not_before for pod in state.pods.waiting.values() if pod.not_before and not _is_due(pod, now)]
     together = not state.elastic and any(pod_set.minimum for pod_set in state.pod_sets)
@@ -754,6 +779,7 @@ def _created(event: WorkloadCreated) -> Workload:
         kind=event.kind,
         project_id=event.project_id,
         cluster_id=event.cluster_id,
+        among=event.among,
         owner=event.owner,
         created_by=event.owner,
         spec=event.spec,
@@ -801,6 +827,9 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
             _derive(edit, queued=True)
         case WorkloadWaiting():
             edit.state = replace(state, reason=event.reason, message=event.message)
+        case ClusterChosen():
+            if not state.cluster_id:
+                edit.state = replace(state, cluster_id=event.cluster_id)
         case PodsBound():
             _bind(edit, event)
         case WorkloadSuspended():
@@ -918,7 +947,7 @@ def _bind(edit: Edit, event: PodsBound) -> None:
             reached[name] = max(reached.get(name, 0), index + 1)
     progress = dict(edit.state.progress)
     for name, next_index in reached.items():
-        before = progress.get(name, SetProgress())
+        before = progress.get(name, NOT_BEGUN)
         progress[name] = replace(before, next_index=max(before.next_index, next_index))
     edit.state = replace(edit.state, progress=progress)
     _derive(edit)
@@ -998,14 +1027,14 @@ def _leave_if_surplus(edit: Edit, id_: PodId) -> None:
         return
     for pod_set in state.pod_sets:
         if pod_set.name == id_[0] and (pod_set.endless or pod_set.elastic):
-            succeeded = state.progress.get(id_[0], SetProgress()).succeeded
+            succeeded = state.progress.get(id_[0], NOT_BEGUN).succeeded
             if pods.live.of_set(id_[0]) + pods.waiting.of_set(id_[0]) + succeeded > pod_set.count:
                 _remove(edit, id_)
 
 
 def _remove(edit: Edit, id_: PodId) -> None:
     edit.pods.put(id_, None)
-    progress = edit.state.progress.get(id_[0], SetProgress())
+    progress = edit.state.progress.get(id_[0], NOT_BEGUN)
     removed = replace(progress, removed=progress.removed + 1)
     edit.state = replace(edit.state, progress=edit.state.progress | {id_[0]: removed})
 

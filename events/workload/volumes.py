@@ -12,6 +12,7 @@ import msgspec
 from events.quantities import parse_bytes
 from events.workload.fields.saving import CheckpointSpec
 from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, S3Volume, StorageSpec
+from events.workload.repositories import ssh_server
 
 DEFAULT_FILE_MODE: Final = 0o644
 """Of files that are made from a ConfigMap or a Secret, as Kubernetes has it."""
@@ -99,7 +100,9 @@ class ClaimedFolder(_Volume, frozen=True, kw_only=True):
 
 
 class FolderLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a user name and a password for a repository are, or an access key and its secret for a bucket."""
+    """Where a user name and a password for a repository are, a private key for one over ssh, or an access key and its
+    secret for a bucket.
+    """
 
     name: str
     """Of a credential of the workload's owner, or of a Secret in the project's namespace."""
@@ -107,7 +110,7 @@ class FolderLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     user_key: str = ""
     """Empty: the usual one, or git where there is none."""
     password_key: str = ""
-    """Empty: the usual one."""
+    """Of the password, or of the private key for ssh. Empty: the usual one."""
 
 
 class ClonedFolder(_Volume, frozen=True, kw_only=True):
@@ -120,6 +123,11 @@ class ClonedFolder(_Volume, frozen=True, kw_only=True):
     """Empty: the newest."""
     login: FolderLogin | None = None
     """None: everybody may read it."""
+
+    @property
+    def over_ssh(self) -> bool:
+        """Whether its login is a key for ssh. A repository that everybody may read is never asked for so."""
+        return self.login is not None and ssh_server(self.repository) is not None
 
 
 class BucketFolder(_Volume, frozen=True, kw_only=True):

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from events.nearest import did_you_mean
+from muster.cli.anywhere import Placing, any_cluster
 from muster.cli.command import Session, command
 from muster.cli.exits import ExitCode, Problem, exit_code_of, usage
-from muster.cli.names import LAG_SECONDS, check_new_name, default_cluster, default_project, find_cluster, find_project
-from muster.cli.options import ClusterOption, ProjectOption
+from muster.cli.names import LAG_SECONDS, check_new_name, default_project, find_project
+from muster.cli.options import ProjectOption, RunsOnOption
 from muster.cli.output import Column
 from muster.cli.references import References
 from muster.cli.resubmit import difference
@@ -110,7 +111,7 @@ def add_apply(root: typer.Typer) -> None:
         *,
         files: FilesOption,
         project: ProjectOption = None,
-        cluster: ClusterOption = None,
+        cluster: RunsOnOption = None,
         dry_run: Annotated[
             bool, typer.Option("--dry-run", help="Check every request and show what would be done, and do nothing.")
         ] = False,
@@ -186,6 +187,7 @@ def read_workloads(given: str, *, usual_kind: str | None = None) -> Iterator[Wan
 def _wanted(document: Json, where: str) -> Wanted:
     """Raises Problem (usage)."""
     from events.workload.kinds import KINDS
+    from muster.cli.request_file import line_that_submits, other_kind
 
     if not isinstance(document, dict):
         raise usage(f"--file: {where} is no workload", todo="it needs the fields kind, name and spec")
@@ -193,6 +195,8 @@ def _wanted(document: Json, where: str) -> Wanted:
     if not isinstance(kind, str) or kind not in KINDS:
         hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else None
         said = "has no kind" if kind is None else f"has the kind {kind!r}, which does not exist"
+        if kind is None and (meant := other_kind(document)):
+            hint = f"write `kind: {meant}` into it, or: {line_that_submits(document, meant, where.partition(' (')[0])}"
         raise usage(f"--file: {where} {said}", todo=hint or f"kinds: {', '.join(KINDS)}")
     request: Row = {key: value for key, value in document.items() if key != "kind"}
     known = KINDS[kind].creation.__struct_encode_fields__
@@ -220,10 +224,10 @@ def place_all(session: Session, wanted: Sequence[Wanted], project: str | None, c
             if project or "projectId" not in one.request:
                 one.request["projectId"] = text_of(found, "id")
     if cluster or any("clusterId" not in one.request for one in wanted):
-        found = find_cluster(session.api, cluster) if cluster else default_cluster(session, None)
+        placing = Placing(session, cluster)
         for one in wanted:
             if cluster or "clusterId" not in one.request:
-                one.request["clusterId"] = text_of(found, "id")
+                placing.place(one.request)
     references = References(session)
     seen: dict[tuple[str, str], str] = {}
     for one in wanted:
@@ -285,6 +289,7 @@ def _in_files(problem: Problem, batch: Sequence[Wanted]) -> Problem:
 
     def told(text: str) -> str:
         for index in range(len(batch) - 1, -1, -1):
+            text = text.replace(f"items[{index}].", f"{batch[index].file}: ")
             text = text.replace(f"items[{index}]", batch[index].file)
         return text
 
@@ -444,7 +449,10 @@ def _shown(kind: "Kind", checked: Any) -> Row:
 
     spec, beside = checked.order()
     spec, beside = kind.with_defaults(spec), beside_with_defaults(beside)
-    shown: Row = {"clusterId": checked.cluster_id, "spec": _as_json(kind.shown(spec, beside))}
+    shown: Row = {"spec": _as_json(kind.shown(spec, beside))}
+    if checked.cluster_id != any_cluster():
+        # Where the scheduler chooses, whichever it chose is the right one.
+        shown["clusterId"] = checked.cluster_id
     if isinstance(beside, Distributed):
         same, master = shown_master(spec, beside)
         shown |= {"masterSpecSameAsWorker": same, "masterSpec": _as_json(master)}

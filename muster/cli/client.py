@@ -257,6 +257,7 @@ class Api:
         return Problem(f"cannot reach Muster at {self.url}", why=tuple(why), todo=todo, code=ExitCode.UNREACHABLE)
 
 
+_CODE: Final = re.compile(r"[a-z]+(_[a-z]+)+")
 _STATUS_TODO: Final[dict[int, str]] = {
     401: "get a new token (`muster token create --user U`) and keep it (`muster login`)",
     403: "`muster doctor` shows your roles; an administrator can bind another",
@@ -275,13 +276,13 @@ def problem_of(response: Response, idempotency_key: str | None = None) -> Proble
     status = response.status
     issues = body.get("complianceIssues")
     why = (
-        [_issue(issue, response.path) for issue in issues if isinstance(issue, dict)]
+        [told_issue(issue, response.path) for issue in issues if isinstance(issue, dict)]
         if isinstance(issues, list)
         else []
     )
     details = text_of(body, "details")
     if details and not why and details != "not_found":
-        why.append(details)
+        why.append(f"code: {details}" if _CODE.fullmatch(details) else details)
     message = text_of(body, "message") or f"the server answered {status} {response.reason}".rstrip()
     if isinstance(issues, list) and len(issues) == 1 and why and _is_whole(message, issues[0]):
         # What is wrong with one field is the whole message: once is enough, in the words that name the flag.
@@ -388,21 +389,41 @@ _OTHER_FLAGS: Final = {
 }
 """As FLAG_OF_FIELD, of the other commands; of queries, by the parameter. Of items of lists by the whole path, without
 numbers, or by that of the list."""
+_ONLY_WHERE: Final = re.compile(r"is possible only where (\w+) is (\w+)\Z")
+_NODE_FLAGS: Final = {
+    "cpuCores": "--cpu-cores",
+    "memoryBytes": "--memory",
+    "gpus": "--gpus",
+    "gpuModel": "--gpu-model",
+    "gpuMemoryBytes": "--gpu-memory",
+    "labels": "--label",
+    "taints": "--taint",
+    "extendedResources": "--extended-resource",
+    "nodePool": "--pool",
+    "names": "NODE",
+}
+"""Of nodes of simulated clusters, by the first word of the path below them."""
 _NAMED_BY_FLAG: Final = ("/webhooks", "/subscriptions")
 """Ends of paths whose commands take a name as a flag, and not as an argument."""
 
 
-def _issue(issue: Mapping[str, Json], asked: str) -> str:
+def told_issue(issue: Mapping[str, Json], asked: str = "") -> str:
+    """What is wrong with a field, and the flag that gives it. Args: asked, the path of the request."""
     from muster.cli.training_flags import FLAG_OF_FIELD
 
     path = str(issue.get("field", ""))
     field = path.split("[", maxsplit=1)[0]
     whole = re.sub(r"\[\d+\]", "", path)
     flag = _OTHER_FLAGS.get(whole) or FLAG_OF_FIELD.get(field) or _OTHER_FLAGS.get(field)
+    if "/nodes" in asked or whole.startswith("simulatedNodes."):
+        flag = _NODE_FLAGS.get(re.split(r"[.\[]", re.sub(r"^(nodes|simulatedNodes)\[\d+\]\.", "", path))[0], flag)
     if field == "name" and asked.endswith(_NAMED_BY_FLAG):
         flag = "--name"
     where = f"{path} ({flag})" if flag else path
-    return f"{where}: {issue.get('details', '')}" if where else str(issue.get("details", ""))
+    details = str(issue.get("details", ""))
+    if flag and (other := _ONLY_WHERE.search(details)) and (needed := FLAG_OF_FIELD.get(f"spec.compute.{other[1]}")):
+        details += f": {needed} {other[2]}"
+    return f"{where}: {details}" if where else details
 
 
 def _is_name_conflict(body: Row) -> bool:

@@ -36,6 +36,7 @@ from muster.cli.simulated_nodes import (
 from muster.cli.values import (
     Json,
     Row,
+    counted,
     format_number,
     number_of,
     row_of,
@@ -284,7 +285,7 @@ def _add_simulated(session: Session, name: str, groups: list[Row], key: str | No
         return text_of(session.api.mutate("POST", "/clusters", body, idempotency_key=key).body, "id")
 
     send_nodes(session, groups, key, made, "")
-    session.out.talk(f"cluster {name} added with {count_of(groups)} nodes")
+    session.out.talk(f"cluster {name} added with {counted(count_of(groups), 'node')}")
 
 
 def _alike(

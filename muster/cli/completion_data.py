@@ -418,7 +418,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "-f": ("files", "", "Read workloads from this file, of YAML (one document for each) or JSON, or from those of a folder"),
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--dry-run": ("dry_run", "-", "Check every request and show what would be done, and do nothing"),
         "--all-or-nothing": ("all_or_nothing", "-", "Create nothing unless all that is new can be created"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|jsonpath=|png", "table, wide, json, yaml, name, jsonl, csv, jsonpath=, png"),
@@ -437,7 +437,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--kind": ("kind", "", "Kind of documents that name none"),
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|jsonpath=|png", "table, wide, json, yaml, name, jsonl, csv, jsonpath=, png"),
         "-o": ("output", "one:table|wide|json|yaml|name|jsonl|csv|jsonpath=|png", "table, wide, json, yaml, name, jsonl, csv, jsonpath=, png"),
         "--json": ("json", "-", "Same as -o json"),
@@ -454,7 +454,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--backup": ("backup", "", "Read the log from this backup, and ask no server"),
         "--trace": ("trace", "", "Play this trace (CSV or YAML) in place of the log, and ask no server"),
         "--trace-nodes": ("trace_nodes", "", "With --trace: its nodes (YAML or CSV)"),
-        "--set": ("sets", "", "Change quota, limit, weight, minimumRuntime or nodePools of a project (quota.vision=16; of one node pool: quota.vision/h100=8), or reserveAfter, keptAfterEviction, takeBack, scores or orders of the policy"),
+        "--set": ("sets", "", "Change quota, limit, weight, minimumRuntime or nodePools of a project (quota.vision=16; of one node pool: quota.vision/h100=8), or of the policy reserveAfter (a time, or never), keptAfterEviction (a time), takeBack (on, off), scores or orders (names, the first before the others)"),
         "--change": ("change", "", "Change what this YAML file says: projects, departments, nodes, policy"),
         "--nodes": ("nodes", "", "Change the nodes of the cluster to those of this file (YAML or CSV)"),
         "--cluster": ("cluster", "", "Whose nodes --nodes changes"),
@@ -636,7 +636,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -975,7 +975,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training pytorch submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -1311,7 +1311,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training tensorflow submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -1647,7 +1647,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training xgboost submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -1983,7 +1983,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training jax submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -2319,7 +2319,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "training mpi submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -2655,7 +2655,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "workspace submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -3009,7 +3009,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "inference submit": {
         "--project": ("project", "@project_names", "Project (name or id)"),
         "-p": ("project", "@project_names", "Project (name or id)"),
-        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
+        "--cluster": ("cluster", "@cluster_names", "Cluster (name or id); any: the scheduler chooses"),
         "--name-prefix": ("name_prefix", "", "Name it with this prefix and a suffix that makes it unique"),
         "--template": ("template", "@template_names", "Template to take fields from; assets and what is given here go before it"),
         "--compute": ("compute", "@compute_names", "Compute resource to take fields from; what is given here goes before it"),
@@ -5597,7 +5597,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
     },
     "log list": {
-        "--type": ("type_", "one:ActUndone|AssetChanged|AssetCreated|AssetDeleted|BudgetExhausted|BudgetRemoved|BudgetReopened|BudgetSet|BudgetWarned|CapacityReservationCancelled|CapacityReserved|CheckpointSaved|ClusterAdded|ClusterConnected|ClusterDisconnected|ClusterRemoved|ClusterReportsRefused|DataSourceMarked|DepartmentChanged|DepartmentCreated|DepartmentDeleted|HoursMeasured|LogRestored|MaintenanceCancelled|MaintenancePlanned|MessageVoided|NodeChanged|NodeCordoned|NodeDrainStarted|NodeDrained|NodePoolRemoved|NodePoolSet|NodeRegistered|NodeRemoved|NodeUncordoned|OwnershipProtectionSet|OwnershipProtectionUnset|PodFailed|PodInterrupted|PodRunning|PodStarting|PodStopped|PodSucceeded|PodUnreachable|PodWarned|PodsBound|PodsEvicted|PodsReserved|PolicyDeleted|PolicySet|PriceRemoved|PriceSet|ProjectChanged|ProjectCreated|ProjectDeleted|ProjectMoved|ProjectRoleGranted|ProjectRoleRevoked|ReservationsReleased|ServiceAccountCreated|ServiceAccountDeleted|ServiceAccountRotated|ServiceAccountUsed|SessionClosed|SessionOpened|SimulatedNodeChanged|SimulatedNodesAdded|SimulatedNodesRemoved|StartWindowsSet|StorageClassesReported|SubscriptionCreated|SubscriptionDeleted|TenantRoleGranted|TenantRoleRevoked|TimeLimitsSet|WebhookChanged|WebhookCreated|WebhookDeleted|WebhookDisabled|WebhookEnabled|WebhookKeyRotated|WorkloadChanged|WorkloadCompleted|WorkloadCreated|WorkloadDeleted|WorkloadDeletionRequested|WorkloadFailed|WorkloadLimitReached|WorkloadQueued|WorkloadResumed|WorkloadScaled|WorkloadStopped|WorkloadSuspended|WorkloadTransferred|WorkloadWaiting", "Only commits with an event of this type, such as PodFailed"),
+        "--type": ("type_", "one:ActUndone|AssetChanged|AssetCreated|AssetDeleted|BudgetExhausted|BudgetRemoved|BudgetReopened|BudgetSet|BudgetWarned|CapacityReservationCancelled|CapacityReserved|CheckpointSaved|ClusterAdded|ClusterChosen|ClusterConnected|ClusterDisconnected|ClusterRemoved|ClusterReportsRefused|DataSourceMarked|DepartmentChanged|DepartmentCreated|DepartmentDeleted|HoursMeasured|LogRestored|MaintenanceCancelled|MaintenancePlanned|MessageVoided|NodeChanged|NodeCordoned|NodeDrainStarted|NodeDrained|NodePoolRemoved|NodePoolSet|NodeRegistered|NodeRemoved|NodeUncordoned|OwnershipProtectionSet|OwnershipProtectionUnset|PodFailed|PodInterrupted|PodRunning|PodStarting|PodStopped|PodSucceeded|PodUnreachable|PodWarned|PodsBound|PodsEvicted|PodsReserved|PolicyDeleted|PolicySet|PriceRemoved|PriceSet|ProjectChanged|ProjectCreated|ProjectDeleted|ProjectMoved|ProjectRoleGranted|ProjectRoleRevoked|ReservationsReleased|ServiceAccountCreated|ServiceAccountDeleted|ServiceAccountRotated|ServiceAccountUsed|SessionClosed|SessionOpened|SimulatedNodeChanged|SimulatedNodesAdded|SimulatedNodesRemoved|StartWindowsSet|StorageClassesReported|SubscriptionCreated|SubscriptionDeleted|TenantRoleGranted|TenantRoleRevoked|TimeLimitsSet|WebhookChanged|WebhookCreated|WebhookDeleted|WebhookDisabled|WebhookEnabled|WebhookKeyRotated|WorkloadChanged|WorkloadCompleted|WorkloadCreated|WorkloadDeleted|WorkloadDeletionRequested|WorkloadFailed|WorkloadLimitReached|WorkloadQueued|WorkloadResumed|WorkloadScaled|WorkloadStopped|WorkloadSuspended|WorkloadTransferred|WorkloadWaiting", "Only commits with an event of this type, such as PodFailed"),
         "--actor": ("actor", "", "Only commits by this user, service account or service"),
         "--since": ("since", "", "Only what is newer than this, such as 10m"),
         "--workload": ("workload", "", "Only commits that concern this workload"),

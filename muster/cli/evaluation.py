@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
+from muster.cli.client import told_issue
 from muster.cli.command import Session
 from muster.cli.exits import ExitCode, Problem
+from muster.cli.explain import kept_in_words
 from muster.cli.output import Column, Format, plain_text
-from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
+from muster.cli.values import Row, counted, format_number, number_of, row_of, rows_of, text_of
 
 MOST_NODES: Final = 10
 """Each with a line of its own."""
@@ -56,7 +58,7 @@ def show_evaluation(session: Session, request: Row, kind: str) -> ExitCode:
         session.out.one(found, lambda: None)
     issues = rows_of(found, "issues")
     if issues:
-        why = tuple(f"{text_of(issue, 'field')}: {text_of(issue, 'details')}" for issue in issues)
+        why = tuple(map(told_issue, issues))
         raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)
     session.out.talk("dry run: nothing was stored; it would be accepted")
     for line in _outlook(row_of(found, "placement")):
@@ -71,15 +73,15 @@ def _outlook(outlook: Row) -> Iterator[str]:
         gpus = number_of(one, "gpus")
         held = f", with {format_number(gpus)} GPU" if gpus else ""
         pods = int(number_of(one, "pods"))
-        counted = f"{pods} pod{'s' if pods != 1 else ''} of {text_of(one, 'podSet')}"
-        yield f"{counted} would run on {text_of(one, 'node')}{held}"
+        yield f"{counted(pods, 'pod')} of {text_of(one, 'podSet')} would run on {text_of(one, 'node')}{held}"
     more = len(placed[MOST_NODES:]) + int(number_of(outlook, "moreNodes"))
     if more:
-        yield f"and pods on {more} more nodes"
+        yield f"and pods on {counted(more, 'more node')}"
     waiting, message = int(number_of(outlook, "waitingPods")), text_of(outlook, "message")
     match text_of(outlook, "outcome"):
         case "waits":
             yield f"{waiting} pod{'s' if waiting != 1 else ''} would wait: {message}"
+            yield from (f"it may not take the place of {kept_in_words(one)}" for one in rows_of(outlook, "kept"))
         case "never":
             yield f"it could never run as it is: {message}"
         case "unknown":

@@ -1,6 +1,7 @@
 """`muster explain`: why a workload waits, why it runs where it does, or why it was evicted."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Final
 
 import typer
@@ -11,7 +12,7 @@ from muster.cli.explain_field import explained
 from muster.cli.names import workload_id
 from muster.cli.options import ProjectOption, WorkloadArgument
 from muster.cli.output import Column, Output
-from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
+from muster.cli.values import Row, format_number, format_utc, number_of, parse_time, row_of, rows_of, text_of
 from muster.cli.workload_columns import told_phase
 
 OUTCOMES: Final = {
@@ -19,7 +20,7 @@ OUTCOMES: Final = {
     "never": "it cannot ever fit as written",
     "starts": "it starts with the next plan",
     "runs": "it runs",
-    "ended": "it asks for no place",
+    "ended": "it has ended",
     "unknown": "not known",
 }
 
@@ -29,6 +30,32 @@ def _held(row: Row) -> str:
     parts += [f"{format_number(number_of(row, 'cpuCores'))} cores" if number_of(row, "cpuCores") else ""]
     parts += [f"{number_of(row, 'memoryBytes') / 1024**3:.3g} GiB" if number_of(row, "memoryBytes") else ""]
     return ", ".join(part for part in parts if part)
+
+
+_SUSPENDED: Final[dict[str, str]] = dict.fromkeys(
+    ("Stopping", "Stopped"), "it is suspended, and asks for no place until it is resumed"
+)
+"""By phase, of what has not ended, and yet asks for no place."""
+
+
+def done_by(step: Row) -> str:
+    """The command or flag that does a step; empty where it needs none, or there is none that does just that."""
+    from muster.cli.training_flags import FLAG_OF_FIELD
+
+    act, value, of = text_of(step, "act"), step.get("value"), text_of(step, "of")
+    match act:
+        case "set_quota" | "set_limit" if not text_of(step, "nodePool"):
+            flag = "--gpu-quota" if act == "set_quota" else "--gpu-limit"
+            return f"muster {of.partition(' ')[0]} set {of.partition(' ')[2]} {flag} {format_number(float(str(value)))}"
+        case "uncordon_node":
+            return f"muster node uncordon {of}"
+        case "change_workload" if text_of(step, "field") == "spec.preemptibility":
+            return f"--preemptibility {value}; of a workspace --allow-over-quota"
+        case "change_workload" if isinstance(value, str | int | float) and not of:
+            flag = FLAG_OF_FIELD.get(text_of(step, "field"), "")
+            return f"{flag} {value}" if flag.startswith("--") else ""
+        case _:
+            return ""
 
 
 NODE_COLUMNS: Final = (
@@ -91,6 +118,7 @@ def show(out: Output, found: Row) -> None:
     why = text_of(found, "message") or text_of(found, "phaseMessage")
     if outcome == "ended":  # why it ended is more than that it has
         why = text_of(found, "phaseMessage")
+        told = _SUSPENDED.get(text_of(found, "phase"), told)
     if waiting := int(number_of(found, "waitingPods")):
         told += f" ({waiting} pod{'s' if waiting != 1 else ''})"
     out.pairs(
@@ -100,8 +128,9 @@ def show(out: Output, found: Row) -> None:
             ("Now", told),
             ("Reason", reason),
             ("Why", why),
-            ("Ahead of it", f"{ahead} workload{'s' if ahead != 1 else ''}" if ahead else ""),
+            ("Ahead of it", f"{ahead} workload{'s' if ahead != 1 else ''}" if ahead and outcome != "never" else ""),
             ("Expected to start", expected_start(out, found)),
+            ("Keeps its place", kept_until(row_of(found, "keepsItsPlace"), out.moment)),
             ("Work at risk", work_at_risk(out, found)),
         ]
     )
@@ -115,10 +144,17 @@ def show(out: Output, found: Row) -> None:
     others = row_of(found, "otherHolders")
     if count := int(number_of(others, "workloads")):
         out.write(f"and {count} more workload{'s' if count != 1 else ''}, with {_held(others) or 'no GPU'}\n")
+    if kept := rows_of(found, "kept"):
+        out.heading("Whose place it may not take")
+        for one in kept:
+            out.write(f"  {kept_in_words(one, out.moment)}\n")
     if changes := rows_of(found, "changes"):
         out.heading("What would let it start, the smallest change first")
         for change in changes:
             out.write(f"  {text_of(change, 'message')}\n")
+            for step in rows_of(change, "steps"):
+                if by := done_by(step):
+                    out.write(f"    {by}\n")
     elif outcome in {"waits", "never"}:
         out.heading("What would let it start")
         out.write("  no small change that the scheduler knows of\n")
@@ -132,13 +168,30 @@ def show(out: Output, found: Row) -> None:
 def expected_start(out: Output, found: Row) -> str:
     """A range, or why there is none; empty where it does not wait."""
     estimate = row_of(found, "estimate")
+    if text_of(found, "outcome") == "never":
+        return ""
     if not estimate:
         return f"no estimate: {text_of(found, 'noEstimate')}" if text_of(found, "noEstimate") else ""
-    measured = int(number_of(estimate, "measured"))
-    return (
-        f"{out.time(estimate.get('earliest'))} to {out.time(estimate.get('latest'))}: four in five of {measured} past "
-        f"waits came out so (typically {format_number(number_of(estimate, 'typicalErrorPercent'))} % off)"
-    )
+    measured, error = int(number_of(estimate, "measured")), format_number(number_of(estimate, "typicalErrorPercent"))
+    # `in 5m` and `in 9m` are one span.
+    earliest, latest = (out.time(estimate.get(name)) for name in ("earliest", "latest"))
+    span = f"{earliest} to {latest.removeprefix('in ')}" if earliest.startswith("in ") else f"{earliest} to {latest}"
+    return f"{span} (4 of 5 past estimates held; of {measured}, half were less than {error} % off)"
+
+
+def kept_in_words(kept: Row, moment: Callable[[datetime], str] = format_utc) -> str:
+    """Whose place may not be taken, until when and why."""
+    count = int(number_of(kept, "workloads"))
+    who = text_of(kept, "name") or f"{count} workload{'s' if count != 1 else ''} that you may not see"
+    return f"{who}, {kept_until(kept, moment)}"
+
+
+def kept_until(kept: Row, moment: Callable[[datetime], str] = format_utc) -> str:
+    """Until when, and why; empty where nothing is kept."""
+    if not kept:
+        return ""
+    at = parse_time(text_of(kept, "until"))
+    return f"{'for good' if at is None else f'until {moment(at)}'}: {text_of(kept, 'message')}"
 
 
 LEAST_HOURS: Final = 0.001
@@ -184,8 +237,22 @@ def _show_places(out: Output, places: list[Row]) -> None:
 
 
 def _scored(option: Row) -> Row:
-    scores = {text_of(score, "name"): score.get("value") for score in rows_of(option, "scores")}
+    scores = {
+        name: format_number(number_of(score, "value") / ONE_OF[name]) if name in ONE_OF else score.get("value")
+        for score in rows_of(option, "scores")
+        for name in (text_of(score, "name"),)
+    }
     return {"node": text_of(option, "node"), **scores}
+
+
+ONE_OF: Final = {
+    "gpu_price": 1_000,
+    "node_value": 1_000_000,
+    "gpu_left_over": 1_000,
+    "free_gpus": 1_000,
+    "free_cpu": 1_000,
+}
+"""By score: how much of it is one GPU, or core."""
 
 
 def _eviction(out: Output, eviction: Row) -> Iterator[str]:

@@ -152,6 +152,9 @@ def _explained(path: str, known: _Known | None) -> Row:
     node = known.node
     about, limits = node.about, node.limits
     least, most = bounds(node.kind, limits)
+    above = None
+    if about is not None and about.between is not None:
+        (above, most), least = about.between, None
     flags = _flags(path, node)
     return {
         "field": path,
@@ -161,6 +164,7 @@ def _explained(path: str, known: _Known | None) -> Row:
         "type": _type(node),
         "unit": about.unit or None if about else None,
         "options": [*node.options] or None,
+        "above": above,
         "least": _bound(least),
         "most": _bound(most),
         "shortest": limits.shortest,
@@ -231,6 +235,8 @@ def _show(session: Session, row: Row) -> None:
         least, most = (
             format_number(end) if isinstance(end := row.get(key), int | float) else "" for key in (low, high)
         )
+        if (above := row.get("above")) is not None and low == "least":
+            return f"more than {above} and at most {most}"
         if least and most:
             return f"{least} to {most}{what}"
         return f"{least} or more{what}" if least else f"at most {most}{what}" if most else ""
@@ -248,7 +254,7 @@ def _show(session: Session, row: Row) -> None:
             ("Length", between("shortest", "longest", _counted(row))),
             ("Rule", str(row.get("rule") or "")),
             ("Pattern", str(row.get("pattern") or "")),
-            ("Mandatory", "yes" if row.get("mandatory") else ""),
+            ("Mandatory", _mandatory(row)),
             ("Default", "" if default in (None, [], {}) or isinstance(default, dict) else _as_json(default)),
             ("Null", "accepted, and means the default" if row.get("nullable") and not row.get("mandatory") else ""),
             ("Flag", " ".join([str(row["flag"]), *listed("aliases", " ").split()]) if row.get("flag") else ""),
@@ -261,6 +267,24 @@ def _show(session: Session, row: Row) -> None:
     if isinstance(below, list):
         out.heading("Fields")
         out.pairs([(f"  {one['field']}", str(one["type"])) for one in below if isinstance(one, dict)])
+
+
+def _mandatory(row: Row) -> str:
+    """In an object that may be left out, it is so only where that is given."""
+    if not row.get("mandatory"):
+        return ""
+    within = _optional_holder(str(row["field"]))
+    return f"yes, where {within} is given" if within else "yes"
+
+
+def _optional_holder(path: str) -> str:
+    """The nearest object around it that may be left out; empty where there is none. Each item of a list is given."""
+    above, known = path.rpartition(".")[0], _fields()
+    while above and not above.endswith("[]"):
+        if above in known and not known[above].node.mandatory and known[above].node.default is None:
+            return above
+        above = above.rpartition(".")[0]
+    return ""
 
 
 def _counted(row: Row) -> str:

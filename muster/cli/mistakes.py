@@ -152,6 +152,10 @@ _USUAL_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
 """Flags of other tools, with ours; the first that the command has is meant."""
 
 
+_BY_FILTER: Final[Mapping[str, str]] = {"--cluster": "clusterName", "--owner": "submittedBy", "--user": "submittedBy"}
+"""Flags that lists do not have, with the field that a filter names."""
+
+
 def unknown_command(before: Sequence[str], given: Sequence[str], tree: Tree) -> Problem:
     """The Problem of a word that is no command.
 
@@ -306,6 +310,8 @@ def _unknown_flag(flag: str, context: "Context | None", arguments: Sequence[str]
         todo = f"did you mean: {line_of(['muster', *_with_flag(arguments, flag, near[0])])}"
     elif near:
         todo = "did you mean " + " or ".join(near) + "?"
+    elif flag in _BY_FILTER and "--filter" in known:
+        todo = f"--filter '{_BY_FILTER[flag]}==NAME' lists those of one"
     else:
         todo = f"`{context.command_path} --help` lists the flags"
     return Problem(what, todo=todo, code=ExitCode.USAGE)

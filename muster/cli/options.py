@@ -86,6 +86,14 @@ IdempotencyOption = Annotated[
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", help="Cluster (name or id).", autocompletion=cluster_names)
 ]
+RunsOnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Cluster (name or id); any: the scheduler chooses. Default: the context's, else the only one, else any.",
+        autocompletion=cluster_names,
+    ),
+]
 ClusterArgument = Annotated[
     str, typer.Argument(metavar="CLUSTER", help="Name, id, or unique beginning of an id.", autocompletion=cluster_names)
 ]

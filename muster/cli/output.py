@@ -284,6 +284,10 @@ class Output:
             return ""
         return format_age(moment, self.now()) if self.style.clock is None else format_time(self.style.clock(moment))
 
+    def moment(self, at: datetime) -> str:
+        """A moment to come, as the time that it is then; of UTC unless --local or --tz says another one."""
+        return format_time(at.astimezone(UTC) if self.style.clock is None else self.style.clock(at))
+
     def _template(self, document: Json, *, ends_line: bool = False) -> None:
         """What -o jsonpath asks for of it: exactly, but for what would move a terminal's cursor."""
         assert self.style.template is not None

@@ -7,7 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
-from muster.cli.exits import ExitCode, Problem, usage
+from muster.cli.exits import usage
+from muster.cli.unreadable import unreadable
 
 PASSPHRASE: Final = "MUSTER_BACKUP_PASSPHRASE"  # noqa: S105 (its name)
 MOST_BYTES: Final = 64 * 1024
@@ -46,7 +47,7 @@ def _content(key_file: Path) -> bytes:
         with key_file.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise Problem(f"{key_file} cannot be read: {error.strerror}", code=ExitCode.USAGE) from error
+        raise unreadable(str(key_file), error) from error
     if len(content) > MOST_BYTES:
         raise usage(f"{key_file} is larger than {MOST_BYTES // 1024} KiB: it is no key file")
     # A line end behind a passphrase belongs to the file.

@@ -7,9 +7,10 @@ import typer
 from muster.cli.apply import FilesOption, Wanted, place_all, read_workloads
 from muster.cli.command import Session, command
 from muster.cli.exits import ExitCode, usage
-from muster.cli.options import ClusterOption, ProjectOption
+from muster.cli.explain import kept_in_words
+from muster.cli.options import ProjectOption, RunsOnOption
 from muster.cli.output import Column
-from muster.cli.values import Row, format_number, number_of, row_of, rows_of, text_of
+from muster.cli.values import Row, counted, format_number, number_of, row_of, rows_of, text_of
 
 MOST_NODES: Final = 3
 """That a table names; other formats have all that the scheduler tells."""
@@ -18,12 +19,17 @@ MOST_NODES: Final = 3
 def _where(row: Row) -> str:
     placed = rows_of(row, "placed")
     told = [
-        f"{text_of(one, 'node')} ({_pods(number_of(one, 'pods'))}"
+        f"{text_of(one, 'node')}{_of_cluster(one)} ({_pods(number_of(one, 'pods'))}"
         + (f", {format_number(number_of(one, 'gpus'))} GPU)" if number_of(one, "gpus") else ")")
         for one in placed[:MOST_NODES]
     ]
     more = len(placed[MOST_NODES:]) + int(number_of(row, "moreNodes"))
-    return ", ".join(told) + (f" and {more} more nodes" if more else "")
+    return ", ".join(told) + (f" and {counted(more, 'more node')}" if more else "")
+
+
+def _of_cluster(one: Row) -> str:
+    cluster = text_of(one, "cluster")
+    return f" of {cluster}" if cluster else ""
 
 
 def _evicts(row: Row) -> str:
@@ -36,6 +42,11 @@ def _pods(count: float) -> str:
     return f"{int(count)} pod{'s' if count != 1 else ''}"
 
 
+def _why(row: Row) -> str:
+    kept = [f"it may not take the place of {kept_in_words(one)}" for one in rows_of(row, "kept")]
+    return "; ".join([text_of(row, "message"), *kept])
+
+
 COLUMNS: Final = (
     Column("NAME", "name"),
     Column("KIND", "kind"),
@@ -44,7 +55,7 @@ COLUMNS: Final = (
     Column("EVICTS", "evicted", show=_evicts),
     Column("REASON", "reason", wide=True),
     Column("FILE", "file", wide=True),
-    Column("WHY", "message", rest=True, wraps=True),
+    Column("WHY", "message", show=_why, rest=True, wraps=True),
 )
 
 
@@ -70,7 +81,7 @@ def add_plan(root: typer.Typer) -> None:
             str, typer.Option("--kind", metavar="KIND", help="Kind of documents that name none.")
         ] = "Training",
         project: ProjectOption = None,
-        cluster: ClusterOption = None,
+        cluster: RunsOnOption = None,
     ) -> int:
         """Show what would happen if the workloads of files were submitted now. Nothing is stored.
 

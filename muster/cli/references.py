@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from functools import partial
 
+from muster.cli.anywhere import Placing
 from muster.cli.assets import COMPUTE, ENVIRONMENT, TEMPLATE, AssetNoun, find_asset, find_data_source
 from muster.cli.command import Session
 from muster.cli.exits import Problem
-from muster.cli.names import UUID, find_cluster, find_project
+from muster.cli.names import UUID, find_project
 from muster.cli.values import Json, Row, row_of, text_of
 
 
@@ -20,11 +21,16 @@ class References:
     def resolve(self, request: Row, where: str = "") -> None:
         """Puts ids in place of the names of project, cluster, template and assets. Raises Problem, which says where."""
         self._set(request, "projectId", where, lambda name: text_of(find_project(self._session.api, name), "id"))
-        self._set(request, "clusterId", where, lambda name: text_of(find_cluster(self._session.api, name), "id"))
+        self._set(request, "clusterId", where, self._cluster)
         place = {"project": text_of(request, "projectId"), "cluster": text_of(request, "clusterId")}
 
         self._set(request, "templateId", where, self._asset(TEMPLATE, place), place)
         self.resolve_assets(request, place, where)
+
+    def _cluster(self, name: str) -> str:
+        placed: Row = {}
+        Placing(self._session, name).place(placed)
+        return text_of(placed, "clusterId")
 
     def resolve_assets(self, holder: Row, place: dict[str, str], where: str = "") -> None:
         """Of the environment, compute resource and data sources in `assets`, as a project and cluster (ids; empty: none

@@ -11,6 +11,7 @@ import yaml
 from events.nearest import did_you_mean
 from events.workload.kinds import KINDS
 from muster.cli.exits import usage
+from muster.cli.unreadable import unreadable
 from muster.cli.values import Json, Row
 
 _MERGE: Final = "tag:yaml.org,2002:merge"
@@ -39,9 +40,9 @@ def read_documents(file: str, *, flag: str = "--file") -> list[Json]:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         documents: list[Json] = list(yaml.load_all(text, _OnceLoader))
     except OSError as error:
-        raise usage(f"{flag}: {file} cannot be read: {error.strerror}", todo="give the path of a file, or -") from error
+        raise unreadable(f"{flag}: {file}", error, todo="give the path of a file, or -") from error
     except UnicodeDecodeError as error:
-        raise usage(f"{flag}: {file} is no text: {error}", todo="write YAML or JSON, in UTF-8") from error
+        raise unreadable(f"{flag}: {file}", error, todo="write YAML or JSON, in UTF-8") from error
     except _TwiceError as error:
         raise usage(f"{flag}: {file} {error}", todo="leave one of them out") from error
     except yaml.YAMLError as error:
@@ -55,12 +56,18 @@ def _request_in(document: Json, file: str, kind: str) -> Row:
         said = document.pop("kind")
         if said != kind:
             raise usage(
-                f"--file: {file} is of kind {said!r}, and this submits a {kind}", todo=f"muster apply -f {quote(file)}"
+                f"--file: {file} is of kind {said!r}, and this submits {with_article(kind)}",
+                todo=f"muster apply -f {quote(file)}",
             )
     if not isinstance(document, dict):
         raise usage(
             f"--file: {file} does not hold a request",
             todo="it needs the fields name and spec; --dry-run=client prints an example",
+        )
+    if other := other_kind(document, kind):
+        raise usage(
+            f"--file: {file} holds {with_article(other)}, and this submits {with_article(kind)}",
+            todo=line_that_submits(document, other, file),
         )
     known = list(KINDS[kind].creation.__struct_encode_fields__)
     for key in document:
@@ -72,6 +79,37 @@ def _request_in(document: Json, file: str, kind: str) -> Row:
             todo = f"it stands in spec: spec.{key}" if below else did_you_mean(str(key), known)
             raise usage(f"--file: {file}: unknown field {key!r}", todo=todo)
     return document
+
+
+def with_article(kind: str) -> str:
+    return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
+
+
+def other_kind(document: Row, kind: str = "") -> str:
+    """The kind that has fields of a document which this one does not have; empty where it has all, or no kind has."""
+    spec = document.get("spec")
+    given = {*document, *(f"spec.{name}" for name in (spec if isinstance(spec, dict) else ()))}
+    fitting = [name for name in KINDS if given <= _fields_of(name)]
+    return "" if kind in fitting or not fitting else fitting[0]
+
+
+def _fields_of(kind: str) -> frozenset[str]:
+    """Of a request and of its spec, by path."""
+    from events.fields.node import tree
+
+    top = tree(KINDS[kind].creation)
+    return frozenset({*top.by_name, *(one.path for one in top.by_name["spec"].fields)})
+
+
+def line_that_submits(document: Row, kind: str, file: str) -> str:
+    """Of a file that names no kind."""
+    noun = {"Workspace": "workspace", "Inference": "inference"}.get(kind, "training")
+    spec = document.get("spec")
+    framework = spec.get("distributedFramework") if isinstance(spec, dict) else None
+    if kind != "Distributed":
+        return f"muster {noun} submit -f {quote(file)}"
+    others = "" if framework else " (or tensorflow, xgboost, mpi, jax)"
+    return f"muster training {str(framework or 'pytorch').lower()} submit -f {quote(file)}{others}"
 
 
 def read_document(file: str, known: Sequence[str], *, what: str, flag: str = "--file") -> Row:

@@ -13,7 +13,7 @@ from muster.cli.exits import usage
 from muster.cli.options import duration_option, moment_option
 from muster.cli.progress import progress_bar
 from muster.cli.simulate_show import ALL_COLUMNS, Shown, columns_of, replay_error, rows_of, span
-from muster.cli.values import format_utc, parse_time
+from muster.cli.values import counted, format_utc, parse_time
 
 if TYPE_CHECKING:
     from muster.cli.simulate_change import Asked
@@ -63,8 +63,8 @@ _SetOption = Annotated[
         "--set",
         metavar="WHAT.NAME=VALUE",
         help="Change quota, limit, weight, minimumRuntime or nodePools of a project (quota.vision=16; of one node "
-        "pool: quota.vision/h100=8), or reserveAfter, keptAfterEviction, takeBack, scores or orders of the policy. "
-        "Repeatable.",
+        "pool: quota.vision/h100=8), or of the policy reserveAfter (a time, or never), keptAfterEviction (a time), "
+        "takeBack (on, off), scores or orders (names, the first before the others). Repeatable.",
     ),
 ]
 _ChangeOption = Annotated[
@@ -105,6 +105,8 @@ class _Played:
     departments: tuple[str, ...]
     clusters: dict[str, str]
     """Ids by name."""
+    pools: tuple[str, ...]
+    """Node pools of all of them."""
 
 
 def add_simulate(root: typer.Typer) -> None:
@@ -185,6 +187,7 @@ def _from_trace(file: Path, nodes: Path | None, to: str | None, *, go_on: bool) 
         projects=tuple(sorted({each.project for each in trace.workloads})),
         departments=(),
         clusters={CLUSTER: cluster_id()},
+        pools=("default", *(each.facts.pool for each in trace.nodes)),
     )
 
 
@@ -218,6 +221,10 @@ def _played(past: "Past", reader: object) -> _Played:
         projects=tuple(chain.state.name for chain in fold.projects.values()),
         departments=tuple(chain.state.name for chain in fold.departments.values()),
         clusters={chain.state.name: chain.state.cluster_id for chain in fold.clusters.values() if chain.state.exists},
+        pools=(
+            *(pool for view in fold.snapshot(past.script.begin).clusters.values() for pool in view.pools),
+            *(chain.state.facts.pool for chain in fold.nodes.values()),
+        ),
     )
 
 
@@ -238,7 +245,7 @@ def _outcomes(session: Session, played: _Played, wanted: "Asked", cluster: str |
     from muster.cli.simulate_run import run_all
     from services.scheduler.simulation.script import Job
 
-    change = wanted.change(played.projects, played.departments, lambda: _cluster(played, cluster))
+    change = wanted.change(played.projects, played.departments, lambda: _cluster(played, cluster), pools=played.pools)
     jobs = [Job(script=played.script)]
     if not wanted.empty:
         jobs.append(Job(script=played.script, change=change))
@@ -271,19 +278,21 @@ def _talk(played: _Played, shown: list[Shown], wall_seconds: float) -> Iterable[
 
     seconds = max(each.figures.seconds for each in shown)
     rate = seconds / _A_DAY / max(wall_seconds, 0.001) * 60
-    yield f"simulated {span(seconds)} in {span(wall_seconds)}: {rate:,.1f} days a minute"
+    fast = f"{rate:,.1f} days a minute" if rate >= 1 else f"{seconds / max(wall_seconds, 0.001):,.0f} times as fast"
+    yield f"simulated {span(seconds)} in {span(wall_seconds)}: {fast}"
     if played.assumed:
-        yield f"of {played.assumed} workloads nobody knows how long they run: as long as others like them"
+        told = "it is taken to run" if played.assumed == 1 else "they are taken to run"
+        yield f"{counted(played.assumed, 'workload')} had not ended: {told} as long as others like that"
     if shown[0].key != "log":
         return
     error = replay_error(shown)
     if error is None:
-        yield "replay against the log: nothing started in both, so nobody knows how good it is"
+        yield "replay against the log: nothing started in both, so it cannot be said how close it is"
         return
     yield (
-        f"replay against the log: starts differ by {span(error.median)} in the median, {span(error.p95)} at p95, "
+        f"UNCHANGED against the LOG: starts differ by {span(error.median)} in the median, {span(error.p95)} at p95, "
         f"{span(error.most)} at most; {error.within:.1%} of {error.both} by at most {TOLERANCE_SECONDS:g}s; "
-        f"{error.only_one} started in one of them only"
+        f"{error.only_one} started in one of the two only"
     )
     if error.within < _TOLERATED:
-        yield "careful: the replay is not close to what happened; compare CHANGED with UNCHANGED, and not with LOG"
+        yield "careful: that is not close; compare CHANGED with UNCHANGED, and not with LOG"

@@ -13,6 +13,7 @@ from events.node import NodeFacts
 from events.node_file import form_of, read_nodes
 from events.quantities import cores_to_milli
 from muster.cli.exits import Problem, usage
+from muster.cli.unreadable import unreadable
 from muster.cli.values import Json, ValueProblem, parse_duration, parse_number, parse_switch
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.simulation.change import Bounds, Change, NewNode, PolicyChange, PoolBounds
@@ -57,15 +58,18 @@ def _number(text: str, most: int, what: str) -> float:
     return number
 
 
-def _seconds(text: str) -> int | None:
-    return None if text in {NONE, NEVER} else _duration(text)
+def _seconds_or(word: str) -> Callable[[str], int | None]:
+    def read(text: str) -> int | None:
+        return None if text in {NONE, word} else _duration(text, f", or {word}")
+
+    return read
 
 
-def _duration(text: str) -> int:
+def _duration(text: str, or_: str = "") -> int:
     try:
         return 0 if text == "0" else parse_duration(text)
     except ValueProblem:
-        raise ValueProblem("must be a time, such as 30s, 10m or 2h") from None
+        raise ValueProblem(f"must be a time, such as 30s, 10m or 2h{or_}") from None
 
 
 def _switch(text: str) -> bool:
@@ -100,11 +104,11 @@ OF_POOL: Final = {
     "weight": _Setting("over_quota_weight", _weight),
 }
 OF_PROJECT: Final = OF_POOL | {
-    "minimumRuntime": _Setting("minimum_runtime_seconds", _seconds),
+    "minimumRuntime": _Setting("minimum_runtime_seconds", _seconds_or(NONE)),
     "nodePools": _Setting("node_pools", _words),
 }
 OF_POLICY: Final = {
-    "reserveAfter": _Setting("reserve_after_seconds", _seconds),
+    "reserveAfter": _Setting("reserve_after_seconds", _seconds_or(NEVER)),
     "keptAfterEviction": _Setting("kept_after_eviction_seconds", _duration),
     "takeBack": _Setting("take_back", _switch),
     "scores": _Setting("scores", _names(each.name for each in POLICY.scores)),
@@ -128,20 +132,32 @@ class Asked:
     def empty(self) -> bool:
         return not (self.projects or self.departments or self.policy or self.nodes is not None)
 
-    def change(self, projects: Iterable[str], departments: Iterable[str], cluster: Callable[[], str]) -> Change:
-        """With names that must be among these. Raises Problem.
+    def change(
+        self, projects: Iterable[str], departments: Iterable[str], cluster: Callable[[], str], pools: Iterable[str]
+    ) -> Change:
+        """With names that must be among these; node pools also among those of new nodes. Raises Problem.
 
         Args:
             cluster: id of the one whose nodes are replaced; only asked where they are.
         """
         self._check("project", self.projects, projects)
         self._check("department", self.departments, {*departments, "default"})
+        self._check_pools({*pools, *(node.facts.pool for node in self.nodes or ())})
         return Change(
             projects={name: _bounds(of) for name, of in sorted(self.projects.items())},
             departments={name: _bounds(of) for name, of in sorted(self.departments.items())},
             nodes={} if self.nodes is None else {cluster(): self.nodes},
             policy=PolicyChange(**self.policy),
         )
+
+    def _check_pools(self, known: Iterable[str]) -> None:
+        names = sorted(known)
+        for what, holders in (("project", self.projects), ("department", self.departments)):
+            for holder, of in holders.items():
+                for pool in (*of.get("pools", {}), *of.get("node_pools", ())):
+                    if pool not in names:
+                        todo = did_you_mean(pool, names) or f"there are: {', '.join(names)}"
+                        raise usage(f"{self.where[what, holder]}: there is no node pool {pool!r}", todo=todo)
 
     def _check(self, what: str, given: Iterable[str], known: Iterable[str]) -> None:
         names = sorted(known)
@@ -279,7 +295,7 @@ def nodes_of(flag: str, file: Path) -> tuple[NewNode, ...]:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"{flag}: {file} cannot be read: {error}", todo="give a file of nodes, as YAML or CSV") from error
+        raise unreadable(f"{flag}: {file}", error, todo="give a file of nodes, as YAML or CSV") from error
     read = read_nodes(text, form_of(file.name), gpu_memory_bytes=_GPU_MEMORY)
     if read.problems:
         raise problems_of(f"{flag}: {file}", [str(each) for each in read.problems])

@@ -172,7 +172,7 @@ def _fidelity(shown: Sequence[Shown]) -> Iterator[Row]:
     for measure, value in (
         ("replay error p50", found.median),
         ("replay error p95", found.p95),
-        ("replay error most", found.most),
+        ("replay error max", found.most),
     ):
         row: Row = {"measure": measure, "of": "starts", "unit": "s", "log": None, "unchanged": round(value, 3)}
         yield row | ({"changed": None, "difference": None} if shown[-1].key == "changed" else {})

@@ -11,6 +11,7 @@ from events.quantities import QuantityError, parse_bytes
 from events.workload.fields.scheduling import PriorityClass
 from muster.cli.exits import usage
 from muster.cli.simulate_change import nodes_of, problems_of
+from muster.cli.unreadable import unreadable
 from muster.cli.values import Json, ValueProblem, parse_duration, parse_switch, parse_time
 from services.scheduler.simulation.change import NewNode
 from services.scheduler.simulation.trace import EPOCH, MOST_WORKERS, TraceWorkload
@@ -96,7 +97,7 @@ def _csv_rows(file: Path) -> list[tuple[str, Mapping[str, Json]]]:
             _check_columns(file, columns)
             return [(f"line {reader.line_num}", {k: v for k, v in row.items() if k is not None}) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise usage(f"--trace: {file} cannot be read: {error}", todo="give a trace as CSV or YAML") from error
+        raise unreadable(f"--trace: {file}", error, todo="give a trace as CSV or YAML") from error
 
 
 def _check_columns(file: Path, columns: Sequence[str]) -> None:

@@ -14,7 +14,9 @@ from muster.cli.command import Session, command
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import cluster_id
 from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm
-from muster.cli.values import Json, Row, number_of, rows_of, text_of
+from muster.cli.units import LEAST_MEANT
+from muster.cli.unreadable import unreadable
+from muster.cli.values import Json, Row, counted, number_of, rows_of, text_of
 
 if TYPE_CHECKING:
     from events.simulated import SimulatedNodes
@@ -93,7 +95,7 @@ def read_node_file(file: Path, gpu_memory_bytes: int) -> list[Row]:
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"--nodes: {file} cannot be read: {error}", todo="give a file of YAML or CSV in UTF-8") from error
+        raise unreadable(f"--nodes: {file}", error, todo="give a file of YAML or CSV in UTF-8") from error
     form = "csv" if str(file) == "-" and _looks_like_csv(text) else form_of(str(file))
     read = read_nodes(text, form, gpu_memory_bytes=gpu_memory_bytes)
     if read.problems:
@@ -180,8 +182,9 @@ def send_nodes(
         except Problem as problem:
             if not done:
                 raise
+            of = counted(count_of(entries), "node")
             raise Problem(
-                f"{done:,} of {count_of(entries):,} nodes were added, and the next ones were not: {problem.what}",
+                f"{done:,} of {of} were added, and the next ones were not: {problem.what}",
                 why=problem.why,
                 todo=f"mend that, and the same command with `--idempotency-key {key}` adds those that are missing",
                 code=problem.code,
@@ -193,7 +196,7 @@ def tell_dry_run(session: Session, where: str, entries: list[Row]) -> None:
     count = count_of(entries)
     gpus = sum(int(number_of(entry, "gpus")) * len(names_of(entry)) for entry in entries)
     pools = sorted({pool for entry in entries if (pool := text_of(entry, "nodePool"))})
-    told = f"{where} would get {count:,} nodes of {len(entries):,} kinds with {gpus:,} GPUs"
+    told = f"{where} would get {counted(count, 'node')} of {counted(len(entries), 'kind')} with {counted(gpus, 'GPU')}"
     session.out.talk(told + (f", in the pools {', '.join(pools)}" if pools else "") + "; nothing was added")
 
 
@@ -261,7 +264,7 @@ def _add_add(node: typer.Typer) -> None:
             tell_dry_run(session, f"cluster {where}", entries)
             return
         send_nodes(session, entries, idempotency_key, None, place)
-        session.out.talk(f"{count_of(entries):,} nodes added to cluster {where}")
+        session.out.talk(f"{counted(count_of(entries), 'node')} added to cluster {where}")
 
 
 def _new(names: list[str], said: dict[str, object], gpu_memory: str | None, lists: dict[str, list[str] | None]) -> Row:
@@ -331,8 +334,10 @@ def _add_set(node: typer.Typer) -> None:
         if not body:
             raise usage("give something to change", todo="as in `muster node set gpu-7 --gpus 4`")
         row = _find(session, name, cluster)
-        session.api.mutate("PATCH", _path(row), body, idempotency_key=idempotency_key)
-        session.out.talk(f"node {name} of cluster {text_of(row, 'clusterName')} changed")
+        told = session.api.mutate("PATCH", _path(row), body, idempotency_key=idempotency_key)
+        so_already = "was so already" in text_of(told.body, "message")
+        done = "is so already: nothing was changed" if so_already else "changed"
+        session.out.talk(f"node {name} of cluster {text_of(row, 'clusterName')} {done}")
 
 
 def _add_remove(node: typer.Typer) -> None:
@@ -417,9 +422,13 @@ def size_of(flag: str, text: str) -> int:
     from events.quantities import QuantityError, parse_bytes
 
     try:
-        return parse_bytes(text)
+        size = parse_bytes(text)
     except QuantityError as error:
         raise usage(f"{flag}: {error}") from error
+    if 0 < size < LEAST_MEANT:
+        todo = f"write {text}Gi or {text}Mi" if text.isdecimal() else "write 512Gi"
+        raise usage(f"{flag}: {text} is {size} bytes, and must be at least 1Mi", todo=todo)
+    return size
 
 
 def _cores(text: str) -> float:

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from muster.cli.anywhere import Placing
 from muster.cli.command import Session, command
 from muster.cli.complete import compute_names, data_source_names, template_names
 from muster.cli.conditions import WaitForOption, awaited
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.here import set_working_dir
-from muster.cli.names import check_new_name, default_cluster, default_project, find_cluster
+from muster.cli.names import check_new_name, default_project, find_cluster
 from muster.cli.options import (
-    ClusterOption,
     CodeOption,
     IdempotencyOption,
     ProjectOption,
+    RunsOnOption,
     TimeoutOption,
     timeout_seconds,
 )
@@ -139,7 +140,7 @@ def _submit(
     *,
     name: _NameArgument = None,
     project: ProjectOption = None,
-    cluster: ClusterOption = None,
+    cluster: RunsOnOption = None,
     name_prefix: _PrefixOption = None,
     template: _TemplateOption = None,
     compute: _ComputeOption = None,
@@ -182,8 +183,7 @@ def _submit(
         request["projectId"] = text_of(default_project(session, project), "id")
     chosen = None
     if cluster or "clusterId" not in request:
-        chosen = default_cluster(session, cluster)
-        request["clusterId"] = text_of(chosen, "id")
+        chosen = Placing(session, cluster, named=code is not None).place(request)
         set_working_dir(session.api, request, chosen, code=code)
     if file is not None:
         _find_named(session, request)
@@ -335,7 +335,7 @@ def _dry_run(session: Session, request: Row, where: str, of: Submitted) -> ExitC
     if where != "client":
         todo = "--dry-run=client checks and prints the request, --dry-run=server shows what it would be"
         raise usage(f"--dry-run={where} does not exist", todo=todo)
-    from muster.cli.training_flags import FLAG_OF_FIELD
+    from muster.cli.client import told_issue
     from services.api.check import FaultyCreation, check_creation
 
     checked = check_creation(of.creation, request)
@@ -347,11 +347,7 @@ def _dry_run(session: Session, request: Row, where: str, of: Submitted) -> ExitC
         if not (made_of_assets and issue.rule == "required" and issue.field.startswith("spec."))
     ]
     if faults:
-        why = tuple(
-            f"{issue.field} ({flag}): {issue.details}" if flag else f"{issue.field}: {issue.details}"
-            for issue in faults
-            for flag in [FLAG_OF_FIELD.get(issue.field.split("[")[0])]
-        )
+        why = tuple(told_issue({"field": issue.field, "details": issue.details}) for issue in faults)
         raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)
 
     def as_yaml() -> None:

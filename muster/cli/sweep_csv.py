@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 
 from muster.cli.exits import usage
+from muster.cli.unreadable import unreadable
 from muster.cli.values import MOST_VALUES, Json, Row, set_field
 
 
@@ -29,7 +30,7 @@ def set_sweep(request: Row, file: str, *, given: bool) -> None:
                 for values, value in zip(found, row, strict=True):
                     values.append(value)
     except (OSError, ValueError, csv.Error) as error:
-        raise usage(f"--sweep-csv: {file} cannot be read: {error}", todo="give a CSV file in UTF-8") from error
+        raise unreadable(f"--sweep-csv: {file}", error, todo="give a CSV file in UTF-8") from error
     if not names or not found[0]:
         raise usage(f"--sweep-csv: {file} has no runs", todo="a line of names, and a row for each run")
     parameters: list[Json] = [{"name": name, "values": values} for name, values in zip(names, found, strict=True)]

@@ -4,6 +4,7 @@ They follow from the declarations of the fields, and are loaded by `submit` alon
 here: durations, NAME=VALUE, lists. Rules are the API's; here a value only gets its field's type.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -240,10 +241,19 @@ def _option(flag: Flag) -> TyperOption:
         param_decls=[flag.parameter, *flag.names],
         type_descriptor=TypeDescriptor(annotation=of_type, parameter_info=offered, file_annotation=None),
         multiple=many,
-        help=of_master + help_of(flag.node) + _more_help(flag),
+        help=of_master + _told(flag, of_master) + _more_help(flag),
         metavar=flag.metavar,
         rich_help_panel=section,
     )
+
+
+def _told(flag: Flag, of_master: str) -> str:
+    """A flag gives the object that its field is in: what is mandatory there only needs no flag."""
+    text = _WITHIN.sub("", help_of(flag.node))
+    return text.replace(" Mandatory.", " Default: that of the workers.") if of_master else text
+
+
+_WITHIN: Final = re.compile(r" Mandatory within \w+\.")
 
 
 def _more_help(flag: Flag) -> str:
@@ -274,9 +284,17 @@ def set_fields(
         try:
             set_field(request, flag.field, value_of(flag, texts))
         except ValueProblem as error:
-            raise usage(f"{flag.names[0]}: {error}") from error
+            raise usage(f"{flag.names[0]}: {error}", todo=_part_of_a_gpu(flag, texts[-1])) from error
     for spec in _CREDENTIAL_FLAGS:
         _set_variables_of_credentials(request, given, spec)
+
+
+def _part_of_a_gpu(flag: Flag, text: str) -> str | None:
+    """What asks for half a GPU."""
+    if not flag.field.endswith("gpuDevicesRequest") or not re.fullmatch(r"0?\.\d+", text):
+        return None
+    of = "--master-" if flag.field.startswith("masterSpec.") else "--"
+    return f"a part of a GPU: {of}gpu-request-type portion {of}gpu-portion-request {text}"
 
 
 def _set_variables_of_credentials(

@@ -9,7 +9,7 @@ from muster.cli.values import Json, Row
 _SIZES: Final = frozenset(
     {"cpuMemoryRequest", "cpuMemoryLimit", "gpuMemoryRequest", "gpuMemoryLimit", "size", "sizeLimit"}
 )
-_LEAST_MEANT: Final = 1024 * 1024
+LEAST_MEANT: Final = 1024 * 1024
 """Below a mebibyte a number alone is a forgotten unit; 0 means none."""
 
 
@@ -18,7 +18,7 @@ def check_units(request: Row, where: str = "") -> None:
     from muster.cli.training_flags import FLAG_OF_FIELD
 
     for path, value in _sizes(request, ""):
-        if value.isdecimal() and 0 < int(value) < _LEAST_MEANT:
+        if value.isdecimal() and 0 < int(value) < LEAST_MEANT:
             flag = FLAG_OF_FIELD.get(path)
             said = f"--file: {where}: {path}" if where else flag or path
             raise usage(

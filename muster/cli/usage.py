@@ -283,6 +283,11 @@ def _periods(begins: str, ends: str, per: Per) -> list[str]:
     return periods
 
 
+def _to_the_second(found: Row, key: str) -> str:
+    moment = parse_time(text_of(found, key))
+    return text_of(found, key) if moment is None else format_utc(moment)
+
+
 def told_total(found: Row) -> str:
     """One sentence for all rows."""
     total = row_of(found, "total")
@@ -292,7 +297,7 @@ def told_total(found: Row) -> str:
     if measured := number_of(total, "measuredGpuHours"):
         used = f" ({format_number(number_of(total, 'usedGpuHours'))} used of {format_number(measured)} measured)"
     return (
-        f"from {text_of(found, 'begins')} to {text_of(found, 'ends')}: "
+        f"from {_to_the_second(found, 'begins')} to {_to_the_second(found, 'ends')}: "
         f"{format_number(number_of(total, 'reservedGpuHours'))} GPU hours reserved{cost}{used}, "
         f"{format_number(number_of(total, 'waitingHours'))} hours waited, {int(number_of(total, 'runs')):,} runs"
     )

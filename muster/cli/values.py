@@ -49,9 +49,22 @@ def parse_pair(text: str, what: str, *, form: str = "NAME=VALUE") -> tuple[str, 
 
 
 _RANGE: Final = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(\d{1,18}))?\Z")
-_LIKE_RANGE: Final = re.compile(r"[-+.\d]*\d\.\.[-+.\d]*\d\Z")
 MOST_VALUES: Final = 10_000
 """Of one range; what a sweep may have."""
+
+
+def _looks_like_range(text: str) -> bool:
+    """Whether there is a number at either end of two dots. A path is none."""
+    ends = text.split("..")
+    return len(ends) > 1 and "/" not in text and any(_is_number(end) for end in ends)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        parse_number(text)
+    except ValueProblem:
+        return False
+    return True
 
 
 def parse_values(text: str) -> list[Json]:
@@ -69,8 +82,9 @@ def parse_values(text: str) -> list[Json]:
     found: list[Json] = []
     for part in parts:
         if (range_ := _RANGE.match(part)) is None:
-            if _LIKE_RANGE.match(part):
-                raise ValueProblem(f"{part!r} is no range; that is of whole numbers, as 1..5 or 10..50..20")
+            if _looks_like_range(part):
+                told = f"{part!r} is no range; that is of whole numbers, as 1..5 or 10..50..20"
+                raise ValueProblem(f"{told}. Text with two dots goes in a file: --sweep-csv or --file")
             found.append(part)
             continue
         first, last, step = int(range_[1]), int(range_[2]), int(range_[3] or 1)
@@ -169,6 +183,11 @@ def format_utc(moment: datetime) -> str:
 def format_number(value: float) -> str:
     """Without a fraction that says nothing: 2, 0.5, 1.25."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def counted(count: int, word: str) -> str:
+    """Such as `1 node` or `1,200 nodes`."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def format_bytes(count: float) -> str:

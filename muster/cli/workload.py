@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from events.nearest import did_you_mean
+from muster.cli.anywhere import any_cluster
 from muster.cli.command import Session, command, group
 from muster.cli.conditions import USUAL, condition_of, conditions, wait_for
 from muster.cli.connections import CONNECTION_COLUMNS, add_connections
@@ -51,6 +52,7 @@ from muster.cli.options import (
     span,
 )
 from muster.cli.output import Column, Format, Output, plain_text
+from muster.cli.repeats import folded
 from muster.cli.submission import request_of
 from muster.cli.values import Row, format_number, format_utc, number_of, printable, row_of, rows_of, text_of
 from muster.cli.watch import watch_rows
@@ -601,9 +603,13 @@ def _describe(session: Session, identifier: str, row: Row, sections: frozenset[s
         out.heading("Pods")
         out.table(found, POD_COLUMNS)
     if records and "history" in sections:
-        older = len(records) - _SHOWN_RECORDS
-        out.heading("History" + (f" (the last {_SHOWN_RECORDS} of {len(records)})" if older > 0 else ""))
-        out.table(records[-_SHOWN_RECORDS:], HISTORY_COLUMNS)
+        lines = folded(out, records)
+        repeats = (
+            f", repeats together; all {len(records)}: muster workload history" if len(lines) < len(records) else ""
+        )
+        older = f"the last {_SHOWN_RECORDS} of {len(lines)}" if len(lines) > _SHOWN_RECORDS else f"{len(lines)} lines"
+        out.heading("History" + (f" ({older}{repeats})" if repeats or len(lines) > _SHOWN_RECORDS else ""))
+        out.table(lines[-_SHOWN_RECORDS:], HISTORY_COLUMNS)
 
 
 def _is_reached(spec: Row) -> bool:
@@ -631,6 +637,12 @@ def _section_of(path: str) -> str:
     return first if first in {"compute", "storage"} else "spec"
 
 
+def _cluster(row: Row) -> str:
+    if text_of(row, "clusterId") == any_cluster():
+        return "none yet: the scheduler chooses it when it starts"
+    return text_of(row, "clusterName") or text_of(row, "clusterId")
+
+
 def _general(session: Session, identifier: str, row: Row, records: list[Row]) -> None:
     session.out.pairs(
         [
@@ -638,7 +650,7 @@ def _general(session: Session, identifier: str, row: Row, records: list[Row]) ->
             ("Id", identifier),
             ("Kind", _kind(row)),
             ("Project", text_of(row, "projectName") or text_of(row, "projectId")),
-            ("Cluster", text_of(row, "clusterName") or text_of(row, "clusterId")),
+            ("Cluster", _cluster(row)),
             (
                 "Phase",
                 told_phase(row) + (f" (wanted: {text_of(row, 'desiredPhase')})" if _differs(row) else ""),

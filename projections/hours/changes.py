@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from events.hours import Measured
+from events.ids import ANY_CLUSTER
 from events.workload.pod import Pod
 from events.workload.state import Workload
 from projections.hours.rows import HourRow, RateRow
@@ -30,7 +31,7 @@ type _Cell = tuple[int, Whose, str, str]
 
 
 def whose(state: Workload, priority_class: str) -> Whose:
-    return Whose(state.project_id, state.owner, state.cluster_id, priority_class)
+    return Whose(state.project_id, state.owner, state.cluster_id or ANY_CLUSTER, priority_class)
 
 
 class HourChanges:

@@ -235,7 +235,7 @@ class WorkloadWork:
         if state.phase is not was.phase:
             self._spent = replace(_stayed(self._spent, was.phase, at), phase_updated_at=at)
         changed = state.spec is not asked.spec or state.beside is not asked.beside
-        if changed or state.owner != was.owner:
+        if changed or (state.owner, state.cluster_id) != (was.owner, was.cluster_id):
             self._asked, self._of = Asked.of(state) if changed else asked, None
             self._move(whose(was, asked.priority_class), state, at, shifts)
         if is_of_pod(event):
@@ -272,7 +272,7 @@ class WorkloadWork:
             shifts.wait(self._whose(state), at)
 
     def _move(self, before: Whose, state: Workload, at: datetime, shifts: HourChanges) -> None:
-        """Its priority or owner changes: what it holds or waits for counts for the new one from now on."""
+        """Its priority, owner or cluster changes: what it holds or waits for counts for the new one from now on."""
         after = self._whose(state)
         if before == after:
             return

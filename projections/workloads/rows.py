@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, get_args
 
 import msgspec
 
+from events.ids import ANY_CLUSTER
 from events.phases import PHASE_REASONS, DesiredPhase, Phase
 from events.workload.fields.distribution import DistributedFramework
 from events.workload.kinds import KINDS
@@ -98,8 +99,8 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     )
     cluster_id: Annotated[
         str,
-        _Column(lambda w: clean(w.state.cluster_id)),
-        Public("clusterId", "CLUSTER-ID", "UUID of the cluster that runs it.", "csv"),
+        _Column(lambda w: clean(w.state.cluster_id) or ANY_CLUSTER),
+        Public("clusterId", "CLUSTER-ID", "UUID of the cluster that runs it; only zeros while none is chosen.", "csv"),
     ]
     cluster_name: ClassVar[Column[Any]] = Column(
         null=True, public=Public("clusterName", "CLUSTER", "Name of the cluster that runs it.", searched=True)
@@ -357,7 +358,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         null=True,
         public=Public(
             "workAtRisk",
-            "AT-RISK",
+            "AT-RISK-GPU-H",
             "GPU-hours that its runs have worked since its checkpoint, or since they began: what an eviction would "
             "lose now. Null of an inference, and of the past.",
         ),
@@ -367,7 +368,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         _Column(lambda w: fit(w.state.gpu_milli_seconds_lost // 3600), often=True),
         Public(
             "lostGpuHours",
-            "LOST",
+            "LOST-GPU-H",
             "GPU-hours that runs which were evicted or interrupted had worked since their last checkpoint.",
         ),
     ] = 0

@@ -35,6 +35,7 @@ from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import (
     ActUndone,
     CheckpointSaved,
+    ClusterChosen,
     PodsEvicted,
     Workload,
     WorkloadChanged,
@@ -93,10 +94,8 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
     match event:
         case WorkloadCreated():
             return _created(event, happened)
-        case WorkloadQueued():
-            return "queued: the scheduler looks for a node"
-        case WorkloadWaiting():
-            return f"waits: {event.message or event.reason}"
+        case WorkloadQueued() | WorkloadWaiting() | ClusterChosen():
+            return _queued(event)
         case PodsBound():
             return f"{_grown(event, happened)}{_bound(event)}"
         case PodStarting():
@@ -158,6 +157,16 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
             return "deleted: its name is free again, its record stays readable"
         case _:
             assert_never(event)
+
+
+def _queued(event: WorkloadQueued | WorkloadWaiting | ClusterChosen) -> str:
+    match event:
+        case WorkloadQueued():
+            return "queued: the scheduler looks for a node"
+        case WorkloadWaiting():
+            return f"waits: {event.message or event.reason}"
+        case ClusterChosen():
+            return f"cluster {event.name or event.cluster_id} runs it: nobody named one, and the scheduler chose it"
 
 
 _WHY_DELETED: Final = {

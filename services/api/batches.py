@@ -225,7 +225,8 @@ async def _prepared(call: Call, raws: Sequence[msgspec.Raw], batch_id: str) -> l
     if not (found or call.faults):
         return prepared
     for index, asked in sorted([*faulty, *((one.item.index, one.asked) for one in prepared)], key=lambda one: one[0]):
-        more = await misfits(call, asked.checked, item_command_id(batch_id, index), faulty=True)
+        id_, nowhere = item_command_id(batch_id, index), asked.nowhere
+        more = await misfits(call, asked.checked, id_, faulty=True, nowhere=nowhere)
         found += _within(index, asked.told(more)[len(asked.told()) if asked.faults else 0 :])
         if len(found) >= MAX_ISSUES:
             break
@@ -310,7 +311,7 @@ async def _misfitting(call: Call, prepared: Sequence[_Prepared], batch_id: str) 
     """
     found: dict[int, BatchItemOutcome] = {}
     keys: set[str] = set()
-    fitting: set[tuple[str, str, int, int, int]] = set()
+    fitting: set[tuple[str, str, tuple[str, ...], int, int, int]] = set()
     """What was looked at already: without its name, nothing tells one item from another of the same objects."""
     for number, one in enumerate(prepared):
         if number % CHECKED_AT_ONCE == 0:
@@ -323,8 +324,10 @@ async def _misfitting(call: Call, prepared: Sequence[_Prepared], batch_id: str) 
             continue
         keys.add(key)
         objects = id(command.spec), id(command.distributed), id(command.inference)
-        same = command.project_id, command.cluster_id, *objects
-        more = [] if same in fitting else await misfits(call, one.asked.checked, command_id, faulty=one.asked.faulty)
+        same = command.project_id, command.cluster_id, command.among, *objects
+        asked, more = one.asked, list[Issue]()
+        if same not in fitting:
+            more = await misfits(call, asked.checked, command_id, faulty=asked.faulty, nowhere=asked.nowhere)
         if issues := one.asked.told(more):
             found[one.item.index] = _of_error(one, bad_request(issues))
             continue

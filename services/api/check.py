@@ -147,16 +147,15 @@ def fits(node: Node, value: Any) -> bool:
         msgspec.convert(value, node.request)
     except msgspec.ValidationError:
         return False
-    return all(one.pattern.match([*_texts(value, one)]) for one in node.patterns)
+    return all(one.pattern.match(_texts(value, one)) for one in node.patterns)
 
 
-def _texts(value: Any, of: Patterned) -> Iterator[str]:
+def _texts(value: Any, of: Patterned) -> list[str]:
     """Of the items of a list within a value that fits but for their patterns."""
+    name, found = of.name, list[str]()
     for items in _lists(value, of.way):
-        for item in items:
-            text = item.get(of.name) if item is not None else None
-            if text is not None:
-                yield text
+        found += [text for item in items if item is not None and (text := item.get(name)) is not None]
+    return found
 
 
 def _lists(value: Any, way: Sequence[str]) -> Iterator[list[Json | None]]:
@@ -241,14 +240,17 @@ def _issue(node: Node, given: Any, path: str) -> Issue:
     if not isinstance(given, _TYPES[node.kind]) or (isinstance(given, bool) and node.kind != "boolean"):
         return Issue(field=path, details=f"must be {_CALLED[node.kind]}, got {_described(given)}")
     if node.kind == "choice":
-        return Issue(field=path, details=none_of(cast("str", given), node.options), rule="options")
+        text = cast("str", given)
+        instead = node.about.instead.get(text.upper()) if node.about is not None else None
+        told = f"{shown(text)} is none of {', '.join(node.options)}; {instead}" if instead else ""
+        return Issue(field=path, details=told or none_of(text, node.options), rule="options")
     if not isinstance(given, int | float):
         return _wrong_length(node, given, path) or Issue(field=path, details=f"{node.limits.words}, got {shown(given)}")
     least, most = bounds(node.kind, node.limits)
     if least is not None and given < least:
-        return Issue(field=path, details=f"is at least {_number(least)}, got {shown(given)}", rule="min")
+        return Issue(field=path, details=f"must be at least {_number(least)}, got {shown(given)}", rule="min")
     if most is not None and given > most:
-        return Issue(field=path, details=f"is at most {_number(most)}, got {shown(given)}", rule="max")
+        return Issue(field=path, details=f"must be at most {_number(most)}, got {shown(given)}", rule="max")
     return Issue(field=path, details=f"must be a finite number, got {shown(given)}")
 
 

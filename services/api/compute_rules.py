@@ -44,7 +44,7 @@ def _cpu(compute: ComputeSpec, parallelism: int) -> Iterator[Issue]:
     request, limit = compute.cpu_core_request, compute.cpu_core_limit
     for field, cores in (("cpuCoreRequest", request), ("cpuCoreLimit", limit)):
         if cores is not None and cores > MAX_CPU_CORES:
-            yield fault(f"spec.compute.{field}", f"is at most {MAX_CPU_CORES} cores, got {shown(cores)}", "max")
+            yield fault(f"spec.compute.{field}", f"must be at most {MAX_CPU_CORES} cores, got {shown(cores)}", "max")
     if limit is not None and limit < request:
         yield fault(
             "spec.compute.cpuCoreLimit",
@@ -76,7 +76,7 @@ def _gpu(compute: ComputeSpec) -> Iterator[Issue]:
     devices, kind = compute.gpu_devices_request, compute.gpu_request_type
     field = "spec.compute.gpuDevicesRequest"
     if devices > MAX_GPU_DEVICES:
-        yield fault(field, f"is at most {MAX_GPU_DEVICES}, got {devices}", "max")
+        yield fault(field, f"must be at most {MAX_GPU_DEVICES}, got {devices}", "max")
     if devices > 1 and kind == "memory":
         yield fault(
             "spec.compute.gpuRequestType",
@@ -100,12 +100,12 @@ def _gpu_portion(compute: ComputeSpec) -> Iterator[Issue]:
     if request is not None and not 0 < request <= 1:
         yield fault(
             field,
-            f"is a share of one device, more than 0 and at most 1, got {shown(request)}; whole devices are "
+            f"must be a share of one device, more than 0 and at most 1, got {shown(request)}; whole devices are "
             "gpuDevicesRequest without a gpuRequestType",
             "max" if request > 1 else "min",
         )
     if limit is not None and limit > 1:
-        yield fault(limit_field, f"is a share of one device, at most 1, got {shown(limit)}", "max")
+        yield fault(limit_field, f"must be a share of one device, at most 1, got {shown(limit)}", "max")
     if request is not None and limit is not None and limit < request:
         yield fault(limit_field, f"{limit} is less than gpuPortionRequest {request}", "min", field)
 
@@ -184,4 +184,4 @@ def _pieces(field: str, text: str | None) -> Iterator[Issue]:
     if amount < 1 or amount % 1:
         yield fault(field, f"is a whole number of at least 1, got {shown(text)}", "min" if amount < 1 else "step")
     elif amount > MAX_PIECES:
-        yield fault(field, f"is at most {MAX_PIECES}, got {shown(text)}", "max")
+        yield fault(field, f"must be at most {MAX_PIECES}, got {shown(text)}", "max")

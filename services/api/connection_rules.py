@@ -62,7 +62,7 @@ def _exposed(path: str, url: ExposedUrl) -> Iterator[Issue]:
     if url.container is None:
         yield fault(f"{path}.container", "is required: the port on which the container listens", "required")
     elif not 1 <= url.container <= LAST_PORT:
-        details = f"lies between 1 and {LAST_PORT}, got {url.container}"
+        details = f"must be between 1 and {LAST_PORT}, got {url.container}"
         yield fault(f"{path}.container", details, "min" if url.container < 1 else "max")
     if len(url.tool_type) > MAX_TOOL_TYPE:
         details = f"has {len(url.tool_type)} characters; at most {MAX_TOOL_TYPE} are possible"
@@ -95,8 +95,8 @@ def _port(path: str, port: Port) -> Iterator[Issue]:
         return
     least, most = (FIRST_NODE_PORT, LAST_NODE_PORT) if port.service_type == "NodePort" else (1, LAST_PORT)
     if not least <= port.external <= most:
-        what = "of a NodePort " if port.service_type == "NodePort" else ""
-        details = f"{what}lies between {least} and {most}, got {port.external}; or leave it out, and one is chosen"
+        what = ", for a NodePort" if port.service_type == "NodePort" else ""
+        details = f"must be between {least} and {most}{what}, got {port.external}; or leave it out, and one is chosen"
         yield fault(f"{path}.external", details, "min" if port.external < least else "max", f"{path}.serviceType")
 
 

@@ -70,7 +70,7 @@ def _identity(security: SecuritySpec) -> Iterator[Issue]:
     for name, number in (("runAsUid", security.run_as_uid), ("runAsGid", security.run_as_gid)):
         if number is not None and not 0 <= number <= MOST_GROUP_ID:
             rule: PolicyRule = "min" if number < 0 else "max"
-            yield fault(f"spec.security.{name}", f"lies between 0 and {MOST_GROUP_ID}, got {number}", rule)
+            yield fault(f"spec.security.{name}", f"must be between 0 and {MOST_GROUP_ID}, got {number}", rule)
     if len(security.supplemental_groups) > MAX_GROUPS_CHARACTERS:
         details = f"has {len(security.supplemental_groups)} characters; at most {MAX_GROUPS_CHARACTERS} are possible"
         yield fault("spec.security.supplementalGroups", details, "max")

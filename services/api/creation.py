@@ -9,32 +9,34 @@ from typing import Any, Final, NamedTuple, cast
 from events.aggregate import ASSET, CLUSTER, WORKLOAD
 from events.asset import Asset, credential_keys
 from events.asset_specs import CredentialKind
-from events.cluster import Cluster
 from events.department import NEVER_CHANGED
-from events.ids import KEY_PATTERN, incarnation_id, key_of_id, workload_key
+from events.ids import ANY_CLUSTER, KEY_PATTERN, incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name, name_taken
 from events.workload.fields.creation import Creation, DistributedCreation
 from events.workload.fields.inference import DEFAULT_MODEL_KEY
+from events.workload.repositories import KNOWN_HOSTS, PRIVATE_KEY
 from events.workload.spec import Distributed, Inference, TrainingSpec
 from events.workload.volumes import access_key_names
+from services.api.any_cluster import placed
 from services.api.code import is_kept
 from services.api.context import Call
 from services.api.issues import Issue, shown
 from services.api.places import find_cluster, find_department, find_project
-from services.api.rules import check_placed, check_within
-from services.api.saving_rules import check_checkpoint_class
-from services.api.storage_rules import check_classes
+from services.api.rules import check_within
 from services.runtime.code.kept import Code
 
 
-async def misfits(call: Call, asked: Creation, command_id: str, *, faulty: bool) -> list[Issue]:
+async def misfits(
+    call: Call, asked: Creation, command_id: str, *, faulty: bool, nowhere: Sequence[Issue]
+) -> list[Issue]:
     """What does not go together with what there is.
 
     Args:
         asked: an empty text in it stands for a field that is missing or wrong; nothing is said of those.
+        nowhere: where nobody names a cluster, why none can be chosen for it.
         faulty: whether it is wrong in itself. Then a taken name is told beside that; alone, the decider tells it.
     """
-    issues = [*await _of_project(call, asked), *await _of_cluster(call, asked)]
+    issues = [*await _of_project(call, asked), *await _of_cluster(call, asked, nowhere)]
     issues += await _of_code(call, asked)
     issues += await _of_credentials(call, asked)
     if not (issues or faulty) or not asked.name or not call.may_read(asked.project_id):
@@ -115,8 +117,12 @@ def _named_in(path: str, spec: TrainingSpec) -> Iterator[Named]:
     for index, volume in enumerate(spec.storage.git if path == "spec" else ()):
         if (login := volume.secret_ref) is not None and login.user_credential and not volume.exclude:
             field = f"{path}.storage.git[{index}].secretRef"
-            keys = [(login.secret_key_of_password or "password", f"{field}.secretKeyOfPassword")]
-            keys += [(login.secret_key_of_user, f"{field}.secretKeyOfUser")] if login.secret_key_of_user else []
+            usual = PRIVATE_KEY if login.authentication_method == "ssh-key" else "password"
+            keys = [(login.secret_key_of_password or usual, f"{field}.secretKeyOfPassword")]
+            if login.authentication_method == "ssh-key":
+                keys.append((KNOWN_HOSTS, f"{field}.name"))
+            elif login.secret_key_of_user:
+                keys.append((login.secret_key_of_user, f"{field}.secretKeyOfUser"))
             yield Named(f"{field}.name", login.name, tuple(keys))
     for index, bucket in enumerate(spec.storage.s3 if path == "spec" else ()):
         if bucket.user_credential and bucket.access_key_secret and not bucket.exclude:
@@ -174,7 +180,9 @@ async def _own_credential(call: Call, asked: Creation, name: str) -> _Credential
 def code_of(asked: Creation) -> Code | None:
     """The code that it shall run; None where it names none, or a project or cluster that can have none."""
     digest = asked.order()[0].code
-    if not (digest and KEY_PATTERN.match(asked.project_id) and KEY_PATTERN.match(asked.cluster_id)):
+    if asked.cluster_id == ANY_CLUSTER or not (
+        digest and KEY_PATTERN.match(asked.project_id) and KEY_PATTERN.match(asked.cluster_id)
+    ):
         return None
     return Code(cluster_id=asked.cluster_id, project_id=asked.project_id, digest=digest)
 
@@ -188,23 +196,19 @@ async def _of_code(call: Call, asked: Creation) -> list[Issue]:
     return [Issue(field="spec.code", details=details, involves=frozenset({"projectId", "clusterId"}))]
 
 
-async def _of_cluster(call: Call, asked: Creation) -> list[Issue]:
-    """C21, and what this cluster does not have."""
+async def _of_cluster(call: Call, asked: Creation, nowhere: Sequence[Issue]) -> list[Issue]:
+    """C21, and what this cluster does not have. `nowhere`: as of `misfits`."""
     cluster_id = asked.cluster_id
     if not cluster_id:
         return []
+    if cluster_id == ANY_CLUSTER:
+        return [*nowhere]
     cluster = await find_cluster(call, cluster_id)
     if cluster is None:
         return [Issue(field="clusterId", details=f"there is no cluster {shown(cluster_id)}")]
-    issues = [*_placed(asked, cluster)]
+    issues = [*placed(asked, cluster)]
     key = key_of_id(cluster_id)
     if issues and key is not None:
         # The fold lags: what was added to the cluster a moment ago counts before a refusal.
-        issues = [*_placed(asked, (await call.api.store.load(CLUSTER, key)).state)]
+        issues = [*placed(asked, (await call.api.store.load(CLUSTER, key)).state)]
     return issues
-
-
-def _placed(asked: Creation, cluster: Cluster) -> Iterator[Issue]:
-    yield from check_placed(asked, cluster)
-    yield from check_classes(asked.order()[0].storage, cluster)
-    yield from check_checkpoint_class(asked.order()[0], cluster)

@@ -40,7 +40,7 @@ async def evaluate(call: Call, kind: Kind) -> Answer[Evaluation]:
     found = await examined(call, kind, call.json_object(), command_id)
     asked = found.checked
     # Faulty in any case: that the name is taken is told here, too, where alone the decider would.
-    more = await misfits(call, asked, command_id, faulty=True)
+    more = await misfits(call, asked, command_id, faulty=True, nowhere=found.nowhere)
     wrong = found.told(more)
     issues = [*wrong, *await _exhausted(call, asked.project_id)]
     ordered, beside = asked.order()
@@ -48,7 +48,7 @@ async def evaluate(call: Call, kind: Kind) -> Answer[Evaluation]:
     told = explained(kind, spec, beside, found.made.made_from(kind, spec, beside))
     values = msgspec.to_builtins(kind.shown(spec, beside))
     fields = _Fields(kind, found, [*zip(found.places(more), wrong, strict=True)], values)
-    placement = UNSET if issues or not call.values["placement"] else await outlook(call, kind, asked)
+    placement = UNSET if issues or not call.values["placement"] else await outlook(call, found)
     return Answer(
         Evaluation(
             placement=placement,
@@ -177,6 +177,9 @@ def _bounds(node: Node, rules: FieldRules | None) -> dict[str, Any]:
     if node.kind in ("integer", "number"):
         limits = (("min", node.limits.least), ("max", node.limits.most))
         told |= {name: limit for name, limit in limits if limit is not None}
+        if node.about is not None and node.about.between is not None:
+            told.pop("min", None)  # it is not possible itself, and a range has no other word for that
+            told["max"] = node.about.between[1]
     if node.options:
         told["options"] = list(node.options)
     if node.kind == "list":

@@ -41,6 +41,10 @@ class Imposing:
     """The data sources, as they are now."""
     issues: tuple[Issue, ...] = ()
     """Why nothing can be made where it holds."""
+    not_on: frozenset[str] = frozenset()
+    """Where no cluster is named: ids of those on which it could not run, as one of them cannot be used there, or is
+    imposed there alone.
+    """
 
 
 async def imposing(
@@ -56,6 +60,7 @@ async def imposing(
         return Imposing(policy=policy)
     chains: list[Chain[Asset]] = []
     issues: list[Issue] = []
+    not_on: set[str] = set()
     for asset_id in policy.imposed_assets:
         chain = await _load(call, asset_id, (then or {}).get(asset_id))
         asset = chain.state
@@ -67,10 +72,13 @@ async def imposing(
             issues.append(fault("projectId", details))
         elif not asset.cluster_id or asset.cluster_id == cluster_id:
             chains.append(chain)
+            not_on |= asset.issues.keys()
             if wrong := marked(asset, cluster_id):
                 issues.append(fault("clusterId", f"the {policy.scope}'s policy imposes it: {wrong}"))
+        else:
+            not_on.add(asset.cluster_id)
     used = tuple(AssetUsed(id=one.state.asset_id, name=one.state.name, version=one.version) for one in chains)
-    return Imposing(policy=_with(policy, chains), used=used, issues=tuple(issues))
+    return Imposing(policy=_with(policy, chains), used=used, issues=tuple(issues), not_on=frozenset(not_on))
 
 
 def marked(source: Asset, cluster_id: Any) -> str:

@@ -26,7 +26,7 @@ def check_inference(spec: TrainingSpec, serving: Serving) -> Iterator[Issue]:
     """What is wrong with what only an inference has, and with what an inference alone may not have."""
     port = serving.serving_port.container
     if not 1 <= port <= MOST_PORT:
-        details = f"lies between 1 and {MOST_PORT}, got {port}"
+        details = f"must be between 1 and {MOST_PORT}, got {port}"
         yield fault("spec.servingPort.container", details, "min" if port < 1 else "max")
     yield from check_access("spec.servingPort", serving_url(serving.serving_port))
     yield from _replicas(serving.autoscaling)
@@ -56,7 +56,7 @@ def _replicas(given: Autoscaling) -> Iterator[Issue]:
     least, most, retention = given.min_replicas, given.max_replicas, given.scale_to_zero_retention_seconds
     field, to_zero = f"{_AUTOSCALING}.minReplicas", f"{_AUTOSCALING}.scaleToZeroRetentionSeconds"
     if least is not None and not 0 <= least <= MOST_REPLICAS:
-        yield fault(field, f"lies between 0 and {MOST_REPLICAS}, got {least}", "min" if least < 0 else "max")
+        yield fault(field, f"must be between 0 and {MOST_REPLICAS}, got {least}", "min" if least < 0 else "max")
     elif least == 0 and retention is None:
         details = "is 0 only with scaleToZeroRetentionSeconds, which says when the last replica goes; give that, or 1"
         yield fault(field, details, "min", to_zero)
@@ -65,14 +65,14 @@ def _replicas(given: Autoscaling) -> Iterator[Issue]:
         yield fault(field, details, "max", to_zero)
     needed = max(least or 0, 1)
     if most is not None and not needed <= most <= MOST_REPLICAS:
-        details = f"lies between {needed} and {MOST_REPLICAS}, got {most}"
+        details = f"must be between {needed} and {MOST_REPLICAS}, got {most}"
         yield fault(f"{_AUTOSCALING}.maxReplicas", details, "min" if most < needed else "max", field)
 
 
 def _scaling(given: Autoscaling) -> Iterator[Issue]:
     threshold, retention = given.metric_threshold, given.scale_to_zero_retention_seconds
     if not 1 <= threshold <= MOST_THRESHOLD:
-        details = f"lies between 1 and {MOST_THRESHOLD}, got {threshold}"
+        details = f"must be between 1 and {MOST_THRESHOLD}, got {threshold}"
         yield fault(f"{_AUTOSCALING}.metricThreshold", details, "min" if threshold < 1 else "max")
     if retention is not None and retention not in RETENTIONS_SECONDS:
         known = ", ".join(map(str, RETENTIONS_SECONDS))

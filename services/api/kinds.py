@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from events.aggregate import WORKLOAD, Chain
 from events.commands import UserCommand
 from events.envelope import Accepted
-from events.ids import key_of_id, workload_key
+from events.ids import ANY_CLUSTER, key_of_id, workload_key
 from events.phases import DesiredPhase, Phase
 from events.workload.commands import CreateWorkload
 from events.workload.decide import final_name
@@ -23,6 +23,7 @@ from events.workload.spec import Beside, Distributed, Inference, TrainingSpec, b
 from events.workload.state import Workload
 from projections.queries import Moment
 from services.api.answers import AnyWorkload, HttpResponse
+from services.api.any_cluster import clusters_for
 from services.api.check import FaultyCreation, check_creation
 from services.api.code import keep_for
 from services.api.connection_rules import check_exposed, check_groups
@@ -81,6 +82,10 @@ class Examined:
     """What is wrong with it in itself, wherever it is sent."""
     unsuited: Sequence[Issue]
     """What does not go together with the caller's token, and what policies forbid."""
+    among: tuple[str, ...] = ()
+    """Where nobody names a cluster: ids of those that could run it."""
+    nowhere: Sequence[Issue] = ()
+    """Likewise: why none can be chosen for it."""
     like: CreateWorkload | None = None
     """The command of another one that differs from it in its name alone; None where none is known."""
 
@@ -108,7 +113,8 @@ class Examined:
             name=name,
             requested_name=checked.name,
             project_id=checked.project_id,
-            cluster_id=checked.cluster_id,
+            cluster_id=named_cluster(checked),
+            among=self.among,
             spec=spec,
             distributed=beside if isinstance(beside, Distributed) else None,
             inference=beside if isinstance(beside, Inference) else None,
@@ -131,8 +137,23 @@ async def examined(call: Call, kind: Kind, data: Json, command_id: str) -> Exami
     if broken and not call.may_read(asked.project_id):
         # Whoever may not read there learns nothing of its policies.
         broken = [fault("projectId", "is of a project where you may not submit; choose another")]
-    unsuited = [*of_token, *broken]
-    return Examined(kind=kind, made=request, checked=asked, faults=faults, unsuited=unsuited)
+    among, nowhere = (), ()
+    if asked.cluster_id == ANY_CLUSTER and call.may_submit(asked.project_id):
+        among, nowhere = await clusters_for(call, asked, request.not_on)
+    return Examined(
+        kind=kind,
+        made=request,
+        checked=asked,
+        faults=faults,
+        unsuited=[*of_token, *broken],
+        among=among,
+        nowhere=nowhere,
+    )
+
+
+def named_cluster(asked: Creation) -> str:
+    """Id of the cluster that it names; empty where the scheduler is to choose one."""
+    return "" if asked.cluster_id == ANY_CLUSTER else asked.cluster_id
 
 
 async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
@@ -141,7 +162,7 @@ async def submit(call: Call, kind: Kind) -> tuple[Shown, dict[str, str]]:
     """
     command_id = call.command_id()
     asked = await examined(call, kind, call.json_object(), command_id)
-    more = await misfits(call, asked.checked, command_id, faulty=asked.faulty)
+    more = await misfits(call, asked.checked, command_id, faulty=asked.faulty, nowhere=asked.nowhere)
     if issues := asked.told(more):
         raise bad_request(issues)
     command = asked.command(command_id)
@@ -161,7 +182,7 @@ def _created(call: Call, kind: Kind, command: CreateWorkload, reply: Accepted) -
         "requested_name": command.requested_name,
         "workload_id": reply.id,
         "project_id": command.project_id,
-        "cluster_id": command.cluster_id,
+        "cluster_id": command.cluster_id or ANY_CLUSTER,
         "created_by": call.identity.sub,
         "created_at": reply.at,
         "desired_phase": DesiredPhase.RUNNING,
@@ -204,7 +225,7 @@ async def _shown(call: Look, state: Workload, *, at: int | None = None) -> Shown
         "workload_id": state.workload_id,
         "project_id": state.project_id,
         "department_id": await department_of(call, state.project_id, at=at),
-        "cluster_id": state.cluster_id,
+        "cluster_id": state.cluster_id or ANY_CLUSTER,
         "created_by": creators[state.created_by],
         "created_at": state.created_at,
         "deleted_at": state.deleted_at,

@@ -10,7 +10,7 @@ from events.asset import CALLED, DATA_SOURCES, Asset, AssetKind
 from events.asset_specs import OWN, mount_path, spec_node
 from events.authorize import Permission
 from events.fields.node import tree
-from events.ids import incarnation_id, key_of_id, workload_key
+from events.ids import ANY_CLUSTER, incarnation_id, key_of_id, workload_key
 from events.workload.decide import final_name
 from events.workload.fields.creation import MOST_DATA_SOURCES, Creation
 from events.workload.kinds.kind import Kind
@@ -56,6 +56,11 @@ class Made:
     """The spec of a master, where policies hold and it has one of its own."""
     in_force: InForce
     """The policies that hold for it."""
+
+    @property
+    def not_on(self) -> frozenset[str]:
+        """Where no cluster is named: ids of those that its data sources rule out."""
+        return self.in_force.not_on.union(*(chain.state.issues for chain in self.sources))
 
     def told(self, issues: Sequence[Issue]) -> list[Issue]:
         """What is wrong with the whole, by the request's own paths; of what others set, who that is."""
@@ -298,6 +303,8 @@ def unsuitable(
             f"{called} {name} is of another department ({asset.department_id}); choose one of this department or of "
             "the tenant"
         )
+    if asset.cluster_id and cluster_id == ANY_CLUSTER:
+        return f"{called} {name} is of one cluster alone ({asset.cluster_id}); name that cluster (clusterId, --cluster)"
     if asset.cluster_id and cluster_id is not None and asset.cluster_id != cluster_id:
         return (
             f"{called} {name} is of another cluster ({asset.cluster_id}); choose one of this cluster or of the tenant"

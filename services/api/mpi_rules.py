@@ -42,7 +42,7 @@ def check_mpi(creation: DistributedCreation, beside: Distributed) -> Iterator[Is
                 yield fault(f"spec.{name}", details, "canAdd", _FRAMEWORK)
         return
     if slots is not None and not 1 <= slots <= mpi.MOST_SLOTS:
-        details = f"lies between 1 and {mpi.MOST_SLOTS}, got {slots}"
+        details = f"must be between 1 and {mpi.MOST_SLOTS}, got {slots}"
         yield fault("spec.slotsPerWorker", details, "min" if slots < 1 else "max", _FRAMEWORK)
     if beside.master is None:
         details = (

@@ -8,11 +8,11 @@ import msgspec
 from events.codec import UNDECODABLE
 from events.subjects import WHAT_IF
 from events.what_if import WhatIf, WhatIfAsked
-from events.workload.fields.creation import Creation
-from events.workload.kinds.kind import Kind
 from events.workload.spec import Distributed, Inference, beside_with_defaults
 from services.api.answers.evaluation import Outlook, WouldEnd, WouldRun
 from services.api.context import Call
+from services.api.kept import place_kept
+from services.api.kinds import Examined, named_cluster
 from services.runtime.nats.requests import UnansweredError
 
 ASKED_SECONDS: Final = 1.0
@@ -23,8 +23,9 @@ MOST_BYTES: Final = 900_000
 _ANSWER: Final = msgspec.json.Decoder(WhatIf)
 
 
-async def outlook(call: Call, kind: Kind, asked: Creation) -> Outlook:
-    """Args: asked, which would be accepted."""
+async def outlook(call: Call, of: Examined) -> Outlook:
+    """Args: of, a request that would be accepted."""
+    kind, asked = of.kind, of.checked
     spec, beside = asked.order()
     beside = beside_with_defaults(beside)
     question = msgspec.json.encode(
@@ -32,7 +33,8 @@ async def outlook(call: Call, kind: Kind, asked: Creation) -> Outlook:
             kind=kind.name,
             name=asked.name,
             project_id=asked.project_id,
-            cluster_id=asked.cluster_id,
+            cluster_id=named_cluster(asked),
+            among=of.among,
             spec=kind.with_defaults(spec),
             distributed=beside if isinstance(beside, Distributed) else None,
             inference=beside if isinstance(beside, Inference) else None,
@@ -49,7 +51,12 @@ async def outlook(call: Call, kind: Kind, asked: Creation) -> Outlook:
         outcome=found.outcome,
         placed=[
             WouldRun(
-                pod_set=one.pod_set, node=one.node, node_pool=one.node_pool, pods=one.pods, gpus=one.gpu_milli / 1000
+                pod_set=one.pod_set,
+                cluster=one.cluster,
+                node=one.node,
+                node_pool=one.node_pool,
+                pods=one.pods,
+                gpus=one.gpu_milli / 1000,
             )
             for one in found.placed
         ],
@@ -61,6 +68,7 @@ async def outlook(call: Call, kind: Kind, asked: Creation) -> Outlook:
             WouldEnd(workload_id=one.workload_id, name=one.name, pods=one.pods, rule=one.rule) for one in found.evicted
         ],
         evicted_pods_elsewhere=found.evicted_elsewhere,
+        kept=[*map(place_kept, found.kept)],
     )
 
 
@@ -74,4 +82,5 @@ def _unknown(why: str) -> Outlook:
         message=why,
         evicted=[],
         evicted_pods_elsewhere=0,
+        kept=[],
     )

@@ -1,6 +1,7 @@
 """Rules of the fields that say where a pod may run. Pure."""
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Final
 
 from events.fields.at_once import each_once
@@ -81,11 +82,11 @@ def check_tolerations(spec: TrainingSpec) -> Iterator[Issue]:
     tolerations = spec.tolerations
     named = [toleration.name for toleration in tolerations if toleration.name is not None]
     sound = each_once(named) and KEYS.match([toleration.key or "" for toleration in tolerations])
-    if sound and all(map(_is_plain, tolerations)):
+    if sound and all(_is_plain(*alike) for alike in {*map(_BUT_NAME_AND_KEY, tolerations)}):
         return
     seen: set[str] = set()
     for index, toleration in enumerate(tolerations):
-        if sound and _is_plain(toleration):
+        if sound and _is_plain(*_BUT_NAME_AND_KEY(toleration)):
             continue
         path, name = f"spec.tolerations[{index}]", toleration.name
         if name is not None and name in seen:
@@ -98,14 +99,19 @@ def check_tolerations(spec: TrainingSpec) -> Iterator[Issue]:
             yield fault(f"{path}.name", details, "required", f"{path}.exclude")
 
 
-def _is_plain(toleration: Toleration) -> bool:
-    """Whether nothing is wrong with it but perhaps its name or its key."""
-    return (
-        toleration.operator == "Exists"
-        and bool(toleration.effect)
-        and toleration.value is toleration.seconds is None
-        and not toleration.exclude
-    )
+_BUT_NAME_AND_KEY: Final = attrgetter("operator", "effect", "value", "seconds", "exclude")
+"""Of a toleration. Of a thousand, few differ in them."""
+
+
+def _is_plain(
+    operator: str | None,
+    effect: str | None,
+    value: str | None,
+    seconds: int | None,
+    exclude: bool,  # noqa: FBT001 (of a tuple)
+) -> bool:
+    """Whether nothing is wrong with such a toleration but perhaps its name or its key."""
+    return operator == "Exists" and bool(effect) and value is seconds is None and not exclude
 
 
 def _toleration(path: str, toleration: Toleration) -> Iterator[Issue]:
@@ -132,4 +138,6 @@ def _toleration(path: str, toleration: Toleration) -> Iterator[Issue]:
         details = "goes with effect NoExecute only: no other effect takes a pod off its node; leave it out"
         yield fault(f"{path}.seconds", details, "canAdd", f"{path}.effect")
     elif toleration.seconds is not None and toleration.seconds > MAX_TOLERATED_SECONDS:
-        yield fault(f"{path}.seconds", f"is at most {MAX_TOLERATED_SECONDS}, got {shown(toleration.seconds)}", "max")
+        yield fault(
+            f"{path}.seconds", f"must be at most {MAX_TOLERATED_SECONDS}, got {shown(toleration.seconds)}", "max"
+        )

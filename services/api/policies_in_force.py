@@ -48,6 +48,8 @@ class InForce:
     """Data sources that they impose."""
     issues: tuple[Issue, ...] = ()
     """Why nothing can be made where they hold."""
+    not_on: frozenset[str] = frozenset()
+    """As of Imposing."""
     ever: bool
     """Whether there ever was one: a repeated request may have been made from it."""
 
@@ -123,6 +125,7 @@ async def policies_in_force(
         rules=rules_of(workload_type, [chain.state for chain in chains.values()]) if then is None else {},
         imposed=tuple(used for one in told.values() for used in one.used),
         issues=tuple(issue for one in told.values() for issue in one.issues) if then is None else (),
+        not_on=frozenset(id_ for one in told.values() for id_ in one.not_on),
         ever=any(chain.version for chain in found.values()),
     )
     if then is None:

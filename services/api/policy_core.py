@@ -280,7 +280,7 @@ def _leaf_issues(field: Node, rules: Json, default: Any, path: str) -> Iterator[
             yield fault(f"{path}.step", f"is more than 0, got {shown(rules[name])}", "min")
     least, most = numbers.get("min"), numbers.get("max")
     if least is not None and most is not None and least > most:
-        details = f"is at least min, {shown(rules['min'])}, got {shown(rules['max'])}"
+        details = f"must be at least min, {shown(rules['min'])}, got {shown(rules['max'])}"
         yield fault(f"{path}.max", details, "min", f"{path}.min")
     options = rules.get("options")
     if options is not None:

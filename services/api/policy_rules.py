@@ -337,9 +337,9 @@ def _range_issues(of: FieldRules, value: Any, field: str) -> Iterator[Issue]:
     if number is None:
         return
     if of.least is not None and number < of.least.value:
-        yield fault(field, f"is at least {of.least.text} by {whose(of.least.scope)}, got {shown(value)}", "min")
+        yield fault(field, f"must be at least {of.least.text} by {whose(of.least.scope)}, got {shown(value)}", "min")
     if of.most is not None and number > of.most.value:
-        yield fault(field, f"is at most {of.most.text} by {whose(of.most.scope)}, got {shown(value)}", "max")
+        yield fault(field, f"must be at most {of.most.text} by {whose(of.most.scope)}, got {shown(value)}", "max")
     for step in of.steps:
         # Exact for numbers of any size; decimals have only so many digits.
         if (Fraction(number) - Fraction(step.base)) % Fraction(step.size):

@@ -31,7 +31,7 @@ def check_probes(spec: TrainingSpec) -> Iterator[Issue]:
     )
     for name, value, most in bounds:
         if value is not None and value > most:
-            yield fault(f"{_READINESS}.{name}", f"is at most {most}, got {value}", "max")
+            yield fault(f"{_READINESS}.{name}", f"must be at most {most}, got {value}", "max")
     handler = f"{_READINESS}.handler"
     asked = None if probe.handler is None else probe.handler.http_get
     if probe.handler is None:

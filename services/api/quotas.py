@@ -5,7 +5,7 @@ from typing import Annotated, Final, Protocol
 
 from events.fields.declare import Body, Limits
 from events.quantities import cores_to_milli
-from events.quotas import PoolQuota
+from events.quotas import MAX_MINIMUM_RUNTIME, PoolQuota
 from services.api import answers
 from services.api.issues import Issue, fault, shown
 from services.api.rules import listed_pools
@@ -14,8 +14,6 @@ from services.api.simulated_nodes import PoolName
 MAX_GPU_QUOTA: Final = 10_000_000
 """Devices: more than there are, and in thousandths still far inside 64 bits."""
 GpuQuota = Annotated[float, Limits(least=0, most=MAX_GPU_QUOTA)]
-MAX_MINIMUM_RUNTIME: Final = 7 * 24 * 3600
-"""Seconds: whoever is to run for longer undisturbed is not preemptible."""
 MinimumRuntime = Annotated[int, Limits(least=0, most=MAX_MINIMUM_RUNTIME)]
 MAX_WEIGHT: Final = 1_000
 """More than that times another weight, nobody tells apart."""

@@ -11,6 +11,7 @@ from msgspec import UNSET
 from events.aggregate import POLICY, Chain
 from events.asset_specs import spec_node
 from events.authorize import Permission
+from events.ids import ANY_CLUSTER
 from events.policy import POLICY_SCOPES, Policy, PolicyScope, policy_key
 from events.workload.kinds import KINDS
 from events.workload.kinds.distributed import shown_master
@@ -199,7 +200,7 @@ def _submitted_again(kind: Kind, state: Workload, in_force: InForce) -> _Again:
     data: Json = {
         "name": state.requested_name or state.name,
         "projectId": state.project_id,
-        "clusterId": state.cluster_id,
+        "clusterId": state.cluster_id or ANY_CLUSTER,
         "spec": whole.spec,
     }
     if state.distributed is None:

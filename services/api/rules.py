@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -169,7 +170,7 @@ def _over_quota(spec: WorkspaceSpec) -> Iterator[Issue]:
 def _distribution(distribution: Distribution) -> Iterator[Issue]:
     workers, least, most = distribution.num_workers, distribution.min_replicas, distribution.max_replicas
     if not 1 <= workers <= MOST_WORKERS:
-        details = f"lies between 1 and {MOST_WORKERS}, got {workers}"
+        details = f"must be between 1 and {MOST_WORKERS}, got {workers}"
         yield fault("spec.numWorkers", details, "min" if workers < 1 else "max")
     framework = "spec.distributedFramework"
     for name, count in (("minReplicas", least), ("maxReplicas", most)):
@@ -177,10 +178,10 @@ def _distribution(distribution: Distribution) -> Iterator[Issue]:
             details = f"is for elastic PyTorch; {distribution.distributed_framework} has as many workers as numWorkers"
             yield fault(f"spec.{name}", details, "canAdd", framework)
     if least is not None and not 1 <= least <= workers:
-        details = f"lies between 1 and numWorkers, {workers}, got {least}"
+        details = f"must be between 1 and numWorkers, {workers}, got {least}"
         yield fault("spec.minReplicas", details, "min" if least < 1 else "max", "spec.numWorkers", framework)
     if most is not None and not workers <= most <= MOST_WORKERS:
-        details = f"lies between numWorkers, {workers}, and {MOST_WORKERS}, got {most}"
+        details = f"must be between numWorkers, {workers}, and {MOST_WORKERS}, got {most}"
         yield fault("spec.maxReplicas", details, "min" if most < workers else "max", "spec.numWorkers", framework)
 
 
@@ -234,11 +235,11 @@ def _environment(spec: TrainingSpec) -> Iterator[Issue]:
     variables = spec.environment_variables
     names = [variable.name for variable in variables]
     well_named = each_once(names) and _ENVIRONMENT_NAMES.match(names)
-    if well_named and not any(map(_refers, variables)):
+    if well_named and {*map(_OTHER_SOURCES, variables)} <= _NO_OTHER_SOURCE:
         return
     seen: set[str] = set()
     for index, variable in enumerate(variables):
-        if well_named and not _refers(variable):
+        if well_named and _OTHER_SOURCES(variable) in _NO_OTHER_SOURCE:
             continue
         path = f"spec.environmentVariables[{index}]"
         name = variable.name
@@ -250,9 +251,9 @@ def _environment(spec: TrainingSpec) -> Iterator[Issue]:
         yield from _sources(path, variable)
 
 
-def _refers(variable: EnvironmentVariable) -> bool:
-    """Whether it has another source than a plain value."""
-    return bool(variable.secret or variable.config_map or variable.pod_field_ref or variable.user_credential)
+_OTHER_SOURCES: Final = attrgetter("secret", "config_map", "pod_field_ref", "user_credential")
+"""Of a variable: where its value comes from, other than being given."""
+_NO_OTHER_SOURCE: Final = {(None, None, None, None)}
 
 
 def _sources(path: str, variable: EnvironmentVariable) -> Iterator[Issue]:
@@ -307,6 +308,8 @@ SET_BY_MUSTER: Final = frozenset(
 """Environment variables that every agent that runs programs sets, whatever a workload says."""
 SET_WITH_DEVICES: Final = frozenset({"GPU_MEMORY_LIMIT_BYTES", "GPU_PORTION", "GPU_PORTION_LIMIT"})
 """Those of a workload with devices."""
+SET_WITH_PORTIONS: Final = frozenset({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"})
+"""Those of a workload that shares devices."""
 
 
 def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
@@ -413,6 +416,8 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     names = SET_BY_MUSTER if kind == "kubernetes" else SET_BY_MUSTER | {"CUDA_VISIBLE_DEVICES"}
     if spec.compute.gpu_devices_request or spec.compute.gpu_request_type:
         names |= SET_WITH_DEVICES
+    if spec.compute.gpu_request_type:
+        names |= SET_WITH_PORTIONS
     given = {
         f"spec.environmentVariables[{index}].name": variable.name
         for index, variable in enumerate(spec.environment_variables)
@@ -489,7 +494,7 @@ def _lifetime(spec: TrainingSpec) -> Iterator[Issue]:
     for name, value, least, most in bounds:
         if not least <= value <= most:
             yield fault(
-                f"spec.{name}", f"lies between {least} and {most}, got {value}", "min" if value < least else "max"
+                f"spec.{name}", f"must be between {least} and {most}, got {value}", "min" if value < least else "max"
             )
     if spec.restart_policy == "Always":
         details = "Always is not possible: what has succeeded is not run again; give OnFailure or Never"
@@ -570,7 +575,7 @@ def _are_marks(items: Sequence[Label] | Sequence[Annotation]) -> bool:
         each_once(names)
         and KEYS.match(names)
         and STATED.isdisjoint(names)
-        and VALUES.match([item.value for item in items if isinstance(item, Label)])
+        and VALUES.match([item.value for item in items] if items and isinstance(items[0], Label) else [])
     )
 
 

@@ -196,7 +196,7 @@ async def add_nodes(call: Call) -> Answer[answers.HttpResponse]:
     command = AddSimulatedNodes(cluster_id=given.cluster_id, nodes=nodes, node_pools=pools_of(given.nodes))
     reply = await call.send(command, creation=True)
     await directory_caught_up(call, reply)
-    return call.accepted(reply, f"{node_count(nodes)} nodes are added")
+    return call.accepted(reply, f"{node_count(nodes)} {'node is' if node_count(nodes) == 1 else 'nodes are'} added")
 
 
 @changes(
@@ -210,7 +210,13 @@ async def add_nodes(call: Call) -> Answer[answers.HttpResponse]:
 )
 async def change_node(call: Call) -> Answer[answers.HttpResponse]:
     cluster_id, name = str(call.request.path_params["clusterId"]), call.request.path_params["name"]
-    given = call.fields(NodeChange, _issues_of_change)
+
+    def wrong(change: NodeChange) -> Iterator[Issue]:
+        if all(value in (None, []) for value in call.json_object().values()):
+            yield Issue(field="body", details="gives nothing to change", rule="required")
+        yield from _issues_of_change(change)
+
+    given = call.fields(NodeChange, wrong)
     command = ChangeSimulatedNode(
         cluster_id=cluster_id,
         name=name,
@@ -249,8 +255,6 @@ def _taint(given: NodeTaintFields | NodeTaintChange) -> Taint:
 
 
 def _issues_of_change(change: NodeChange) -> Iterator[Issue]:
-    if not any(getattr(change, name) not in {None, ()} for name in change.__struct_fields__):
-        yield Issue(field="body", details="gives nothing to change", rule="required")
     for index, label in enumerate(change.labels):
         yield from check_label_key(f"labels[{index}].name", label.name)
         yield from check_label_value(f"labels[{index}].value", label.value)

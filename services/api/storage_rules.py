@@ -13,6 +13,7 @@ from events.fields.values import MAX_LIST_ITEMS
 from events.quantities import QuantityError, parse_bytes
 from events.workload.fields.saving import DEFAULT_CHECKPOINT_PATH, CheckpointSpec
 from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, S3Volume, StorageSpec
+from events.workload.repositories import ssh_server
 from events.workload.spec import TrainingSpec
 from events.workload.volumes import within
 from services.api.issues import Issue, fault, shown
@@ -239,14 +240,18 @@ def _repositories(storage: StorageSpec) -> Iterator[Issue]:
     """R34."""
     for index, one in _kept(storage.git):
         path = f"spec.storage.git[{index}]"
-        if one.repository and not _PLAIN_ADDRESS.match(one.repository) and (wrong := _wrong_repository(one.repository)):
+        sound = one.repository and (_PLAIN_ADDRESS.match(one.repository) or ssh_server(one.repository))
+        if one.repository and not sound and (wrong := _wrong_repository(one.repository)):
             yield fault(f"{path}.repository", wrong)
         for name, given in (("branch", one.branch), ("revision", one.revision)):
             if given is not None and (not _REF.match(given) or ".." in given or given.endswith((".", "/", ".lock"))):
                 details = f"{shown(given)} is no name of a {name}: letters, digits, `-`, `_`, `.` and `/`"
                 yield fault(f"{path}.{name}", details)
         if one.secret_ref is not None:
-            yield from _login(path, one.repository, one.secret_ref)
+            yield from _login(path, one.repository or "", one.secret_ref)
+        elif one.repository and ssh_server(one.repository):
+            details = "is required where the repository is cloned over ssh: name what holds the key, with ssh-key"
+            yield fault(f"{path}.secretRef", details, "required", f"{path}.repository")
 
 
 def _buckets(storage: StorageSpec) -> Iterator[Issue]:
@@ -299,13 +304,20 @@ def _wrong_store(address: str) -> str:
     return ""
 
 
-def _login(path: str, repository: str | None, given: GitSecretRef) -> Iterator[Issue]:
+def _login(path: str, repository: str, given: GitSecretRef) -> Iterator[Issue]:
     """R34, of those that not everybody may read."""
     field = f"{path}.secretRef"
-    if given.authentication_method == "ssh-key":
-        details = "ssh-key is not built yet: repositories are cloned over https; give password, with an access token"
-        yield fault(f"{field}.authenticationMethod", details, "options")
-    if repository and repository.startswith("http://") and urlsplit(repository).hostname not in _THIS_MACHINE:
+    over_ssh, key = ssh_server(repository) is not None, given.authentication_method == "ssh-key"
+    if over_ssh and not key:
+        details = "password is for https; give ssh-key, or the repository's address that begins with https://"
+        yield fault(f"{field}.authenticationMethod", details, "options", f"{path}.repository")
+    if key and repository.startswith(("http://", "https://")):
+        details = "ssh-key is for an address of ssh, such as ssh://git@host/team/code; give that, or password"
+        yield fault(f"{field}.authenticationMethod", details, "options", f"{path}.repository")
+    if key and given.secret_key_of_user is not None:
+        details = "is not possible with ssh-key: the address names the user, as in ssh://git@host; leave it out"
+        yield fault(f"{field}.secretKeyOfUser", details, "canAdd", f"{field}.authenticationMethod")
+    if not key and repository.startswith("http://") and urlsplit(repository).hostname not in _THIS_MACHINE:
         details = "would tell the password to everybody on the way; write it as https://"
         yield fault(f"{path}.repository", details, None, field)
     if not given.user_credential:
@@ -337,13 +349,13 @@ def _wrong_repository(address: str) -> str:
         parts = urlsplit(address)
         # In small letters: git knows no `HTTPS`.
         fit = address.startswith(("http://", "https://")) and bool(parts.hostname) and parts.port != 0
-        secret = bool(parts.username or parts.password)
+        secret = bool(parts.password or (parts.username and parts.scheme != "ssh"))
     except ValueError:
         fit = secret = False
     if secret:
         return "has a name or password in it, which the log would keep for ever; name a credential with it instead"
     if not fit or not address.isprintable() or " " in address:
-        return f"{shown(address)} is no address of a repository; write it as https://host/path"
+        return f"{shown(address)} is no address of a repository; write it as https://host/path or ssh://git@host/path"
     return ""
 
 

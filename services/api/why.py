@@ -16,6 +16,7 @@ from services.api import answers
 from services.api.answers import explanation
 from services.api.context import MIN_SEQ, Call, read_answer, sequence_headers
 from services.api.errors import ApiError
+from services.api.kept import place_kept
 from services.api.kinds import load_workload, newest_workload
 from services.api.operations import Answer, reads
 from services.api.paths import WORKLOAD
@@ -67,6 +68,8 @@ async def explain_workload(call: Call) -> Answer[answers.Explanation]:
         other_holders=explanation.OtherHolders(
             workloads=found.others.workloads, pods=found.others.pods, gpus=found.others.gpu_milli / 1000
         ),
+        kept=[*map(place_kept, found.kept)],
+        keeps_its_place=None if found.own is None else place_kept(found.own),
         changes=[*map(_change, found.changes)],
         places=[*map(_place, found.places)],
         eviction=eviction,
@@ -142,7 +145,7 @@ def _nodes(count: NodeCount) -> explanation.NodesCounted:
 
 
 def _change(change: Change) -> explanation.LettingChange:
-    return explanation.LettingChange(message=change.message, steps=[*map(_step, change.steps)])
+    return explanation.LettingChange(message=change.message, steps=[*map(_step, change.steps)], waits=change.waits)
 
 
 def _step(step: Step) -> explanation.ChangeStep:

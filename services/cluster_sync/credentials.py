@@ -12,14 +12,25 @@ from typing import Any, Final
 
 import msgspec
 import structlog
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
 from events.aggregate import ASSET
 from events.asset import Asset, credential_keys
 from events.asset_specs import CredentialKind
-from events.cluster_protocol import Login, RecipeRequest, Registry, RunPod, SealedValues, sealed_about
+from events.cluster_protocol import (
+    Login,
+    RecipeRequest,
+    Registry,
+    RepositoryKey,
+    RunPod,
+    SealedValues,
+    sealed_about,
+)
 from events.workload.fields.process import UserCredentialKey
 from events.workload.mpi import Mpi, ssh_files
-from events.workload.volumes import FetchedFolder, FolderLogin
+from events.workload.repositories import KNOWN_HOSTS, PRIVATE_KEY
+from events.workload.volumes import ClonedFolder, FetchedFolder, FolderLogin
 from services.cluster_sync.reconcile import Desired, mpi_of, template_of
 from services.runtime.credentials.kept import KeptCredentials
 from services.runtime.credentials.keys import MOST_SEEDS, KeyFileError, Ring, read_ring
@@ -52,13 +63,15 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """Names of credentials that its image is pulled with."""
     logins: dict[str, FolderLogin] = {}
     """By the path at which the pod finds the volume that is fetched with it."""
+    keys: dict[str, FolderLogin] = {}
+    """Of repositories that are cloned over ssh, likewise."""
     mpi: Mpi | None = None
     """What it is in an MPI training whose pods have keys for ssh."""
 
     @property
     def of_owner(self) -> bool:
         """Whether it needs something of a credential."""
-        return bool(self.variables or self.registries or self.logins)
+        return bool(self.variables or self.registries or self.logins or self.keys)
 
     @property
     def nothing(self) -> bool:
@@ -69,16 +82,18 @@ def needed(desired: Desired, *, ssh_keys: bool) -> Needs:
     """`ssh_keys`: as its agent asked."""
     template = template_of(desired)
     variables = {one.name: one.user_credential for one in template.environment if one.user_credential is not None}
-    logins = {
-        volume.mount_path: volume.login
-        for volume in template.volumes
-        if isinstance(volume, FetchedFolder) and volume.login is not None and volume.login.credential
-    }
+    logins: dict[str, FolderLogin] = {}
+    keys: dict[str, FolderLogin] = {}
+    for volume in template.volumes:
+        if isinstance(volume, FetchedFolder) and volume.login is not None and volume.login.credential:
+            of_ssh = isinstance(volume, ClonedFolder) and volume.over_ssh
+            (keys if of_ssh else logins)[volume.mount_path] = volume.login
     mpi = mpi_of(desired, ssh_keys=ssh_keys)
     return Needs(
         variables=variables,
         registries=template.container.pull_credentials,
         logins=logins,
+        keys=keys,
         mpi=mpi if mpi is not None and mpi.ssh else None,
     )
 
@@ -137,12 +152,14 @@ class Credentials:
         if self._key_file is None:
             raise KeyFileError("MUSTER_CREDENTIAL_KEY_FILE is not set")
         ring = read_ring(self._key_file)
-        names = [one.name for one in (*needs.variables.values(), *needs.logins.values())]
+        wanted_of = (*needs.variables.values(), *needs.logins.values(), *needs.keys.values())
+        names = [one.name for one in wanted_of]
         found = {name: await self._of(name, desired, ring) for name in dict.fromkeys((*names, *needs.registries))}
         return SealedValues(
             environment={name: found[wanted.name].of(wanted.key) for name, wanted in needs.variables.items()},
             registries=_registries([found[name] for name in needs.registries]),
             logins={path: _login(found[wanted.name], wanted) for path, wanted in needs.logins.items()},
+            keys={path: _repository_key(found[wanted.name], wanted) for path, wanted in needs.keys.items()},
             ssh={} if needs.mpi is None else _ssh(needs.mpi, desired, cluster_id, ring),
         )
 
@@ -202,3 +219,38 @@ def _login(found: _Found, wanted: FolderLogin) -> Login:
     if any(sign in text for text in (login.user, login.password) for sign in "\r\n\0"):
         raise NotFoundError(f"credential {found.name!r} has several lines, and one is possible: set it again")
     return login
+
+
+def _repository_key(found: _Found, wanted: FolderLogin) -> RepositoryKey:
+    """Raises NotFoundError, where ssh would say much later, and in other words, what is wrong."""
+    name = wanted.password_key or PRIVATE_KEY
+    private, known_hosts = _lines(found.of(name)), _lines(found.of(KNOWN_HOSTS))
+    about = f"key {name!r} of credential {found.name!r}"
+    if "PRIVATE KEY-----" not in private:
+        raise NotFoundError(f"{about} holds no private key for ssh: set it again")
+    if _has_passphrase(private.encode()):
+        raise NotFoundError(f"{about} has a passphrase, and nobody is there to type it: set a key without one")
+    if all(line.startswith("#") or not line.strip() for line in known_hosts.splitlines()):
+        raise NotFoundError(
+            f"key {KNOWN_HOSTS!r} of credential {found.name!r} names no server: set it to what ssh-keyscan says"
+        )
+    return RepositoryKey(private=private, known_hosts=known_hosts)
+
+
+def _lines(text: str) -> str:
+    """As a program of this system reads them: one that was typed elsewhere may end otherwise. Raises NotFoundError."""
+    if "\0" in text:
+        raise NotFoundError("a key for ssh holds bytes that are no text: set it again")
+    return text.replace("\r\n", "\n").rstrip("\n") + "\n"
+
+
+def _has_passphrase(private: bytes) -> bool:
+    """What neither form knows, ssh itself judges."""
+    for load in (load_ssh_private_key, load_pem_private_key):
+        try:
+            load(private, password=None)
+        except TypeError:
+            return True
+        except (ValueError, UnsupportedAlgorithm):
+            continue
+    return False

@@ -313,7 +313,7 @@ class Reporter:
             reached("facts_committed")
             self._limits.spend(spend, made)
             for commit in outcome.commits:
-                self._fold.apply(commit)
+                self._fold.apply(commit, made)
             self._on_commit()
             return 0
         if isinstance(outcome, Conflict):

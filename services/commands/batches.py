@@ -182,12 +182,12 @@ class Batches:
     async def _find_obstacles(self, items: Sequence[_Item]) -> None:
         """What stands in the way of each outside its name: one look for each project and cluster, and the limits."""
         full = self._commands.log_full
-        misplaced: dict[tuple[str, str], Refusal | None] = {}
+        misplaced: dict[tuple[str, str, tuple[str, ...]], Refusal | None] = {}
         asked: list[tuple[str, Creation]] = []
         creations: dict[tuple[str, int], Creation] = {}
         for item in items:
             command = item.command
-            place = (command.project_id, command.cluster_id)
+            place = (command.project_id, command.cluster_id, command.among)
             if place not in misplaced:
                 misplaced[place] = log_full_refusal(full) if full else await self._commands.misplaced(command)
             item.obstacle = misplaced[place]

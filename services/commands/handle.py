@@ -383,9 +383,19 @@ class Commands:
             return Refusal(
                 code="unknown_project", field="projectId", message=f"there is no project {command.project_id!r}"
             )
-        if refusal := await self._place_missing(None, command.cluster_id):
+        if refusal := await self._cluster_missing(command):
             return refusal
         return await self._exhausted(project)
+
+    async def _cluster_missing(self, command: CreateWorkload) -> Refusal | None:
+        """Where the scheduler chooses, one of those among which it does is enough."""
+        if command.cluster_id:
+            return await self._place_missing(None, command.cluster_id)
+        for cluster_id in command.among:
+            if await self._cluster_exists(cluster_id):
+                return None
+        message = "none of the clusters that could run it is there"
+        return Refusal(code="unknown_cluster", field="clusterId", message=message)
 
     async def _not_empty(self, project_id: str) -> Refusal | None:
         """Why a project cannot be deleted. A creation that is decided in this moment elsewhere is not seen: what it

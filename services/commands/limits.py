@@ -26,6 +26,7 @@ would count until that time has come.
 FOLD_VERSION: Final = 6
 """Of `CreationCounts`; another number makes kept ones void."""
 _CREATED: Final = "WorkloadCreated"
+_CHOSEN: Final = "ClusterChosen"
 _HAS_URLS: Final = b'"exposedUrls":[{'
 _ENDS: Final = frozenset({"WorkloadCompleted", "WorkloadFailed", "WorkloadDeleted"})
 _WRITTEN: Final = frozenset({"WorkloadChanged", "AssetCreated", "AssetChanged", "PolicySet"})
@@ -97,6 +98,8 @@ class CreationCounts(msgspec.Struct, kw_only=True):
                 self._created(commit)
                 if _HAS_URLS in bytes(event.data):
                     self._enter(commit)
+            if event.type == _CHOSEN and commit.key in self.clusters:
+                self.clusters[commit.key] = commit.record.about.cluster_id or ""
             if event.type == _CREATED or event.type in _WRITTEN:
                 self._written(commit, memoryview(event.data).nbytes)
             elif event.type == _SESSION:

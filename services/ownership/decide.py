@@ -153,9 +153,10 @@ def _of_workload(workload_id: str, actor: str, needed: Permission, facts: Facts)
             special_right=Permission.OVERRIDE_OWNERSHIP if protected else None,
         )
     if protected:
+        why = "ownership protection is on for this workload's cluster"
+        if facts.about is not None and facts.about.cluster_id is None:
+            why = "the scheduler has not chosen this workload's cluster yet, and until then it counts as protected"
         return Refusal(
-            code="not_owner",
-            message=f"ownership protection is on for this workload's cluster: only its owner {facts.owner!r} or "
-            "an administrator can do this",
+            code="not_owner", message=f"{why}: only its owner {facts.owner!r} or an administrator can do this"
         )
     return Admission(others_unprotected=True)

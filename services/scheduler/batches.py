@@ -44,6 +44,8 @@ class Batch:
 
     workload_ids: dict[str, str] = field(default_factory=dict[str, str])
     """By workload key."""
+    clusters: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Likewise: id and name of that of its nodes."""
     placements: dict[str, list[Placement]] = field(default_factory=dict[str, list[Placement]])
     reservations: dict[str, list[Reservation]] = field(default_factory=dict[str, list[Reservation]])
     """By node key."""
@@ -76,6 +78,7 @@ def batches(plan: Plan, *, max_messages: int) -> tuple[list[Batch], dict[str, tu
             batch = Batch()
             found.append(batch)
         batch.workload_ids[binding.key] = binding.workload_id
+        batch.clusters[binding.key] = binding.cluster_id, binding.cluster_name
         batch.pods += 1
         batch.placements.setdefault(binding.key, []).append(binding.placement)
         batch.reservations.setdefault(node_key, []).append(binding.reservation)
@@ -94,16 +97,32 @@ def _takes(batch: Batch, binding: Binding, *, max_messages: int) -> bool:
     return both_in or batch.messages + 2 <= max_messages
 
 
-def batch_drafts(heads: Heads, batch: Batch, command_id: str, now: datetime) -> tuple[list[Draft], dict[str, Refusal]]:
+type Decided = tuple[Chain[Workload] | None, list[Draft] | Refusal]
+"""Of a workload: on what something was decided, and what."""
+NOTHING_AHEAD: Final[Mapping[str, Decided]] = {}
+
+
+def decided_ahead(heads: Heads, batch: Batch, key: str, command_id: str, now: datetime) -> Decided:
+    """What `batch_drafts` decides of a workload; it may be asked before the batch has its turn."""
+    return heads.workloads.get(key), _placed(heads, batch, key, command_id, now)
+
+
+def batch_drafts(
+    heads: Heads, batch: Batch, command_id: str, now: datetime, ahead: Mapping[str, Decided] = NOTHING_AHEAD
+) -> tuple[list[Draft], dict[str, Refusal]]:
     """The commits of a batch on the newest known state, and by workload key what was refused, changed since the plan.
 
     A workload is left out where it, or any node of its pods, refuses: the batch stays closed without it.
+
+    Args:
+        ahead: what was decided before of workloads, by the same command; it counts for those that are still the same.
     """
     of_workloads: dict[str, list[Draft]] = {}
     refused: dict[str, Refusal] = {}
-    for key, placements in batch.placements.items():
-        command = PlacePods(workload_id=batch.workload_ids[key], placements=tuple(placements))
-        decided = _of_workload(heads, key, command, command_id, now)
+    for key in batch.placements:
+        on, decided = ahead.get(key, (None, None))
+        if decided is None or on is not heads.workloads.get(key):
+            decided = _placed(heads, batch, key, command_id, now)
         if isinstance(decided, Refusal):
             refused[key] = decided
         else:
@@ -160,6 +179,17 @@ def release_drafts(
     heads: Heads, node_key: str, ids: tuple[str, ...], command_id: str, now: datetime
 ) -> list[Draft] | Refusal:
     return _of_node(heads, node_key, ReserveOnNode(release=ids), command_id, now)
+
+
+def _placed(heads: Heads, batch: Batch, key: str, command_id: str, now: datetime) -> list[Draft] | Refusal:
+    cluster_id, cluster_name = batch.clusters[key]
+    command = PlacePods(
+        workload_id=batch.workload_ids[key],
+        placements=tuple(batch.placements[key]),
+        cluster_id=cluster_id,
+        cluster_name=cluster_name,
+    )
+    return _of_workload(heads, key, command, command_id, now)
 
 
 def _of_workload(

@@ -7,6 +7,7 @@ For each reason there are remedies; each yields trials, the small ones first, an
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -25,6 +26,7 @@ from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.words import counted
 from services.scheduler.scene import MOST_QUEUES, Holding, Scene
 from services.scheduler.snapshot import Bound, PodClass, Snapshot
+from services.scheduler.what_if import NEVER
 
 MOST_TRIED: Final = 40
 """Plans for one answer, where the cluster is small."""
@@ -50,6 +52,8 @@ class Trial(NamedTuple):
     snapshot: Snapshot
     key: str = ""
     """Of the workload in it; empty: the same."""
+    at: datetime | None = None
+    """When it would get a place, or others would be told to end for it; None: with the next plan."""
 
 
 type Remedy = Callable[[Scene], Generator[Trial, bool, None]]
@@ -59,21 +63,27 @@ def changes(scene: Scene) -> tuple[Change, ...]:
     """At most MOST_CHANGES, each by another remedy; the smallest first."""
     found: list[Change] = []
     tried, most = 0, _most_tried(scene)
+    never = scene.waiting.reason in NEVER
     for remedy in REMEDIES[scene.waiting.reason]:
-        trials, last = remedy(scene), None
+        trials, last, first = remedy(scene), None, None
         trial = next(trials, None)
         # Half of what is left, so that those after it have theirs.
         until = tried + max((most - tried + 1) // 2, 1)
         while trial is not None and tried < min(until, most):
             tried += 1
-            started = scene.starts(trial.snapshot, trial.key)
+            started = scene.starts(trial.snapshot, trial.key) if trial.at is None else scene.takes_a_place(trial.at)
             last = trial if started else last
+            if not started and never and remedy in _LETS_WAIT and scene.lets_wait(trial.snapshot, trial.key):
+                first = first or trial
             try:
                 trial = trials.send(started)
             except StopIteration:
                 break
         if last is not None:
             found.append(Change(steps=last.steps, message="; ".join(map(words, last.steps))))
+        elif first is not None:
+            told = f"{'; '.join(map(words, first.steps))}, and then it waits for room as others do"
+            found.append(Change(steps=first.steps, message=told, waits=True))
         if len(found) == MOST_CHANGES:
             break
     return tuple(found)
@@ -476,6 +486,15 @@ def leaving(scene: Scene) -> Generator[Trial, bool, None]:
     yield Trial((step,), scene.fold.without(scene.snapshot, runs))
 
 
+def kept_for_a_while(scene: Scene) -> Generator[Trial, bool, None]:
+    """Those whose places it may take have run for long enough."""
+    spared = scene.planning.spared.get(scene.key, {})
+    for until in sorted({each.until for each in spared.values()})[:MOST_ALIKE]:
+        told = f"wait until {until:%Y-%m-%d %H:%M:%S} UTC, when the place of others may be taken for it"
+        if (yield Trial((Step(act="wait", of=told),), scene.snapshot, at=until)):
+            return
+
+
 def opened_nodes(scene: Scene) -> Generator[Trial, bool, None]:
     """One that is closed, and has room otherwise."""
     table, (part, _) = scene.snapshot.nodes, scene.parts[0]
@@ -627,7 +646,9 @@ def _with_nodes(of: Snapshot, part: PodClass, pool: str, count: int, labels: dic
     return replace(of, nodes=nodes)
 
 
-_FULL: Final[tuple[Remedy, ...]] = (ended, smaller_request, fewer_workers, added_nodes)
+_FULL: Final[tuple[Remedy, ...]] = (kept_for_a_while, ended, smaller_request, fewer_workers, added_nodes)
+_LETS_WAIT: Final[frozenset[Remedy]] = frozenset({raised_bounds, preemptible})
+"""What gives a right, not room: where everything is full just now, it is told all the same."""
 REMEDIES: Final[dict[WaitingReason, tuple[Remedy, ...]]] = {
     WaitingReason.NO_SUCH_NODE_POOL: (other_pools,),
     WaitingReason.NO_MATCHING_NODE: (fewer_demands, smaller_request, fewer_workers, added_nodes),
@@ -639,14 +660,14 @@ REMEDIES: Final[dict[WaitingReason, tuple[Remedy, ...]]] = {
     WaitingReason.CAPACITY_RESERVED: (preemptible, other_pools, after_closings, added_nodes),
     WaitingReason.QUOTA_USED: (raised_bounds, ended, preemptible),
     WaitingReason.LIMIT_TOO_SMALL: (raised_bounds, smaller_request),
-    WaitingReason.LIMIT_USED: (raised_bounds, ended),
+    WaitingReason.LIMIT_USED: (kept_for_a_while, raised_bounds, ended),
     WaitingReason.OUTSIDE_WINDOW: (window_opens, other_project),
     WaitingReason.SHARE_RESERVED: (preemptible, ended, added_nodes),
     WaitingReason.WAITING_FOR_PODS_TO_END: (leaving,),
     WaitingReason.INSUFFICIENT_GPU: _FULL,
     WaitingReason.INSUFFICIENT_CPU: _FULL,
     WaitingReason.INSUFFICIENT_MEMORY: _FULL,
-    WaitingReason.INSUFFICIENT_PODS: (ended, added_nodes),
+    WaitingReason.INSUFFICIENT_PODS: (kept_for_a_while, ended, added_nodes),
     WaitingReason.INSUFFICIENT_RESOURCES: _FULL,
     # Nothing but time: until when, the answer says.
     WaitingReason.BACKOFF: (),

@@ -8,7 +8,7 @@ all that a stored snapshot holds; the rest is an index over it.
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -26,7 +26,8 @@ from events.installation import LOG_KEY
 from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, DesiredPhase, PodPhase, WaitingReason
 from events.project import Project
-from events.quotas import PoolQuota
+from events.quotas import MAX_MINIMUM_RUNTIME, PoolQuota
+from events.very_same import for_the_very_same
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
 from events.workload.pod import (
@@ -60,6 +61,7 @@ from services.scheduler.columns import Columns, uncount
 from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
 from services.scheduler.must_leave import AT_ONCE, is_emptied, leavers
+from services.scheduler.policy.among import Stands, standing
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Age, Order
@@ -130,14 +132,13 @@ class SchedulingState(LogFold):
     def __init__(self, *, orders: Sequence[Order] = POLICY.orders, head_start: timedelta = DEFAULT_HEAD_START) -> None:
         super().__init__(FOLDED, forgets=True)
         self._orders, self._head_start_seconds = orders, head_start.total_seconds()
-        self._waits = Waits()
         self.workloads, self.nodes = self.of(WORKLOAD), self.of(NODE)
         self.clusters, self.projects, self.departments = self.of(CLUSTER), self.of(PROJECT), self.of(DEPARTMENT)
         self.consolidates = True
         """As of Snapshot: a setting."""
-        self.freed = 0
-        """Rises whenever something may fit that did not before."""
-        self.mix, self.forecast = Mix(), Forecast()
+        self.freed = self.came = 0
+        """Rise whenever something may fit that did not before, and with each workload that comes."""
+        self._waits, self.mix, self.forecast = Waits(), Mix(), Forecast()
         self.ends: Kept | None = None
         """When what runs is expected to end, while that holds (services.scheduler.estimate)."""
         self._columns, self._calendar, self._windows = Columns(), Calendar(), ProjectWindows()
@@ -156,6 +157,8 @@ class SchedulingState(LogFold):
         """Node key by id of a reservation whose run is over."""
         self._leaving: dict[str, tuple[str, datetime]] = {}
         """By id of a reservation whose pod was told to end: node key, and until when that is counted on."""
+        self._late: dict[str, str] = {}
+        """Node key of those on which that is not counted any more, as they took too long."""
         self._promised: dict[str, str] = {}
         """By id of a reservation: for which workload its pod was told to end."""
         self._placed_again: dict[str, datetime] = {}
@@ -176,8 +179,7 @@ class SchedulingState(LogFold):
         """By key of a node: the reservations by which only one project may use it now."""
         self._dirty_emptied: set[str] = set()
         """Of these nodes those on which that may be others by now."""
-        self._settled_nodes: dict[str, Node] = {}
-        self._settled_workloads: dict[str, Workload] = {}
+        self._settled_nodes, self._settled_workloads = dict[str, Node](), dict[str, Workload]()
         """As they stand in the indexes."""
         self._newly_held: dict[str, set[str]] = {}
         """By workload key: ids of reservations of which it is not settled yet whose they are."""
@@ -254,6 +256,7 @@ class SchedulingState(LogFold):
                 pass
 
     def _came(self, workload: Workload, at: datetime) -> None:
+        self.came += 1
         for each in workload.pod_sets:
             shape = shape_of(each.template.request, cluster_id=workload.cluster_id, pools=each.node_pools)
             self.mix.add(shape, each.at_once, at)
@@ -336,7 +339,7 @@ class SchedulingState(LogFold):
             due.add(heapq.heappop(self._due)[1])
         if "" in due and (late := [id_ for id_, (_, until) in self._leaving.items() if until <= now]):
             for id_ in late:
-                del self._leaving[id_]
+                self._late[id_] = self._leaving.pop(id_)[0]
             self.freed += 1  # what was kept for others there, anybody may have
         self._dirty_workloads |= due - {""}
         for key in self._dirty_nodes:
@@ -397,6 +400,7 @@ class SchedulingState(LogFold):
                 self._held.pop(reservation.workload_key, None)
             self._stale.pop(id_, None)
             self._leaving.pop(id_, None)
+            self._late.pop(id_, None)
             self._promised.pop(id_, None)
             self._dirty_workloads.add(reservation.workload_key)
         for id_ in sorted(after.reservations.keys() - before.reservations.keys()):
@@ -459,24 +463,25 @@ class SchedulingState(LogFold):
         if self._emptied:
             self._dirty_emptied.update(self._held.get(key, {}).values())
         self._count_running(key, before, state)
-        if not state.pods.live:
+        idle = not state.pods.live.size
+        if idle:
             self._placed_again.pop(key, None)
             self._resized.pop(key, None)
         if key in self._moved:
             self._settle_moved(key, state)
-        over = not state.pods.live and (state.phase in FINISHED or not state.living)
+        over = idle and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
             self._take_out(key)
             self._waits.forget(state.workload_id)
             self.forget(WORKLOAD, key)
             return
         self._settled_workloads[key] = state
-        if key in self._indexed and not state.pods.waiting and _stands_alike(before, state):
+        if key in self._indexed and not state.pods.waiting.size and _stands_alike(before, state):
             return
         self._take_out(key)
         indexed = self._indexed[key] = _Indexed()
         if schedulable(state):
-            self._put_in_queue(key, state, indexed, now, idle=not state.pods.live)
+            self._put_in_queue(key, state, indexed, now, idle=idle)
 
     def _settle_moved(self, key: str, state: Workload) -> None:
         """Forget those that need no other place any more."""
@@ -491,7 +496,7 @@ class SchedulingState(LogFold):
         if before.project_id:
             self._running.get(before.project_id, {}).pop(key, None)
             self._running_frozen.pop(before.project_id, None)
-        if schedulable(after) and (after.preemptible or after.elastic) and after.pods.live.size:
+        if after.pods.live.size and schedulable(after) and (after.preemptible or after.elastic):
             self._running.setdefault(after.project_id, {})[key] = after
             self._running_frozen.pop(after.project_id, None)
 
@@ -512,13 +517,16 @@ class SchedulingState(LogFold):
         """Note the reservations of runs that are over, and of those that were told to end; looks at runs that changed
         and at new reservations only.
         """
-        held = self._held.get(key, {})
-        suspects = self._newly_held.pop(key, set())
+        suspects, runs = self._newly_held.pop(key, None), changed(before.pods, after.pods)
+        if not (suspects or runs):
+            return
+        held, suspects = self._held.get(key, {}), suspects or set()
         alive: set[str] = set()
-        for (name, index), (old, new) in changed(before.pods, after.pods).items():
+        for (name, index), (old, new) in runs.items():
             if old is not None:
                 suspects.add(id_ := reservation_id(before.workload_id, name, index, old.attempt, old.try_))
                 self._leaving.pop(id_, None)
+                self._late.pop(id_, None)
             if new is not None and new.phase in LIVE_POD_PHASES:
                 alive.add(id_ := reservation_id(after.workload_id, name, index, new.attempt, new.try_))
                 if new.phase is PodPhase.STOPPING:
@@ -531,7 +539,7 @@ class SchedulingState(LogFold):
 
     def _leaves(self, id_: str, pod: Pod, of: Workload, now: datetime) -> None:
         """Its place comes free, so that it can be kept for another; not for ever, where it does not end."""
-        grace = timedelta(seconds=min(of.spec.termination_grace_period_seconds, MAX_GRACE_SECONDS))
+        grace = timedelta(seconds=min(max(of.spec.termination_grace_period_seconds, 0), MAX_GRACE_SECONDS))
         until = now + grace + LEAVING_LATE
         self._leaving[id_] = pod.node_key, until
         heapq.heappush(self._due, (until, ""))
@@ -546,7 +554,7 @@ class SchedulingState(LogFold):
             return
         for queue, entry in indexed.entries:
             queue.remove(entry)
-            if not queue.entries:
+            if not queue:
                 self._queues.pop(queue.pod_class, None)
                 uncount(self._extended_asked, queue.pod_class.extended)
 
@@ -557,6 +565,9 @@ class SchedulingState(LogFold):
         retry_at = next_retry_at(state, now)
         if retry_at is not None:
             heapq.heappush(self._due, (retry_at, key))
+        if not ready:
+            self._nothing_to_bind(key, state, retry_at if idle else None)
+            return
         stint = self._waits.of(state)
         # One that made room for others has a place, and goes before all who wait.
         order = (-INFINITE,) if key in self._moved else self._order(state, stint.since)
@@ -599,7 +610,7 @@ class SchedulingState(LogFold):
 
     def _order(self, state: Workload, since: float) -> tuple[float, ...]:
         age = Age(since, self._head_start_seconds)
-        return tuple(each.value(state, age) for each in self._orders)
+        return tuple([each.value(state, age) for each in self._orders])
 
     def _nothing_to_bind(self, key: str, state: Workload, retry_at: datetime | None) -> None:
         """Nothing of it can be bound now; only what the log does not say yet is kept."""
@@ -619,8 +630,8 @@ class SchedulingState(LogFold):
         All of it is in an order that follows from the log, and not from when it was settled, or restored.
         """
         self.settle(now)
-        in_order = sorted(self._queues.values(), key=lambda queue: queue.entries[0].order)
-        queues = tuple(queue.frozen(self.freed, self._reports_again(queue, now)) for queue in in_order)
+        in_order = sorted(self._queues.values(), key=lambda queue: queue.first)
+        queues = [queue.frozen(self.freed, self._reports_again(queue, now)) for queue in in_order]
         must_leave = self._must_leave(now)
         growing = tuple(self._grows(key, self._growing[key], now) for key in sorted(self._growing.keys() - must_leave))
         running = self._frozen_running(without=must_leave.keys()) if queues else {}
@@ -628,18 +639,19 @@ class SchedulingState(LogFold):
         ids = {queue.pod_class.project_id for queue in queues} | running.keys() | holders
         ids |= {each.pod_class.project_id for each in growing}
         projects = {id_: view for id_ in sorted(ids) if (view := self._project_view(id_)) is not None}
-        return Snapshot(
+        snapshot = Snapshot(
             now=now,
             nodes=self._columns.frozen(extended=self._extended_asked, closings=self._closings(now)),
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects=projects,
             held_milli=self._held_of(projects),
             held_in=dict(sorted(self._held_in.items())),
-            queues=queues,
+            queues=tuple(queues),
             mix=self.mix.told(),
             not_schedulable=tuple(self._not_schedulable[key] for key in sorted(self._not_schedulable)),
             releases=tuple(self._release(id_, node_key) for id_, node_key in sorted(self._stale.items())),
-            leaving=tuple(self._still_leaving()),
+            leaving=tuple(self._still_leaving(sorted((id_, at) for id_, (at, _) in self._leaving.items()))),
+            late=tuple(self._still_leaving(sorted(self._late.items()))),
             consolidates=self.consolidates,
             moving=tuple(self._moving()) if queues or growing else (),
             growing=growing,
@@ -653,6 +665,7 @@ class SchedulingState(LogFold):
             stints=self._waits.frozen(),
             head_start_seconds=self._head_start_seconds,
         )
+        return standing(snapshot, POLICY)
 
     def is_idle(self, now: datetime) -> bool:
         """Whether nothing waits or may grow, nothing is to be released or reported, and no node is to be emptied."""
@@ -717,13 +730,10 @@ class SchedulingState(LogFold):
                     yield Moving(_class_of(key, state, pod_set, self._lasts(state)), row)
 
     def _promises(self) -> dict[str, int]:
-        """What is promised to each workload (by its id), in thousandths of a GPU."""
+        """What is promised to each workload (by its id), in thousandths of a GPU: to those that made room for others
+        first, then in the order in which it was.
+        """
         found: dict[str, int] = {}
-        for id_, of in self._promised.items():
-            node_key = self._stale.get(id_) or self._leaving[id_][0]
-            held = self.nodes[node_key].state.reservations.get(id_) if node_key in self.nodes else None
-            milli = 0 if held is None else sum(share.milli for share in held.devices)
-            found[of] = found.get(of, 0) + milli
         for key, ids in self._moved.items():
             state: Workload = self.workloads[key].state
             requests = {each.name: each.template.request for each in state.pod_sets}
@@ -731,10 +741,16 @@ class SchedulingState(LogFold):
             if back:
                 milli = sum(each.gpu_devices * each.gpu_milli for each in back)
                 found[state.workload_id] = found.get(state.workload_id, 0) + milli
+        for id_, of in self._promised.items():
+            node_key = self._stale.get(id_) or self._leaving[id_][0]
+            held = self.nodes[node_key].state.reservations.get(id_) if node_key in self.nodes else None
+            milli = 0 if held is None else sum(share.milli for share in held.devices)
+            found[of] = found.get(of, 0) + milli
         return found
 
-    def _still_leaving(self) -> Iterator[Leaving]:
-        for id_, (node_key, _) in sorted(self._leaving.items()):
+    def _still_leaving(self, of: Iterable[tuple[str, str]]) -> Iterator[Leaving]:
+        """Args: of, id of a reservation and node key of each."""
+        for id_, node_key in of:
             row, chain = self._columns.rows.get(node_key), self.nodes.get(node_key)
             reservation = None if chain is None else chain.state.reservations.get(id_)
             if row is not None and reservation is not None and id_ not in self._stale:
@@ -751,17 +767,18 @@ class SchedulingState(LogFold):
         ids = {state.project_id, *snapshot.projects, *running, *(project_id for project_id, *_ in self._held_in)}
         projects = {id_: view for id_ in sorted(ids) if (view := self._project_view(id_)) is not None}
         asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
-        return (
-            replace(
-                snapshot,
-                nodes=self._columns.frozen(extended=asked, closings=self._closings(now)),
-                projects=projects,
-                held_milli=self._held_of(projects),
-                not_schedulable=(),
-                running=running,
-            ),
-            added,
+        snapshot = replace(
+            snapshot,
+            nodes=self._columns.frozen(extended=asked, closings=self._closings(now)),
+            projects=projects,
+            held_milli=self._held_of(projects),
+            not_schedulable=(),
+            running=running,
         )
+        if any(pod_class.among for pod_class, _ in added):
+            stands = Stands(snapshot, POLICY)
+            added = tuple((stands.of(pod_class), entry) for pod_class, entry in added)
+        return snapshot, added
 
     def _waiting_of(self, key: str, state: Workload, now: datetime) -> tuple[tuple[PodClass, Pending], ...]:
         ready: dict[str, list[PodRef]] = {}
@@ -821,6 +838,7 @@ class SchedulingState(LogFold):
             held_in=dict(+held_in),
             releases=(*snapshot.releases, *(self._release(id_, node_key) for id_, node_key in gone.items())),
             leaving=tuple(each for each in snapshot.leaving if each.reservation.id not in gone),
+            late=tuple(each for each in snapshot.late if each.reservation.id not in gone),
         )
 
     def _release(self, id_: str, node_key: str) -> Release:
@@ -841,7 +859,7 @@ class SchedulingState(LogFold):
                 self._look_again = at
                 heapq.heappush(self._due, (at, ""))
         for seen in snapshot.queues:
-            queue = self._queues.get(seen.pod_class)
+            queue = self._queues.get(seen.kept_as or seen.pod_class)
             blocked, held = plan.blocked.get(seen.pod_class), plan.held.get(seen.pod_class)
             waiting = blocked or held
             if queue is not None and seen.pod_class in plan.put_off:
@@ -886,6 +904,7 @@ class SchedulingState(LogFold):
         others = (on_nodes | set(state.node_pools)) - {DEFAULT_POOL}
         return ClusterView(
             name=state.name,
+            kind=state.kind,
             exists=state.exists,
             connected=state.connected,
             problem=state.problem,
@@ -910,7 +929,7 @@ class SchedulingState(LogFold):
             closed=self._windows.closed(project_id),
             weights=_weights(chain.state),
             department_weights=_weights(department),
-            minimum_runtime=timedelta(seconds=_minimum_runtime(chain.state, department)),
+            minimum_runtime=_minimum_runtime(chain.state, department),
         )
 
     def _department(self, department_id: str) -> Department | None:
@@ -952,10 +971,12 @@ def _weights(of: Project | Department | None) -> Weights:
     )
 
 
-def _minimum_runtime(project: Project, department: Department | None) -> int:
-    if project.minimum_runtime_seconds is not None:
-        return project.minimum_runtime_seconds
-    return 0 if department is None else department.minimum_runtime_seconds or 0
+def _minimum_runtime(project: Project, department: Department | None) -> timedelta:
+    seconds = project.minimum_runtime_seconds
+    if seconds is None and department is not None:
+        seconds = department.minimum_runtime_seconds
+    # The log may say any number, of seconds that no span can hold.
+    return timedelta(seconds=min(max(seconds or 0, 0), MAX_MINIMUM_RUNTIME))
 
 
 def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:
@@ -994,7 +1015,26 @@ def _classes(
     return [(replace(classes[0], gang=parts), tuple(pod for pod_set in sets for pod in ready[pod_set.name]))]
 
 
+@for_the_very_same
+def _known_classes(_: PodSet) -> dict[tuple[str, str, bool, int | None, tuple[str, ...]], PodClass]:
+    """Those of its pods that were asked for: by project, cluster, whether others may take their place, how long they
+    last at most, and the clusters among which one is chosen.
+    """
+    return {}
+
+
 def _class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None) -> PodClass:
+    """Workloads of a sweep have the very same pod sets."""
+    among = () if state.cluster_id else state.among
+    known = _known_classes(pod_set)
+    alike = state.project_id, state.cluster_id, state.preemptible, lasts, among
+    found = known.get(alike)
+    if found is None or pod_set.pod_affinity is not None:
+        found = known[alike] = _new_class_of(key, state, pod_set, lasts, among)
+    return found
+
+
+def _new_class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None, among: tuple[str, ...]) -> PodClass:
     return PodClass(
         project_id=state.project_id,
         cluster_id=state.cluster_id,
@@ -1002,6 +1042,7 @@ def _class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None) -> 
         request=pod_set.template.request,
         preemptible=state.preemptible,
         lasts_seconds=lasts,
+        among=among,
         together=_together(key, pod_set.pod_affinity),
     )
 
@@ -1058,9 +1099,11 @@ def _stands_alike(before: Workload, after: Workload) -> bool:
         and before.queued == after.queued
         and bool(before.pods.live) == bool(after.pods.live)
     )
-    fields = (before.workload_id, before.desired, before.phase, before.reason, before.attempt, before.failures)
+    whose = before.workload_id, before.cluster_id
+    fields = (*whose, before.desired, before.phase, before.reason, before.attempt, before.failures)
     return same and fields == (
         after.workload_id,
+        after.cluster_id,
         after.desired,
         after.phase,
         after.reason,

@@ -9,6 +9,7 @@ from typing import Final
 from services.scheduler.planning import Planning, Policy
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.snapshot import Plan, Snapshot
+from services.scheduler.sound import sound
 
 MAX_PODS_PER_PLAN: Final = 2_000
 """Then what was planned is committed first: about half a second, in which the world moves on."""
@@ -20,4 +21,4 @@ def plan(snapshot: Snapshot, *, policy: Policy = POLICY, max_pods: int = MAX_POD
     planning = Planning(snapshot, policy, max_pods)
     for phase in policy.phases:
         phase.run(planning)
-    return planning.plan(max_updates=MAX_UPDATES_PER_PLAN)
+    return sound(planning, planning.plan(max_updates=MAX_UPDATES_PER_PLAN))

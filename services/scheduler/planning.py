@@ -28,6 +28,7 @@ from services.scheduler.snapshot import (
     Snapshot,
     StatusUpdate,
     Together,
+    Undisturbed,
     Waiting,
 )
 
@@ -121,6 +122,20 @@ class Placed:
             del column[start:]
 
 
+class Choices:
+    """What was chosen so far for workloads for which nobody named a cluster. Mutable."""
+
+    __slots__ = ("chosen", "elsewhere", "stands")
+
+    def __init__(self) -> None:
+        self.chosen: dict[str, str] = {}
+        """By key of a workload: id of the cluster where this plan places it, or keeps a place for it."""
+        self.stands: dict[int, PodClass] = {}
+        """By index of the queue: its class where it stands now, if that is not where it stood at first."""
+        self.elsewhere: dict[int, dict[str, Shortfall]] = {}
+        """By index of the queue and id of a cluster: why it found no room there."""
+
+
 class ShortAt(NamedTuple):
     """The first entry of a queue that found no room."""
 
@@ -128,6 +143,8 @@ class ShortAt(NamedTuple):
     """Its index."""
     done: int
     """How many of its pods have a place, or one is kept for them."""
+    changes: int = 0
+    """How often the room had changed by then."""
 
 
 class Mark(NamedTuple):
@@ -141,42 +158,10 @@ class Mark(NamedTuple):
     evictions: int
 
 
-class Planning:
-    """Mutable; one plan."""
+class SetAside:
+    """What is set aside for gangs that have waited for long. Mutable; of one plan."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, max_pods: int) -> None:
-        self.snapshot, self.policy, self.max_pods = snapshot, policy, max_pods
-        self._worth = partial(worth_of, mix=snapshot.mix, filters=policy.filters)
-        self.room = Room(snapshot.nodes, self._worth)
-        self.quota_used: dict[BoundKey, int] = {}
-        """GPU thousandths that pods hold under each bound, with those placed so far."""
-        self.quota_leaving: dict[BoundKey, int] = {}
-        """What of that those hold that were told to end before."""
-        self.bounds: dict[tuple[str, str, bool], tuple[Bound, ...]] = {}
-        """By project id, node pool and whether a pod is preemptible: those that hold for it there."""
-        self.counted: dict[tuple[str, str, bool], tuple[BoundKey, ...]] = {}
-        """Likewise, under which keys it is counted what it holds; all of them are among those of `quota_used`."""
-        self.later: Room | None = None
-        """The room that there will be once all pods have ended that were told to; None where there are none."""
-        self.placed = Placed()
-        self.releases: tuple[Release, ...] = ()
-        self.short: dict[int, Shortfall] = {}
-        """By index of the queue: those that found no room."""
-        self.probed, self.weighed = Counter[str](), Counter[str]()
-        """By project id: what was tried in vain, in pods, and what was looked at of pods that could give way."""
-        self.put_off: set[int] = set()
-        """By index of the queue: those that were not tried for that, or not to the end."""
-        self.cut_short = self.in_gang = False
-        """Whether placing stopped at `max_pods`, and whether a gang is just being placed, which nothing cuts short."""
-        self.tried_in_vain = 0
-        """Pods of gangs that were placed and taken back."""
-        self.blocked: dict[int, Waiting] = {}
-        """By index of the queue: why it waits."""
-        self.short_at: dict[int, ShortAt] = {}
-        """By index of the queue: where that was."""
-        self.held: dict[str, Waiting] = {}
-        """By key of a workload: why it waits, of those for which a place is kept."""
-        self.held_pods = 0
+    def __init__(self) -> None:
         self.reserved: dict[int, list[Kept]] = {}
         """By index of the queue: what is kept for a gang that has waited for long, of what is free."""
         self.spoken_for: dict[int, dict[int, int]] = {}
@@ -193,17 +178,60 @@ class Planning:
         """By number of a pool: for how many gangs something is kept there."""
         # Row, request and share of a device of each place that is counted on for such a gang.
         self.counted_on: list[tuple[int, PodRequest, int]] = []
+
+
+class Planning:
+    """Mutable; one plan."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, max_pods: int) -> None:
+        self.snapshot, self.policy, self.max_pods = snapshot, policy, max_pods
+        self._worth = partial(worth_of, mix=snapshot.mix, filters=policy.filters)
+        self.room = Room(snapshot.nodes, self._worth)
+        self.quota_used: dict[BoundKey, int] = {}
+        """GPU thousandths that pods hold under each bound, with those placed so far."""
+        self.quota_leaving: dict[BoundKey, int] = {}
+        """What of that those hold that were told to end before."""
+        self.quota_late: dict[BoundKey, int] = {}
+        """What of that those hold that were told to end, and should have by now: it comes free nobody knows when."""
+        self.bounds: dict[tuple[str, str, bool], tuple[Bound, ...]] = {}
+        """By project id, node pool and whether a pod is preemptible: those that hold for it there."""
+        self.counted: dict[tuple[str, str, bool], tuple[BoundKey, ...]] = {}
+        """Likewise, under which keys it is counted what it holds; all of them are among those of `quota_used`."""
+        self.later: Room | None = None
+        """The room that there will be once all pods have ended that were told to; None where there are none."""
+        self.releases: tuple[Release, ...] = ()
+        self.short: dict[int, Shortfall] = {}
+        """By index of the queue: those that found no room."""
+        self.probed, self.weighed = Counter[str](), Counter[str]()
+        """By project id: what was tried in vain, in pods, and what was looked at of pods that could give way."""
+        self.put_off: set[int] = set()
+        """By index of the queue: those that were not tried for that, or not to the end."""
+        self.cut_short = self.in_gang = False
+        """Whether placing stopped at `max_pods`, and whether a gang is just being placed, which nothing cuts short."""
+        self.tried_in_vain = self.held_pods = 0
+        """Pods of gangs that were placed and taken back, and pods for which a place is kept."""
+        self.blocked: dict[int, Waiting] = {}
+        """By index of the queue: why it waits."""
+        self.short_at: dict[int, ShortAt] = {}
+        """By index of the queue: where that was."""
+        self.held: dict[str, Waiting] = {}
+        """By key of a workload: why it waits, of those for which a place is kept."""
+        self.aside = SetAside()
         self.held_queues: dict[int, str] = {}
         """By index of the queue: the first of its workloads for which a place is kept."""
+        self.kept_for: set[str] = set()
+        """Ids of workloads that have a place once others have ended: all of those for which anybody is told to end."""
         self.evictions: list[Eviction] = []
         self.look_again: datetime | None = None
         """As of Plan."""
+        self.spared: dict[str, dict[str, Undisturbed]] = {}
+        """By key of what waits, and id of a workload: whose place it may take, but only then."""
         self.not_grown: dict[str, str] = {}
         """By key of an elastic workload: why it has no more pods, in words."""
         self.updates: list[StatusUpdate] = []
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""
-        self._packed = packed(policy.scores)
+        self._packed, self.placed, self.choices = packed(policy.scores), Placed(), Choices()
         self.pools: dict[tuple[PodClass, bool], list[tuple[str, Candidates]]] = {}
         """As of pools.pools_of, what was asked for before."""
         self._parts: dict[PodClass, list[tuple[GangPart, PodClass]]] = {}
@@ -214,9 +242,18 @@ class Planning:
         """What each may have of the pools by right, as it was when this was first asked for: nothing was placed yet."""
         return Shares(self.snapshot, self.room, dict(self.quota_used))
 
+    def class_of(self, i: int) -> PodClass:
+        """That of a queue, by its index, where it stands now."""
+        return self.choices.stands.get(i) or self.snapshot.queues[i].pod_class
+
     def look_again_at(self, at: datetime) -> None:
         """There is something to decide then, although nothing happens."""
         self.look_again = at if self.look_again is None else min(self.look_again, at)
+
+    def spare(self, workload_id: str, until: Undisturbed, *, by: Pending) -> None:
+        """What waits may take this place only then."""
+        self.look_again_at(until.until)
+        self.spared.setdefault(by.key, {})[workload_id] = until
 
     def soon(self) -> Room:
         """The room that there will be once all have ended that were told to. There is never less of it than now."""
@@ -279,6 +316,17 @@ class Planning:
         self.room.lower(row, later)
         self.held_pods += 1
 
+    def keeps(self, i: int, entry: Pending, waiting: Waiting) -> None:
+        """A place is kept for a pod of this entry, or for all that it needs; it will not be taken back in this plan.
+
+        Args:
+            i: index of its queue.
+            waiting: what it is told.
+        """
+        self.held[entry.key] = waiting
+        self.held_queues.setdefault(i, entry.key)
+        self.kept_for.add(entry.workload_id)
+
     def checkpoint(self) -> Mark:
         return Mark(
             self.room.checkpoint(),
@@ -319,6 +367,7 @@ class Planning:
     def _bindings(self) -> list[Binding]:
         placed, nodes = self.placed, self.snapshot.nodes
         keys, names, models = nodes.keys, nodes.names, nodes.gpu_models
+        clusters = {id_: view.name for id_, view in self.snapshot.clusters.items()}
         memory: list[int] = nodes.gpu_memory_bytes.tolist()
         found: list[Binding] = []
         row: int
@@ -344,7 +393,8 @@ class Planning:
                 devices=devices,
                 extended=request.extended,
             )
-            found.append(Binding(key, workload_id, entry.name, placement, reservation, key in placed.whole))
+            of, whole = pod_class.cluster_id, key in placed.whole
+            found.append(Binding(key, workload_id, entry.name, placement, reservation, of, clusters.get(of, ""), whole))
         return found
 
 

@@ -144,6 +144,7 @@ class Scene:
             kind=state.kind,
             project_id=state.project_id,
             cluster_id=state.cluster_id,
+            among=() if state.cluster_id else state.among,
             owner=state.owner,
             at=self.now,
             spec=state.spec,
@@ -164,6 +165,25 @@ class Scene:
         for phase in policy.phases:
             phase.run(planning)
         return any(entry.key == key for entry in planning.placed.entries)
+
+    def lets_wait(self, snapshot: Snapshot, key: str = "") -> bool:
+        """Whether it waits for room then, and not for what never comes by itself."""
+        key = key or self.key
+        policy = phases(self.planning.policy, "take_back", NO_REPORT)
+        planning = Planning(replace(snapshot, queues=_looked_at(snapshot.queues, key)), policy, MAX_PODS_PER_PLAN)
+        for phase in policy.phases:
+            phase.run(planning)
+        own = (i for i, queue in enumerate(planning.snapshot.queues) if any(one.key == key for one in queue.entries))
+        return all(planning.blocked[i].reason in explain.FULL for i in own if i in planning.blocked)
+
+    def takes_a_place(self, at: datetime) -> bool:
+        """Whether at that moment it gets a place, or others are told to end for it."""
+        policy = phases(self.planning.policy, "explain", NO_REPORT)
+        snapshot = replace(self.snapshot, now=at, queues=_looked_at(self.snapshot.queues, self.key))
+        planning = Planning(snapshot, policy, MAX_PODS_PER_PLAN)
+        for phase in policy.phases:
+            phase.run(planning)
+        return self.key in planning.held or any(entry.key == self.key for entry in planning.placed.entries)
 
 
 def with_entry(queue: Queue | None, pod_class: PodClass, entry: Pending) -> Queue:
@@ -230,6 +250,8 @@ def scene_of(
         waiting = planning.held.get(key) or planning.blocked.get(i)
         if waiting is None:
             return "unknown"
+        queue = replace(queue, pod_class=planning.class_of(i))
+        snapshot = replace(snapshot, queues=(*queues[:i], queue, *queues[i + 1 :]))
         return Scene(
             fold=fold,
             state=state,

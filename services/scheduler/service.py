@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -36,9 +38,13 @@ from services.runtime.nats.streams import assert_streams
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
 from services.scheduler.batches import (
+    NOTHING_AHEAD,
+    Batch,
+    Decided,
     Heads,
     batch_drafts,
     batches,
+    decided_ahead,
     eviction_drafts,
     mark_drafts,
     release_drafts,
@@ -48,7 +54,7 @@ from services.scheduler.batches import (
 from services.scheduler.estimate import with_estimates
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
-from services.scheduler.snapshot import Eviction, Plan, StatusUpdate
+from services.scheduler.snapshot import Eviction, Plan, Snapshot, StatusUpdate
 from services.scheduler.what_if import what_if
 from services.scheduler.why import why
 
@@ -60,8 +66,17 @@ SMALLEST_BATCH_MESSAGES: Final = 2
 """One workload and one node."""
 APPENDS_IN_FLIGHT: Final = 64
 """Commits of one aggregate each: the server writes them to disk together."""
+AHEAD_AT_ONCE: Final = 32
+"""Workloads that are decided in one go while a batch is being stored: a few milliseconds."""
 GATHER_SECONDS: Final = 0.002
 """On a busy system, how long a cycle waits for what comes in the same moment. An idle one reacts at once."""
+MANY_UPDATES: Final = 100
+"""Workloads to be told why they wait that may come from a batch: then others of it may be on their way. They are told
+once no others come…"""
+CALM_SECONDS: Final = 0.3
+"""…for so long…"""
+TOLD_AFTER_SECONDS: Final = 3.0
+"""…but from here on all are told, as long as there are many."""
 FIRST_PAUSE_SECONDS: Final = 0.005
 LONGEST_PAUSE_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 1.0
@@ -101,6 +116,13 @@ class Scheduler:
         self._target_seq = 0
         self._batch_messages = BATCH_MESSAGES
         self._failures = 0
+        self._told_broken: AbstractSet[tuple[str, str]] = frozenset()
+        """Rule, and of what: what the last plan left out."""
+        self._came, self._came_at = fold.came, 0.0
+        """How many workloads have come, and when the last plan found that more had."""
+        self._untold_since: float | None = None
+        """Since when many are to be told why they wait."""
+        self._looks_again: asyncio.TimerHandle | None = None
 
     async def run(
         self,
@@ -177,21 +199,71 @@ class Scheduler:
         """Plan once and commit the plan. Whether there was anything to do."""
         now = self._clock()
         snapshot = self.fold.snapshot(now)
-        planned = with_estimates(plan(snapshot), snapshot, self.fold)
+        planned = plan(snapshot)
+        told_later = self._may_be_told_later(planned)
+        # What is not told now is planned again.
+        planned = (
+            replace(planned, updates=(), more=True) if told_later else with_estimates(planned, snapshot, self.fold)
+        )
         self.fold.note(snapshot, planned)
+        self._tell_broken(snapshot, planned)
         if planned.put_off:
             self._changed.set()
-        if planned.empty:
+        if planned.empty and not planned.broken:
             self._failures = 0
             return bool(planned.put_off)
-        if await self._commit(planned, seen_by(planned, self.fold.nodes), now):
+        if await self._commit(planned, seen_by(planned, self.fold.nodes), now) and not planned.broken:
             self._failures = 0
         else:
             self._failures = min(self._failures + 1, 16)
             # What the plan took for full may be free after all.
             self.fold.freed += 1
-        if planned.more:
+        if planned.more and (planned.bindings or not told_later):
             self._changed.set()
+        return True
+
+    def _tell_broken(self, snapshot: Snapshot, planned: Plan) -> None:
+        """Of what was left out of a plan, as it must not be; once, as long as it is the same in each plan."""
+        told = {(each.rule, each.of): each for each in planned.broken}
+        for key, each in told.items():
+            if key not in self._told_broken:
+                log.error(
+                    "plan_partly_left_out",
+                    rule=each.rule,
+                    of=each.of,
+                    message=each.message,
+                    pods=each.left_out,
+                    seq=self.fold.seq,
+                    now=snapshot.now.isoformat(),
+                    nodes=len(snapshot.nodes.keys),
+                    queues=len(snapshot.queues),
+                    waiting_pods=sum(queue.pods for queue in snapshot.queues),
+                    running=sum(map(len, snapshot.running.values())),
+                    leaving=len(snapshot.leaving),
+                    bindings=len(planned.bindings),
+                    evictions=len(planned.evictions),
+                )
+        self._told_broken = told.keys()
+
+    def _may_be_told_later(self, planned: Plan) -> bool:
+        """Whether many wait for being told why they wait while more come: whoever submits thousands sees them first.
+        Looks again in time.
+        """
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self.fold.came != self._came:
+            self._came, self._came_at = self.fold.came, now
+        if len(planned.updates) < MANY_UPDATES:
+            self._untold_since = None
+            return False
+        if self._untold_since is None:
+            self._untold_since = now
+        at = min(self._came_at + CALM_SECONDS, self._untold_since + TOLD_AFTER_SECONDS)
+        if self._looks_again is not None:
+            self._looks_again.cancel()
+        if now >= at:
+            return False
+        self._looks_again = loop.call_at(at, self._changed.set)
         return True
 
     async def _commit(self, planned: Plan, seen: Mapping[str, NodeFacts], now: datetime) -> bool:
@@ -202,12 +274,7 @@ class Scheduler:
             drafts = mark_drafts(self._heads(), some, str(uuid4()), now)
             whole = not isinstance(drafts, Refusal) and await self._append_batch(drafts) and whole
         bound, released = batches(planned, max_messages=self._batch_messages)
-        for batch in bound:
-            drafts, refused = batch_drafts(self._heads(seen), batch, str(uuid4()), now)
-            if refused:
-                first = next(iter(refused.values()))
-                log.debug("plan_partly_refused", workloads=len(refused), code=first.code, message=first.message)
-            whole = await self._append_batch(drafts) and not refused and whole
+        whole = await self._bind(bound, seen, now) and whole
         updates = [*planned.updates]
         while updates:
             some, updates = updates[: self._batch_messages], updates[self._batch_messages :]
@@ -218,6 +285,40 @@ class Scheduler:
             evictions.setdefault(each.key, []).append(each)
         appends += [partial(self._evict, of, now) for of in evictions.values()]
         return all(await _in_flight(appends)) and whole
+
+    async def _bind(self, bound: Sequence[Batch], seen: Mapping[str, NodeFacts], now: datetime) -> bool:
+        """One batch after the other. While one is being stored, the workloads of the next one are decided."""
+        whole, ahead = True, NOTHING_AHEAD
+        command_id, next_id = "", str(uuid4())
+        for number, batch in enumerate(bound, start=1):
+            command_id, next_id = next_id, str(uuid4())
+            drafts, refused = batch_drafts(self._heads(seen), batch, command_id, now, ahead)
+            if refused:
+                first = next(iter(refused.values()))
+                log.debug("plan_partly_refused", workloads=len(refused), code=first.code, message=first.message)
+            stored, ahead = await asyncio.gather(
+                self._append_batch(drafts),
+                self._ahead(bound[number : number + 1], next_id, now, but=batch.placements.keys()),
+            )
+            whole = stored and not refused and whole
+        return whole
+
+    async def _ahead(
+        self, batches: Sequence[Batch], command_id: str, now: datetime, *, but: AbstractSet[str]
+    ) -> Mapping[str, Decided]:
+        """What is decided of workloads of the next batch, if there is one.
+
+        Args:
+            but: keys of workloads that are being changed.
+        """
+        found: dict[str, Decided] = {}
+        for batch in batches:
+            for number, key in enumerate(batch.placements):
+                if number % AHEAD_AT_ONCE == 0:
+                    await _let_others_go_on()
+                if key not in but:
+                    found[key] = decided_ahead(self._heads(), batch, key, command_id, now)
+        return found
 
     async def _release(self, node_key: str, ids: tuple[str, ...], now: datetime) -> bool:
         return await self._append(release_drafts(self._heads(), node_key, ids, str(uuid4()), now))
@@ -237,7 +338,7 @@ class Scheduler:
         return await self._append_batch(drafts) and not any(isinstance(drafts, Refusal) for drafts in decided)
 
     async def _append_batch(self, drafts: Sequence[Draft]) -> bool:
-        stored = not drafts or self._applied(await self._store.append_batch(drafts))
+        stored = not drafts or self._applied(await self._store.append_batch(drafts), drafts)
         # Halves, so that one aggregate that others write does not keep all the rest waiting.
         size = self._batch_messages * 2 if stored else self._batch_messages // 2
         self._batch_messages = max(SMALLEST_BATCH_MESSAGES, min(size, BATCH_MESSAGES))
@@ -250,13 +351,13 @@ class Scheduler:
     async def _append(self, drafts: list[Draft] | Refusal) -> bool:
         if isinstance(drafts, Refusal):
             return False
-        return self._applied(await self._store.append(drafts[0])) if drafts else True
+        return self._applied(await self._store.append(drafts[0]), drafts[:1]) if drafts else True
 
-    def _applied(self, outcome: Outcome) -> bool:
+    def _applied(self, outcome: Outcome, drafts: Sequence[Draft]) -> bool:
         match outcome:
             case Committed():
-                for commit in outcome.commits:
-                    self.fold.apply(commit)
+                for commit, drafted in zip(outcome.commits, drafts, strict=True):
+                    self.fold.apply(commit, drafted)
                 return True
             case Conflict():
                 return False
@@ -264,6 +365,12 @@ class Scheduler:
                 # Whatever became of it, the follower will bring it; the pause grows until the log takes commits again.
                 log.warning("commit_not_stored", outcome=type(outcome).__name__, message=outcome.message)
                 return False
+
+
+async def _let_others_go_on() -> None:
+    """Twice: who is to send is woken by the first, and what it sends goes out behind the second."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
 
 async def _in_flight(appends: Sequence[Callable[[], Awaitable[bool]]]) -> list[bool]:
@@ -342,6 +449,7 @@ def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf
             kind=asked.kind,
             project_id=asked.project_id,
             cluster_id=asked.cluster_id,
+            among=asked.among,
             owner="",
             at=now,
             spec=asked.spec,

@@ -12,9 +12,11 @@ from typing import Final, NamedTuple, override
 import numpy as np
 from numpy.typing import NDArray
 
+from events.cluster import ClusterKind
 from events.node import BeginMaintenance, EndMaintenance, Reservation, Taint
 from events.phases import WaitingReason
 from events.quantities import format_bytes
+from events.why import KeptBy
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import EvictionReason, Workload
@@ -72,12 +74,15 @@ class PodClass:
 
     project_id: str
     cluster_id: str
+    """Where the scheduler chooses: that at which it stands; empty until that is found out (policy.among)."""
     pools: tuple[str, ...]
     """Those the workload names, in its order; empty: the project's, else all."""
     request: PodRequest
     preemptible: bool
     lasts_seconds: int | None = None
     """After so long all of it has ended, by its project's limit on running time and its grace; None: nobody knows."""
+    among: tuple[str, ...] = ()
+    """Ids of the clusters among which the scheduler chooses; none where the workload has one."""
     together: Together | None = None
     """Of a workload whose pods stay together: its pods are a class of their own."""
     gang: tuple[GangPart, ...] = ()
@@ -86,8 +91,9 @@ class PodClass:
     """Found out once: a request may have a thousand entries, and each plan asks for its class several times."""
 
     def __post_init__(self) -> None:
-        of = (self.project_id, self.cluster_id, self.pools, self.request, self.preemptible, self.lasts_seconds)
-        object.__setattr__(self, "hashed", hash((*of, self.together, self.gang)))
+        where = self.project_id, self.cluster_id, self.pools, self.among
+        of = (*where, self.request, self.preemptible, self.lasts_seconds, self.together, self.gang)
+        object.__setattr__(self, "hashed", hash(of))
 
     @override
     def __hash__(self) -> int:
@@ -105,6 +111,10 @@ class PodClass:
         """Names of the extended resources that its pods want."""
         requests = (self.request, *(part.request for part in self.gang))
         return tuple({each.resource for request in requests for each in request.extended})
+
+    def on(self, cluster_id: str) -> "PodClass":
+        """The same, where it stands at this cluster."""
+        return self if cluster_id == self.cluster_id else replace(self, cluster_id=cluster_id)
 
     def part(self, of: GangPart) -> "PodClass":
         """The pods of this part, as if each stood for itself."""
@@ -156,6 +166,8 @@ class Queue:
     """Of all entries."""
     put_off: int = 0
     """How many plans in a row did not get to it."""
+    kept_as: PodClass | None = None
+    """Its class as the fold has it, where the scheduler chooses its cluster; None: the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +201,7 @@ class Growth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     name: str
+    kind: ClusterKind
     exists: bool
     connected: bool
     problem: str
@@ -347,6 +360,13 @@ class Release:
     reservation: Reservation
 
 
+class Undisturbed(NamedTuple):
+    """Until when nobody takes a place, and by which rule."""
+
+    until: datetime
+    rule: KeptBy
+
+
 class Leaving(NamedTuple):
     """What a pod still holds that was told to end."""
 
@@ -399,6 +419,8 @@ class Snapshot:
     not_schedulable: tuple[NotSchedulable, ...]
     releases: tuple[Release, ...]
     leaving: tuple[Leaving, ...] = ()
+    late: tuple[Leaving, ...] = ()
+    """Likewise, of pods that should have ended by now. Nobody counts on their places; they make nobody use too much."""
     consolidates: bool = True
     """Whether pods may be moved to make room for what is wide."""
     moving: tuple[Moving, ...] = ()
@@ -414,7 +436,7 @@ class Snapshot:
     """By id of a workload that gave up a place before: when it got the last one."""
     promised: dict[str, int] = field(default_factory=dict[str, int])
     """By id of a workload for which others were told to end, until their places are given: what they hold of GPUs, in
-    thousandths.
+    thousandths. They go first, in this order.
     """
     stints: Mapping[str, Stint] = field(default_factory=dict[str, Stint])
     """By id of a workload that has had a place: since when it has it, or waits."""
@@ -433,6 +455,8 @@ class Binding(NamedTuple):
     """Of the workload."""
     placement: Placement
     reservation: Reservation
+    cluster_id: str
+    cluster_name: str
     whole: bool = False
     """Whether it is stored together with all others of its workload, or not at all."""
 
@@ -465,6 +489,20 @@ class StatusUpdate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A part of a plan that breaks what holds of every plan. It was left out."""
+
+    rule: str
+    """Such as `no node beyond its capacity`."""
+    of: str
+    """Of what: a node, a workload, a project or department."""
+    message: str
+    """With numbers."""
+    left_out: int
+    """How many pods were to be bound, or told to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     bindings: tuple[Binding, ...] = ()
     releases: tuple[Release, ...] = ()
@@ -482,6 +520,8 @@ class Plan:
     """When a place may be taken that was looked at in vain, because whoever has it has not run for long enough."""
     more: bool = False
     """Whether the plan stopped at a limit, and there is more to place or to report."""
+    broken: tuple[Broken, ...] = ()
+    """What was left out, as it must not be: a fault of the scheduler itself."""
 
     @property
     def empty(self) -> bool:

@@ -10,7 +10,11 @@ from typing import Final, TypedDict
 from events.ids import workload_key
 from events.phases import WaitingReason
 from events.what_if import MOST_TOLD, WhatIf, WouldEnd, WouldRun
-from services.scheduler.plan import MAX_PODS_PER_PLAN, plan
+from events.why import Kept
+from services.scheduler.kept import kept
+from services.scheduler.plan import MAX_PODS_PER_PLAN, MAX_UPDATES_PER_PLAN
+from services.scheduler.planning import Planning
+from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.words import counted
 from services.scheduler.snapshot import Binding, Pending, Plan, PodClass, Queue, Snapshot, Waiting
 
@@ -32,7 +36,10 @@ def what_if(snapshot: Snapshot, added: tuple[tuple[PodClass, Pending], ...]) -> 
     queues = {queue.pod_class: queue for queue in snapshot.queues}
     for pod_class, entry in added:
         queues[pod_class] = _with(queues.get(pod_class), pod_class, entry)
-    planned = plan(_of(snapshot, tuple(queues.values())), max_pods=MAX_PODS_PER_PLAN)
+    planning = Planning(_of(snapshot, tuple(queues.values())), POLICY, MAX_PODS_PER_PLAN)
+    for phase in POLICY.phases:
+        phase.run(planning)
+    planned = planning.plan(max_updates=MAX_UPDATES_PER_PLAN)
     (key,) = {entry.key for _, entry in added}
     placed = [binding for binding in planned.bindings if binding.key == key]
     waiting_pods = sum(len(entry.pods) for _, entry in added) - len(placed)
@@ -49,6 +56,7 @@ def what_if(snapshot: Snapshot, added: tuple[tuple[PodClass, Pending], ...]) -> 
         reason=why.reason.value,
         message=_in_words(told, elsewhere) if told or elsewhere else why.message,
         evicted=told,
+        kept=() if key in planning.held else _kept(planning, added),
         evicted_elsewhere=elsewhere,
         **_told(placed),
     )
@@ -66,7 +74,8 @@ def _with(queue: Queue | None, pod_class: PodClass, entry: Pending) -> Queue:
         pod_class=pod_class,
         entries=tuple(sorted((*others, entry), key=lambda each: each.order)),
         unreported=(),
-        blocked=None if queue is None else queue.blocked,
+        # What keeps the others of its class waiting need not keep this one: it may have the higher priority.
+        blocked=None,
         report_again=False,
         pods=len(entry.pods) + (0 if queue is None else queue.pods),
     )
@@ -102,6 +111,13 @@ def _evicted(planned: Plan, added: tuple[tuple[PodClass, Pending], ...]) -> tupl
     return tuple(sorted(told.values(), key=lambda one: one.name)), elsewhere
 
 
+def _kept(planning: Planning, added: tuple[tuple[PodClass, Pending], ...]) -> tuple[Kept, ...]:
+    """Whose places it could not take yet; those of its project by name."""
+    (project_id,) = {pod_class.project_id for pod_class, _ in added}
+    spared = planning.spared.get(added[0][1].key, {})
+    return kept(planning.snapshot, spared, (), lambda of: of.project_id == project_id)
+
+
 def _in_words(told: tuple[WouldEnd, ...], elsewhere: int) -> str:
     parts = [f"{one.name} ({counted(one.pods, 'pod')})" for one in told]
     parts += [f"{counted(elsewhere, 'pod')} of other projects"] if elsewhere else []
@@ -119,12 +135,13 @@ def _told(placed: list[Binding]) -> _Told:
 
 
 def _by_node(placed: list[Binding]) -> Iterator[WouldRun]:
-    pods: Counter[tuple[str, str, str]] = Counter()
-    gpus: Counter[tuple[str, str, str]] = Counter()
+    pods: Counter[tuple[str, str, str, str]] = Counter()
+    gpus: Counter[tuple[str, str, str, str]] = Counter()
     for each in placed:
         at = each.placement
-        where = (at.pod.pod_set, at.node_name, at.pool)
+        where = (at.pod.pod_set, each.cluster_name, at.node_name, at.pool)
         pods[where] += 1
         gpus[where] += sum(share.milli for share in at.devices)
     for where, count in sorted(pods.items()):
-        yield WouldRun(pod_set=where[0], node=where[1], node_pool=where[2], pods=count, gpu_milli=gpus[where])
+        pod_set, cluster, node, pool = where
+        yield WouldRun(pod_set=pod_set, cluster=cluster, node=node, node_pool=pool, pods=count, gpu_milli=gpus[where])

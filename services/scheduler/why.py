@@ -19,6 +19,7 @@ from events.why import (
     Change,
     Estimate,
     Holder,
+    Kept,
     NodeCount,
     Option,
     Others,
@@ -32,12 +33,14 @@ from services.scheduler.changes import changes
 from services.scheduler.estimate import BY_BOUND, BY_ROOM, Estimates
 from services.scheduler.fold import SchedulingState
 from services.scheduler.forecast import LEAST_ESTIMATES, LEAST_RUNS
+from services.scheduler.kept import kept
 from services.scheduler.plan import MAX_PODS_PER_PLAN
 from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.phases import explain, release
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Filter
+from services.scheduler.policy.victims import kept_until
 from services.scheduler.policy.words import wish
 from services.scheduler.room import View
 from services.scheduler.scene import NO_REPORT, Scene, phases, scene_of
@@ -67,7 +70,7 @@ def why(fold: SchedulingState, workload_id: str, now: datetime, readable: frozen
         "unknown": "the scheduler is busy with what waits already, and did not get to it; ask again",
         "runs": _why_no_more(fold, state, key, now) if state.elastic else "",
     }[scene]
-    return Why(outcome=scene, message=message, places=places)
+    return Why(outcome=scene, message=message, places=places, own=_own(fold, state, now))
 
 
 def _why_no_more(fold: SchedulingState, state: Workload, key: str, now: datetime) -> str:
@@ -111,6 +114,7 @@ def _waits(scene: Scene, places: tuple[Place, ...]) -> Why:
         nodes=tuple(count for part, _ in scene.parts for count in _counts(scene, part)),
         holders=holders,
         others=others,
+        kept=_kept(scene),
         changes=changes(scene),
         places=places,
         **_estimate(scene),
@@ -125,16 +129,18 @@ class _Estimated(TypedDict, total=False):
 def _estimate(scene: Scene) -> _Estimated:
     """A range, or why there is none: never a number without ground."""
     forecast, reason = scene.fold.forecast, scene.waiting.reason
+    if reason in NEVER:
+        return {"no_estimate": "it starts only once somebody has changed something"}
     if reason not in BY_ROOM | BY_BOUND:
-        return {"no_estimate": "nobody knows how long this reason lasts"}
+        return {"no_estimate": "nobody can say how long this reason lasts"}
     start = Estimates(scene.fold, scene.snapshot).start(scene.queue, scene.entry, reason)
     if start is None:
-        told = f"of those that hold what it needs, too few are like at least {LEAST_RUNS} that have ended"
-        return {"no_estimate": f"it is not known how long enough of the others run: {told}"}
+        told = f"how long a run lasts is known once {LEAST_RUNS} like it have ended"
+        return {"no_estimate": f"too little is known of the runs that hold what it needs: {told}"}
     error = forecast.error
     if error is None:
-        told = f"{forecast.known} past estimates have come out, and a range needs {LEAST_ESTIMATES}"
-        return {"no_estimate": f"it is not known how good an estimate would be: {told}"}
+        told = f"of {LEAST_ESTIMATES} estimates that a range needs, {forecast.known} can be compared with what came"
+        return {"no_estimate": f"too few earlier estimates to tell how good one is: {told}"}
     wait = start - scene.now
     try:
         earliest, latest = scene.now + wait * error.low, scene.now + wait * error.high
@@ -149,10 +155,12 @@ def _estimate(scene: Scene) -> _Estimated:
 
 def _ahead(scene: Scene) -> int:
     cluster_id, order = scene.pod_class.cluster_id, scene.entry.order
+    blocked = scene.planning.blocked
+    # What can never start as it is written stands in nobody's way.
     keys = {
         entry.key
-        for queue in scene.snapshot.queues
-        if queue.pod_class.cluster_id == cluster_id
+        for i, queue in enumerate(scene.snapshot.queues)
+        if queue.pod_class.cluster_id == cluster_id and (i not in blocked or blocked[i].reason not in NEVER)
         for entry in queue.entries
         if entry.order < order
     }
@@ -230,6 +238,29 @@ def _holders(scene: Scene) -> tuple[tuple[Holder, ...], Others]:
         gpu_milli=sum(each.gpu_milli for each in hidden),
     )
     return holders, others
+
+
+def _kept(scene: Scene) -> tuple[Kept, ...]:
+    """Whose places it may not take, or not yet."""
+    if scene.key in scene.planning.held:
+        return ()
+    entry, holders = scene.entry, {scene.fold.workloads[key].state.workload_id for key in scene.holdings}
+    return kept(
+        scene.snapshot,
+        scene.planning.spared.get(scene.key, {}),
+        [id_ for id_ in entry.gave_way_to if id_ in holders],
+        lambda of: scene.readable is None or of.project_id in scene.readable,
+    )
+
+
+def _own(fold: SchedulingState, state: Workload, now: datetime) -> Kept | None:
+    """Until when nobody takes the place of what runs."""
+    snapshot, _ = fold.imagine(state, now)
+    snapshot = replace(snapshot, queues=(), running={state.project_id: (state,)})
+    until = kept_until(Planning(snapshot, phases(POLICY), MAX_PODS_PER_PLAN), state)
+    if until is None:
+        return None
+    return Kept(workload_id=state.workload_id, name=state.name, until=until.until, rule=until.rule)
 
 
 def _is_of(scene: Scene, i: int) -> bool:

@@ -258,6 +258,8 @@ async def test_the_environment_is_clean_and_says_who_the_pod_is(local: Watched, 
         "GPU_PORTION=0.5",
         "GPU_PORTION_LIMIT=0.75",
         f"GPU_MEMORY_LIMIT_BYTES={60 * 1024**3}",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=75",
+        f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={60 * 1024}M",
         f"{data}/pods/{KEY}/1/work",
     ):
         assert expected in text

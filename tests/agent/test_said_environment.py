@@ -13,10 +13,10 @@ from services.agent.backends.kubernetes.act.manifests import pod_manifest
 from services.agent.backends.local.environment import pod_environment
 from services.agent.backends.local.gpus import Gpu
 from services.agent.backends.local.mpi import Meetings
-from services.api.rules import SET_BY_MUSTER, SET_WITH_DEVICES
+from services.api.rules import SET_BY_MUSTER, SET_WITH_DEVICES, SET_WITH_PORTIONS
 from tests.agent.given import machine, run_pod
 
-FORGED = dict.fromkeys((*SET_BY_MUSTER, *SET_WITH_DEVICES), "forged")
+FORGED = dict.fromkeys((*SET_BY_MUSTER, *SET_WITH_DEVICES, *SET_WITH_PORTIONS), "forged")
 SHARED = run_pod(environment=FORGED, devices=(DeviceShare(device=0, milli=500),))
 
 

@@ -254,6 +254,19 @@ def test_a_variable_that_muster_sets_itself_is_refused_by_name(served: Served, n
         assert name in details
 
 
+def test_who_shares_devices_cannot_set_the_limits_of_mps_and_who_has_whole_ones_can(served: Served) -> None:
+    """S036, ADR 0132."""
+    variables = [{"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": "0=1G"}]
+    shared = {"gpuDevicesRequest": 1, "gpuRequestType": "portion", "gpuPortionRequest": 0.5}
+    with served.client("alice") as alice:
+        spec = {"environmentVariables": variables, "compute": shared}
+        field, details = the_issue(alice.post(TRAININGS, json=served.training(spec=spec)))
+        assert field == "spec.environmentVariables[0].name"
+        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" in details
+        spec["compute"] = {"gpuDevicesRequest": 1}
+        assert alice.post(TRAININGS, json=served.training(spec=spec)).status_code == 202
+
+
 @pytest.mark.parametrize(
     ("query", "fine"),
     [

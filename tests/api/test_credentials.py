@@ -136,6 +136,12 @@ def clones(name: str, **more: Any) -> dict[str, Any]:
     return {"storage": {"git": [{"repository": "https://git.example.com/a", "path": "/src", "secretRef": login}]}}
 
 
+def clones_by_ssh(name: str, **more: Any) -> dict[str, Any]:
+    spec = clones(name, authenticationMethod="ssh-key", **more)
+    spec["storage"]["git"][0]["repository"] = "git@git.example.com:team/code"
+    return spec
+
+
 def test_images_are_pulled_and_repositories_cloned_with_what_is_ones_own_and_fits(
     admin: httpx.Client, served: Served
 ) -> None:
@@ -147,6 +153,8 @@ def test_images_are_pulled_and_repositories_cloned_with_what_is_ones_own_and_fit
             for kind in ("docker-registry", "password", "generic-secret")
         }
         registry, login, other = own.values()
+        key = made(ann, served, data={"ssh-privatekey": MARK, "mine": MARK, "known_hosts": MARK})["meta"]["name"]
+        no_hosts = made(ann, served, data={"ssh-privatekey": MARK})["meta"]["name"]
         pull, git = "spec.imagePullSecrets[0].name", "spec.storage.git[0].secretRef"
         cases: list[tuple[httpx.Client, dict[str, Any], dict[str, str]]] = [
             (ann, clones(login), {}),
@@ -155,6 +163,11 @@ def test_images_are_pulled_and_repositories_cloned_with_what_is_ones_own_and_fit
             (ann, clones(other), {f"{git}.secretKeyOfPassword": "has no key 'password'"}),
             (ann, clones(login, secretKeyOfUser="who"), {f"{git}.secretKeyOfUser": "has no key 'who'"}),
             (bob, clones(login), {f"{git}.name": "of somebody else"}),
+            (ann, clones_by_ssh(key), {}),
+            (ann, clones_by_ssh(key, secretKeyOfPassword="mine"), {}),
+            (ann, clones_by_ssh(key, secretKeyOfPassword="no"), {f"{git}.secretKeyOfPassword": "has no key 'no'"}),
+            (ann, clones_by_ssh(no_hosts), {f"{git}.name": "has no key 'known_hosts'"}),
+            (bob, clones_by_ssh(key), {f"{git}.name": "of somebody else"}),
             (ann, pulls(registry), {}),
             (ann, pulls(login), {pull: "docker-registry"}),
             (ann, pulls("never"), {pull: "create it first"}),

@@ -427,6 +427,8 @@ def test_nodes_of_a_simulated_cluster_are_added_changed_and_removed(served: Serv
         ({"labels": [{"name": "a"}] * 2}, {"labels"}),
         ({"taints": [{"key": "-", "effect": "NoSchedule"}]}, {"taints[0].key"}),
         ({"extendedResources": [{"resource": "a/b"}]}, {"extendedResources[0].amount"}),
+        ({"gpus": 5000}, {"gpus"}),
+        ({"labels": [{"name": 1}]}, {"labels[0].name"}),
         ({"gpus": -1, "cpuCores": 0, "node": 1, "memoryBytes": 1}, {"gpus", "cpuCores", "node"}),
     ],
 )

@@ -160,7 +160,7 @@ def test_a_place_that_is_none_is_refused(admin: httpx.Client, query: Json, field
         # a default that the rules beside it forbid
         (
             {"defaults": {"completions": 3}, "rules": {"completions": {"max": 2}}},
-            {"defaults.completions": "is at most 2"},
+            {"defaults.completions": "must be at most 2"},
         ),
         ({"rule": {}}, {"rule": "did you mean 'rules'"}),
     ],

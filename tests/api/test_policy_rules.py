@@ -198,7 +198,7 @@ def test_a_project_fixes_its_own_default_above_the_tenants() -> None:
 
 def test_a_bound_says_what_was_given_and_what_would_do() -> None:
     (issue,) = found([policy({"completions": {"max": 2}})], {"completions": 3})
-    assert issue.details == "is at most 2 by the tenant's policy, got 3"
+    assert issue.details == "must be at most 2 by the tenant's policy, got 3"
 
 
 def test_the_page_says_what_happens() -> None:

@@ -50,6 +50,23 @@ def test_what_breaks_a_rule_is_refused_with_its_field(spec: dict[str, Any], issu
     assert {(issue.field.removeprefix("spec."), issue.rule) for issue in refused.issues} == issues
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("SIGTERM", "; a pod gets SIGTERM anyway: leave it out"),
+        ("term", "; a pod gets SIGTERM anyway: leave it out"),
+        ("SIGKILL", "; a pod is killed when its grace period is over: leave it out"),
+        ("usr1", "; write SIGUSR1"),
+        ("SIGUSR3", "; did you mean 'SIGUSR2' or 'SIGUSR1' or 'SIGHUP'?"),
+    ],
+)
+def test_a_signal_that_is_none_of_ours_is_told_what_would_do(given: str, told: str) -> None:
+    refused = checked(preStop={"signal": given})
+    assert isinstance(refused, FaultyCreation)
+    [issue] = refused.issues
+    assert issue.details.endswith(told)
+
+
 def test_what_is_asked_for_stands_in_the_spec_with_its_defaults() -> None:
     taken = checked(preStop={"command": "python save.py"}, checkpoint={}, terminationGracePeriodSeconds=300)
     assert not isinstance(taken, FaultyCreation), taken.issues

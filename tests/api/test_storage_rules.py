@@ -142,12 +142,20 @@ BAD: list[tuple[str, dict[str, Any], Issues]] = [
     *(
         (f"no public repository: {address}", {"git": [GIT | {"repository": address}]}, {("git[0].repository", None)})
         for address in (
-            "git@github.com:a/b",
             "file:///etc",
             "HTTPS://a.example/b",
             "/etc",
             "ext::sh -c a",
-            "ssh://git@a.example/b",
+            "ssh://git:password@a.example/b",
+            "ssh://git@a.example",
+            "ssh://-oProxyCommand=id/b",
+            "ssh://git@a.example:70000/b",
+            "ssh://git@a.example/-b",
+            "ssh://git@a.example/b c",
+            "ssh://git@a.example/$(id)",
+            "git@-a.example:b",
+            "git@a.example:-b",
+            "git@a.example:",
             "https://a:secret@a.example/b",
             "https://token@a.example/b",
             "https://a.example/b c",
@@ -302,9 +310,22 @@ def test_a_bucket_is_read_with_the_usual_keys_unless_others_are_named(
 
 
 OWN = {"name": "mine", "userCredential": True, "authenticationMethod": "password"}
+SSH = OWN | {"authenticationMethod": "ssh-key"}
+BY_SSH = "ssh://git@git.example.com/team/a"
 LOGINS: list[tuple[str, dict[str, Any], dict[str, Any], set[tuple[str, str | None]]]] = [
     ("no name and no method", {}, {}, {("secretRef.name", "required"), ("secretRef.authenticationMethod", "required")}),
-    ("a key", {}, OWN | {"authenticationMethod": "ssh-key"}, {("secretRef.authenticationMethod", "options")}),
+    ("a key over https", {}, SSH, {("secretRef.authenticationMethod", "options")}),
+    ("a password over ssh", {"repository": BY_SSH}, OWN, {("secretRef.authenticationMethod", "options")}),
+    (
+        "a user beside a key",
+        {"repository": BY_SSH},
+        SSH | {"secretKeyOfUser": "who"},
+        {("secretRef.secretKeyOfUser", "canAdd")},
+    ),
+    ("a key", {"repository": BY_SSH}, SSH, set()),
+    ("a key at a port", {"repository": "ssh://me@git.example.com:2222/~/a.git"}, SSH, set()),
+    ("a key and no user", {"repository": "ssh://git.example.com/a"}, SSH, set()),
+    ("a key in short", {"repository": "git@git.example.com:team/a.git"}, SSH | {"secretKeyOfPassword": "k"}, set()),
     ("in the clear", {"repository": "http://git.example.com/a"}, OWN, {("repository", None)}),
     (
         "no keys",
@@ -334,6 +355,11 @@ def test_a_repository_that_not_everybody_may_read_is_cloned_with_a_password(
         assert list(check_kind(spec_of(storage), "local")) == []
         return
     assert found(storage) == {(f"git[0].{field}", rule) for field, rule in wanted}
+
+
+def test_nothing_is_cloned_over_ssh_without_a_key() -> None:
+    """R34."""
+    assert found({"git": [GIT | {"repository": BY_SSH}]}) == {("git[0].secretRef", "required")}
 
 
 def test_a_login_is_told_by_the_names_of_what_holds_it() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support import openb
-from tests.support.shapes import ACCEPTED, Reply, Request, ShapeServer
+from tests.support.shapes import ACCEPTED, WORKLOAD_ID, Reply, Request, ShapeServer
 
 
 def test_a_node_pool_that_is_not_there_is_not_removed(api: ShapeServer, muster: Any) -> None:
@@ -165,6 +165,25 @@ def test_nodes_are_added_changed_and_removed(api: ShapeServer, muster: Any) -> N
         "taints": [{"key": "a", "value": "", "effect": "NoSchedule", "exclude": True}],
         "extendedResources": [{"resource": "rdma/hca", "exclude": True}],
     }
+    api.on("PATCH", "/nodes/c-2/gpu-7", Reply(202, {"code": 202, "message": "node gpu-7 was so already"}))
+    assert muster("node", "set", "gpu-7", "--label", "nosuch-").err == (
+        "node gpu-7 of cluster demo is so already: nothing was changed\n"
+    )
+    issues = [
+        {"field": "cpuCores", "details": "must be at least 0.001, got 0"},
+        {"field": "labels[0].name", "details": "is no key"},
+    ]
+    refused = {"code": 400, "message": "2 things are wrong with the request", "complianceIssues": issues}
+    api.on("PATCH", "/nodes/c-2/gpu-7", Reply(400, refused))
+    ran = muster("node", "set", "gpu-7", "--cpu-cores", "0", "--label", "a b=c")
+    assert "cpuCores (--cpu-cores): must be at least 0.001" in ran.err
+    assert "labels[0].name (--label): is no key" in ran.err
+    api.on("PATCH", "/nodes/c-2/gpu-7", Reply(409, {"code": 409, "message": "real", "details": "not_simulated"}))
+    assert muster("node", "set", "gpu-7", "--gpus", "3").err == "muster: real\n  code: not_simulated\n"
+    assert (
+        "--memory: 512 is 512 bytes, and must be at least 1Mi\n  → write 512Gi or 512Mi"
+        in muster("node", "set", "gpu-7", "--memory", "512").err
+    )
     api.on("GET", "/nodes/c-2/gpu-7/pods", Reply(body={"reserved": 3, "pods": []}))
     api.on("DELETE", "/nodes/c-2/gpu-7", ACCEPTED)
     ran = muster("node", "remove", "gpu-7", "--dry-run")
@@ -274,15 +293,66 @@ def test_set_without_a_setting_makes_the_default_of_the_context(
     assert (shown["project"], shown["cluster"]) == ("default", "local")
 
 
-def test_of_several_clusters_the_one_of_this_machine_is_meant_unless_said(api: ShapeServer, muster: Any) -> None:
-    clusters = [{"id": "c-1", "name": "local", "kind": "local"}, {"id": "c-2", "name": "demo", "kind": "simulated"}]
+ANY = "00000000-0000-0000-0000-000000000000"
+LOCAL = {"id": "c-1", "name": "local", "kind": "local"}
+DEMO = {"id": "c-2", "name": "demo", "kind": "simulated"}
+LAB = {"id": "c-3", "name": "lab", "kind": "kubernetes"}
+
+
+@pytest.mark.parametrize(
+    ("clusters", "given", "sent"),
+    [
+        pytest.param([LOCAL], [], "c-1", id="the only one"),
+        pytest.param([LOCAL, DEMO], [], ANY, id="of several the scheduler chooses"),
+        pytest.param([LAB, DEMO], [], ANY, id="of whatever kinds"),
+        pytest.param([LAB, DEMO], ["--cluster", "demo"], "c-2", id="unless one is named"),
+        pytest.param([LOCAL], ["--cluster", "any"], ANY, id="and where it is asked to"),
+        pytest.param([LOCAL, dict(DEMO, name="any")], ["--cluster", "any"], "c-2", id="a cluster of that name is one"),
+        pytest.param([LOCAL, LAB], [], "c-1", id="beside Kubernetes this machine"),
+        pytest.param([LOCAL, LAB], ["-g", "2"], "c-1", id="where it has the GPUs"),
+        pytest.param([LOCAL, LAB], ["-g", "4"], ANY, id="and else wherever there are as many"),
+    ],
+)
+def test_where_no_cluster_is_named_the_scheduler_chooses_among_several(
+    api: ShapeServer, muster: Any, clusters: list[dict[str, str]], given: list[str], sent: str
+) -> None:
     api.on("GET", "/clusters", Reply(body={"clusters": clusters}))
+    api.on("GET", "/nodes", Reply(body={"nodes": [{"name": "here", "clusterId": "c-1", "capacity": {"gpus": 2}}]}))
+    assert muster("training", "submit", "hello", "-i", "a", *given).code == 0
+    assert api.requests[-1].body["clusterId"] == sent
+
+
+def test_a_default_cluster_is_one_that_is_named(api: ShapeServer, muster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.on("GET", "/clusters", Reply(body={"clusters": [LOCAL, DEMO]}))
+    assert muster("context", "add", "here", "--url", api.url, "--token", "t").code == 0
+    monkeypatch.delenv("MUSTER_URL")
+    assert muster("cluster", "set", "demo").code == 0
     assert muster("training", "submit", "hello", "-i", "a").code == 0
-    assert api.requests[-1].body["clusterId"] == "c-1"
-    api.on("GET", "/clusters", Reply(body={"clusters": [dict(one, kind="simulated") for one in clusters]}))
-    ran = muster("training", "submit", "hello", "-i", "a")
+    assert api.requests[-1].body["clusterId"] == "c-2"
+    assert muster("training", "submit", "hello", "-i", "a", "--cluster", "any").code == 0
+    assert api.requests[-1].body["clusterId"] == ANY
+
+
+def test_code_is_sent_to_a_cluster_so_of_several_one_must_be_named(
+    api: ShapeServer, muster: Any, tmp_path: Path
+) -> None:
+    api.on("GET", "/clusters", Reply(body={"clusters": [LAB, DEMO]}))
+    ran = muster("training", "submit", "hello", "-i", "a", "--code", str(tmp_path), "--", "ls")
     assert ran.code == 2
-    assert "local, demo" in ran.err
+    assert "there are several clusters: lab, demo" in ran.err
+    assert "--cluster" in ran.err
+
+
+def test_files_that_name_no_cluster_are_for_any(api: ShapeServer, muster: Any, tmp_path: Path) -> None:
+    api.on("GET", "/clusters", Reply(body={"clusters": [LAB, DEMO]}))
+    file = tmp_path / "w.yaml"
+    one = "kind: Training\nname: {}\nspec:\n  image: i\n"
+    file.write_text(f"{one.format('w')}---\n{one.format('v')}clusterId: any\n")
+    api.on("POST", "/workloads:batch", Reply(202, {"items": [{"code": 202, "id": WORKLOAD_ID} for _ in range(2)]}))
+    ran = muster("apply", "-f", str(file))
+    assert ran.code == 0, ran.err
+    items = api.asked("POST", "/workloads:batch")[0].body["items"]
+    assert [one["clusterId"] for one in items] == [ANY, ANY]
 
 
 def test_a_pool_that_is_set_or_removed_is_told_with_its_cluster(api: ShapeServer, muster: Any) -> None:

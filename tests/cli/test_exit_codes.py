@@ -219,7 +219,7 @@ def test_an_error_says_what_why_and_what_to_do_and_names_the_flag(api: ShapeServ
             {"code": 400, "message": "2 things are wrong with the request"}
             | {
                 "complianceIssues": [
-                    {"field": "spec.parallelism", "details": "is at most 2"},
+                    {"field": "spec.parallelism", "details": "must be at most 2"},
                     {"field": "spec.labels[0].name", "details": "is required"},
                 ]
             },
@@ -229,7 +229,7 @@ def test_an_error_says_what_why_and_what_to_do_and_names_the_flag(api: ShapeServ
     ran = muster(*SUBMIT)
     assert ran.err.splitlines() == [
         "muster: 2 things are wrong with the request",
-        "  spec.parallelism (--parallelism): is at most 2",
+        "  spec.parallelism (--parallelism): must be at most 2",
         "  spec.labels[0].name (--label): is required",
     ]
     assert "r-17" in muster("training", "submit", "hello", "-i", "x", "--debug", "--", "x").err

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from events.workload.kinds import KINDS
 from muster.cli import reference
 from muster.cli.command import examples_of
 from muster.cli.complete import offered
@@ -17,6 +18,7 @@ from muster.cli.completion_data import FLAGS, SHARED_FLAGS
 from muster.cli.exits import ExitCode
 from muster.cli.main import command_line
 from muster.cli.nouns import NOUNS, root_help
+from muster.cli.training_flags import field_options
 from tests.support.shapes import WORKLOAD_ID, Reply, ShapeServer, workload_row
 
 HEAVY = ("httpx", "pydantic", "rich", "yaml", "asyncio", "services", "projections", "joserfc", "msgspec")
@@ -288,3 +290,14 @@ def test_a_completion_without_a_server_offers_nothing_and_says_nothing(
 def test_the_script_for_a_shell_is_printed(muster: Any, shell: str) -> None:
     assert "_MUSTER_COMPLETE" in muster("completion", shell).out
     assert muster("completion", "tcsh").code == 2
+
+
+def test_a_flag_is_mandatory_only_where_the_command_needs_it() -> None:
+    """A flag of an object that may be left out gives the object; a master has the image of its workers."""
+    told = {
+        option.opts[-1]: option.help or ""
+        for kind in KINDS.values()
+        for option in field_options(kind.creation)
+        if "Mandatory" in (option.help or "")
+    }
+    assert set(told) == {"-i", "--serving-port"}

@@ -166,14 +166,14 @@ def test_a_file_of_a_distributed_training_may_have_a_master(
     assert ran.code == 0, ran.err
     assert sent(distributed, "distributed")["masterSpec"]["image"] == "m"
     ran = muster("training", "submit", "-f", str(file))
-    assert (ran.code, "unknown field 'masterSpec'" in ran.err) == (ExitCode.USAGE, True)
+    assert (ran.code, "holds a Distributed, and this submits a Training" in ran.err) == (ExitCode.USAGE, True)
 
 
 def test_a_dry_run_names_the_flag_of_what_is_wrong(muster: Any, distributed: ShapeServer) -> None:
     words = ("submit", "hello", "-i", "a", "--workers", "0", "--dry-run=client")
     ran = muster("training", "pytorch", *words)
     assert ran.code == ExitCode.REJECTED
-    assert "spec.numWorkers (--workers): lies between 1 and 499, got 0" in ran.err
+    assert "spec.numWorkers (--workers): must be between 1 and 499, got 0" in ran.err
     assert not distributed.asked("POST", "/workloads/distributed")
 
 
@@ -250,6 +250,36 @@ def test_describe_shows_the_kind_by_both_names_and_the_master(api: ShapeServer, 
     assert "Spec of the master" in ran.out
 
 
+def test_describe_shows_what_repeats_in_the_history_once_with_how_often_and_the_newest_time(
+    api: ShapeServer, muster: Any
+) -> None:
+    def record(seq: int, kind: str, message: str, phase: str = "Running") -> dict[str, Any]:
+        at = f"2026-01-02T03:{seq:02}:00Z"
+        by = {"kind": "agent", "sub": "agent"}
+        return {"sequence": seq, "index": 0, "at": at, "type": kind, "phase": phase, "message": message, "actor": by}
+
+    saved = [
+        record(n, "CheckpointSaved", f"its work was saved at 03:{n:02}:00 UTC: its newest file") for n in range(3, 40)
+    ]
+    began = [record(1, "PodStarted", "pod main-0 started", "Pending"), record(2, "PodStarted", "pod main-1 started")]
+    saved.insert(20, record(22, "WorkloadChanged", "label a=b was set"))
+    evicted = record(41, "PodsEvicted", "preempted: it needs its place", "Pending")
+    again = record(42, "CheckpointSaved", "its work was saved at 03:42:00 UTC: its newest file")
+    records = [*began, *saved, evicted, again]
+    api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=workload_row()))
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/history", Reply(body={"records": records, "next": None}))
+    api.on("GET", f"/workloads/{WORKLOAD_ID}/pods", Reply(body={"pods": []}))
+    ran = muster("workload", "describe", "hello", "--utc", "--section", "history")
+    assert ran.code == 0, ran.err
+    title, _, *lines = ran.out.strip().splitlines()
+    assert title == "History (6 lines, repeats together; all 42: muster workload history)"
+    told = [" ".join(line.split()) for line in lines]
+    assert [words.split()[0][14:16] for words in told] == ["01", "02", "22", "39", "41", "42"]
+    assert "saved at 03:39:00 UTC: its newest file (37 times; the first 2026-01-02T03:03:00Z)" in told[3]
+    whole = muster("workload", "history", "hello", "-o", "json").json()
+    assert len(whole) == 42
+
+
 def test_a_distributed_training_is_submitted_again_with_its_master(distributed: ShapeServer, muster: Any) -> None:
     row = workload_row(
         type="Distributed",
@@ -278,11 +308,33 @@ def test_a_list_says_what_it_lists(muster: Any, words: str, said: str) -> None:
     assert said in muster(*words.split(), "--help").out
 
 
+@pytest.mark.parametrize(
+    ("noun", "file", "kind", "line"),
+    [
+        ("training", "mpi.yaml", "Distributed", "muster training mpi submit -f examples/mpi.yaml\n"),
+        (
+            "training",
+            "distributed.yaml",
+            "Distributed",
+            "muster training pytorch submit -f examples/distributed.yaml (or tensorflow, xgboost, mpi, jax)\n",
+        ),
+        ("training", "inference.yaml", "Inference", "muster inference submit -f examples/inference.yaml\n"),
+        ("workspace", "sweep.yaml", "Training", "muster training submit -f examples/sweep.yaml\n"),
+    ],
+)
+def test_a_file_of_another_kind_leads_to_the_command_that_submits_it(  # noqa: PLR0917 (fixtures and cases)
+    muster: Any, monkeypatch: pytest.MonkeyPatch, noun: str, file: str, kind: str, line: str
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    ran = muster(noun, "submit", "-f", f"examples/{file}", "--dry-run=client")
+    assert (ran.code, f"  → {line}" in ran.err) == (ExitCode.USAGE, True), ran.err
+    applied = muster("apply", "-f", f"examples/{file}")
+    assert f"→ write `kind: {kind}` into it, or: {line}" in applied.err
+
+
 def test_a_file_that_is_not_there_is_refused_in_words(muster: Any, tmp_path: Path, api: ShapeServer) -> None:
     ran = muster("training", "submit", "-f", str(tmp_path / "no.yaml"))
-    assert (ran.code, "no.yaml cannot be read: No such file or directory\n" in ran.err) == (ExitCode.USAGE, True), (
-        ran.err
-    )
+    assert (ran.code, "no.yaml cannot be read: there is no such file\n" in ran.err) == (ExitCode.USAGE, True), ran.err
     assert "Errno" not in ran.err
     (tmp_path / "odd.yaml").write_bytes(b"\xff\xfe")
     ran = muster("training", "submit", "-f", str(tmp_path / "odd.yaml"))

@@ -34,7 +34,7 @@ def test_a_kind_that_is_none_is_refused_with_what_was_probably_meant(muster: Any
 
 
 def test_a_limit_that_is_refused_is_named_by_its_flag(api: ShapeServer, muster: Any) -> None:
-    issue = {"field": "timeLimits[0].idleGpuSeconds", "details": "is at least 300, got 60"}
+    issue = {"field": "timeLimits[0].idleGpuSeconds", "details": "must be at least 300, got 60"}
     api.on("PUT", PATH, Reply(400, {"code": 400, "message": "no", "complianceIssues": [issue]}))
     ran = muster("limit", "set", "vision", "Training", "--idle-gpu", "1m")
-    assert "timeLimits[0].idleGpuSeconds (--idle-gpu): is at least 300" in ran.err
+    assert "timeLimits[0].idleGpuSeconds (--idle-gpu): must be at least 300" in ran.err

@@ -159,7 +159,9 @@ def test_what_policies_set_is_no_difference(
         pytest.param("kind: Training\nname: a\n---\nkind: Workspace\nname: a", "have one name", 2, id="one name"),
         pytest.param("- 1", "is no workload", 2, id="no object"),
         pytest.param("", "hold no workload", 2, id="nothing"),
-        pytest.param("kind: Training\nname: a-{0}\nspec: {{completions: 0}}", "file.yaml.spec.image", 6, id="wrong"),
+        pytest.param(
+            "kind: Training\nname: a-{0}\nspec: {{completions: 0}}", "file.yaml: spec.image: is required", 6, id="wrong"
+        ),
     ],
 )
 def test_what_is_wrong_is_said_of_the_file(  # noqa: PLR0917 - fixtures and cases

@@ -135,6 +135,7 @@ def test_forgotten_dashes_are_put_into_the_whole_line(muster: Any, api: ShapeSer
         ("training submit x -i a --cpu-memory-request 4", "--cpu-memory-request: 4 is 4 bytes"),
         ("training submit x -i a --pvc path=/d,claimInfo.size=50", "spec.storage.pvc.claimInfo.size: 50 is 50 bytes"),
         ("training list --statuss Pending", "there is no flag --statuss"),
+        ("workload list --cluster x", "there is no flag --cluster"),
         ("no-such-command", "there is no command 'no-such-command'"),
     ],
 )
@@ -166,3 +167,16 @@ def test_a_status_that_is_none_leads_to_the_nearest(api: ShapeServer, muster: An
     assert "--status: there is no phase 'pendng'\n  → did you mean 'Pending'?" in ran.err
     assert "`--deleted` lists what was deleted" in muster("workload", "list", "--status", "deleted").err
     assert "phases: Creating, " in muster("workload", "list", "--status", "xyz").err
+
+
+def test_a_flag_that_a_list_does_not_have_leads_to_the_filter_that_does_the_same(muster: Any) -> None:
+    assert "→ --filter 'clusterName==NAME' lists those of one" in muster("workload", "list", "--cluster", "x").err
+    assert "→ --filter 'submittedBy==NAME' lists those of one" in muster("training", "list", "--owner=me").err
+
+
+def test_half_a_gpu_leads_to_the_flags_of_shares(api: ShapeServer, muster: Any) -> None:
+    ran = muster("training", "submit", "x", "-i", "a", "-g", "0.5")
+    assert ran.code == ExitCode.USAGE
+    assert "→ a part of a GPU: --gpu-request-type portion --gpu-portion-request 0.5" in ran.err
+    alone = muster("training", "submit", "x", "-i", "a", "--gpu-portion-request", "0.5", "--dry-run=client")
+    assert "is possible only where gpuRequestType is portion: --gpu-request-type portion" in alone.err

@@ -1,11 +1,14 @@
 """`muster plan` and `muster explain`: what is asked, shown and refused."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster.cli.explain import ONE_OF
+from services.scheduler.policy.registry import POLICY
 from tests.support.shapes import Ran, Reply, ShapeServer, workload_row
 
 type Muster = Callable[..., Ran]
@@ -45,9 +48,12 @@ def test_a_plan_says_of_each_workload_of_any_kind_where_it_would_run_why_it_woul
 ) -> None:
     run = {"podSet": "main", "node": "n1", "nodePool": "default", "pods": 2, "gpus": 4.0}
     low = {"workloadId": ID, "name": "low", "pods": 1, "rule": "preempted"}
+    kept = {"workloadId": ID, "name": "mid", "workloads": 1, "until": "2026-01-02T03:14:05.5Z", "message": "it may run"}
     answers = {
         "trainings": evaluated(placement("runs", placed=[run])),
-        "workspaces": evaluated(placement("waits", waitingPods=1, evicted=[low], evictedPodsElsewhere=2, message="m")),
+        "workspaces": evaluated(
+            placement("waits", waitingPods=1, evicted=[low], evictedPodsElsewhere=2, message="m", kept=[kept])
+        ),
         "distributed": evaluated(placement("never", waitingPods=3, reason="no_matching_node", message="too large")),
         "inferences": evaluated(None, {"field": "spec.image", "details": "is not allowed"}),
     }
@@ -61,6 +67,7 @@ def test_a_plan_says_of_each_workload_of_any_kind_where_it_would_run_why_it_woul
     assert "runs" in lines["a"]
     assert "n1 (2 pods, 4 GPU)" in lines["a"]
     assert "low (preempted), 2 pods of other projects" in lines["b"]
+    assert "m; it may not take the place of mid, until 2026-01-02T03:14:05Z: it may run" in lines["b"]
     assert "no_matching_node" in lines["c"]
     assert "refused" in lines["d"]
     assert "nothing was stored" in ran.err
@@ -104,7 +111,7 @@ WAITS = explanation(
         "forWorkloadId": None, "forWorkload": None,
     },
 )  # fmt: skip
-SCORES = [{"name": "gpu_price", "value": 0}, {"name": "free_cpu", "value": 5}]
+SCORES = [{"name": "gpu_price", "value": 1500}, {"name": "free_cpu", "value": 62500}]
 CHOSEN = {"node": "n1", "nodePool": "default", "scores": SCORES}
 RUNS = explanation(
     phase="Running", outcome="runs",
@@ -114,11 +121,16 @@ RUNS = explanation(
         "refused": [{"pods": "1 GPU", "ground": "size", "nodes": 3, "message": "too small even when empty"}],
     }],
 )  # fmt: skip
+SUSPENDED = explanation(phase="Stopped", outcome="ended")
 ENDED = explanation(
     phase="Failed", outcome="ended", phaseReason="backoff_limit_exceeded", message="it asks for no place",
     phaseMessage="pod main-0 ended with exit code 1",
 )  # fmt: skip
-NEVER = explanation(phase="Pending", outcome="never", reason="no_matching_node", message="no", waitingPods=1)
+NEVER = explanation(
+    phase="Pending", outcome="never", reason="no_matching_node", message="no", waitingPods=1, noEstimate="x"
+)
+KEPT = {"workloadId": ID, "name": "low", "workloads": 1, "until": "2026-01-02T03:14:05.5Z", "message": "it may"}
+HIDDEN = {**KEPT, "workloadId": None, "name": None, "workloads": 2, "until": None}
 
 
 @pytest.mark.parametrize(
@@ -132,11 +144,42 @@ NEVER = explanation(phase="Pending", outcome="never", reason="no_matching_node",
                 "rule reclaimed: 3 pods", "needs its place",
             ),
         ),
-        (RUNS, ("it runs", "Why n1", "GPU PRICE", "n2", "no other node would be better", "3 nodes: too small")),
+        (
+            RUNS,
+            (
+                "it runs", "Why n1", "GPU PRICE", "n2", "no other node would be better", "3 nodes: too small",
+                "1.5        62.5",
+            ),
+        ),
+        (RUNS | {"keepsItsPlace": KEPT}, ("Keeps its place: until 2026-01-02T03:14:05Z: it may",)),
+        (
+            WAITS | {"kept": [KEPT, HIDDEN]},
+            (
+                "Whose place it may not take", "low, until 2026-01-02T03:14:05Z: it may",
+                "2 workloads that you may not see, for good: it may",
+            ),
+        ),
+        (
+            WAITS | {"changes": [
+                {"message": "set", "steps": [{"act": "set_quota", "of": "project small", "value": 2.0}]},
+                {"message": "as", "steps": [
+                    {"act": "change_workload", "field": "spec.preemptibility", "value": "preemptible"}
+                ]},
+                {"message": "less", "steps": [
+                    {"act": "change_workload", "field": "spec.compute.gpuDevicesRequest", "value": 1}
+                ]},
+                {"message": "un", "steps": [{"act": "uncordon_node", "of": "a"}]},
+            ]},
+            (
+                "muster project set small --gpu-quota 2", "--preemptibility preemptible", "--allow-over-quota",
+                "--gpu-devices-request 1", "muster node uncordon a",
+            ),
+        ),
+        (SUSPENDED, ("it is suspended, and asks for no place until it is resumed",)),
         (NEVER, ("it cannot ever fit as written", "no small change")),
-        (ENDED, ("it asks for no place", "backoff_limit_exceeded", "pod main-0 ended with exit code 1")),
+        (ENDED, ("it has ended", "backoff_limit_exceeded", "pod main-0 ended with exit code 1")),
     ],
-    ids=["waits", "runs", "never", "ended"],
+    ids=["waits", "runs", "keeps", "may not take", "changes", "suspended", "never", "ended"],
 )  # fmt: skip
 def test_an_explanation_says_all_that_a_person_needs(
     api: ShapeServer, muster: Muster, answer: dict[str, Any], told: tuple[str, ...]
@@ -147,6 +190,28 @@ def test_an_explanation_says_all_that_a_person_needs(
     for words in told:
         assert words in ran.out
     assert muster("explain", ID, "-o", "json").json() == answer
+
+
+def test_each_score_of_the_scheduler_is_shown_in_gpus_or_cores() -> None:
+    assert {score.name for score in POLICY.scores} == set(ONE_OF)
+
+
+ESTIMATED = WAITS | {
+    "estimate": {
+        "earliest": "2999-01-01T00:00:00Z", "latest": "2999-01-02T00:00:00Z", "measured": 40,
+        "typicalErrorPercent": 12.5,
+    }
+}  # fmt: skip
+
+
+def test_an_estimate_is_one_span_and_says_how_good_such_ones_were(api: ShapeServer, muster: Muster) -> None:
+    api.on("GET", f"/workloads/{ID}/explain", Reply(body=ESTIMATED))
+    (line,) = [line for line in muster("explain", ID).out.splitlines() if line.startswith("Expected to start")]
+    assert re.fullmatch(r".* in \S+ to \S+ \(4 of 5 past estimates held; of 40, half were less than 12.5 % off\)", line)
+    shown = muster("explain", ID, "--utc").out
+    assert "2999-01-01T00:00:00Z to 2999-01-02T00:00:00Z (4 of 5" in shown
+    api.on("GET", f"/workloads/{ID}/explain", Reply(body=NEVER))
+    assert "Expected to start" not in muster("explain", ID).out
 
 
 def test_a_word_of_a_request_leads_to_the_command_that_explains_fields(api: ShapeServer, muster: Muster) -> None:

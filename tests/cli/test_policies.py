@@ -136,12 +136,12 @@ def test_a_dry_run_on_the_server_is_a_table_of_what_would_be(api: ShapeServer, m
 
 
 def test_a_dry_run_that_would_be_refused_says_all_that_is_wrong(api: ShapeServer, muster: Muster) -> None:
-    issue = {"field": "spec.completions", "details": "is at most 2 by the tenant's policy, got 3", "rule": "max"}
+    issue = {"field": "spec.completions", "details": "must be at most 2 by the tenant's policy, got 3", "rule": "max"}
     api.on("POST", "/workloads/trainings:evaluate", Reply(body=evaluation(issue)))
     ran = muster("training", "submit", "hello", "-i", "a", "--runs", "3", "--dry-run=server")
     assert ran.code == 6, ran.err
     assert "max 2" in ran.out
-    assert "spec.completions: is at most 2 by the tenant's policy, got 3" in ran.err
+    assert "spec.completions (--runs): must be at most 2 by the tenant's policy, got 3" in ran.err
     assert muster("training", "submit", "hello", "-i", "a", "--dry-run=nowhere").code == 2
 
 
@@ -149,7 +149,7 @@ def test_a_rehearsal_says_what_would_differ_and_what_was_not_looked_at(
     api: ShapeServer, muster: Muster, tmp_path: Path
 ) -> None:
     common = {"projectId": "p-1", "createdAt": "2026-01-02T03:04:05Z", "workloadId": "w"}
-    issue = {"field": "spec.completions", "details": "is at most 2", "rule": "max"}
+    issue = {"field": "spec.completions", "details": "must be at most 2", "rule": "max"}
     workloads = [
         common | {"name": "large", "issues": [issue], "changed": []},
         common | {"name": "plain", "issues": [], "changed": ["spec.category"]},
@@ -160,7 +160,7 @@ def test_a_rehearsal_says_what_would_differ_and_what_was_not_looked_at(
     file.write_text("rules: {completions: {max: 2}}\n")
     ran = muster("policy", "rehearse", "trainings", "-f", str(file), "-p", "default", "--limit", "7")
     assert ran.code == 0, ran.err
-    assert "spec.completions: is at most 2" in ran.out
+    assert "spec.completions: must be at most 2" in ran.out
     assert "spec.category" in ran.out
     assert "of 7 workloads 1 would be refused, 1 changed" in ran.err
     assert "only the newest 7" in ran.err

@@ -129,7 +129,21 @@ def test_the_values_of_a_sweep_are_lists_and_ranges(text: str, values: list[str]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0.1..0.5", "1..5..0", "1..100000", "0..99999999999999999", "1..2..3..4", '"a', "1\n2"]
+    "text",
+    [
+        "",
+        "1..x",
+        "x..1",
+        "1..",
+        "1e-4..high",
+        "0.1..0.5",
+        "1..5..0",
+        "1..100000",
+        "0..99999999999999999",
+        "1..2..3..4",
+        '"a',
+        "1\n2",
+    ],
 )
 def test_what_is_no_list_of_values_is_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(ValueProblem, match=r"write|whole numbers"):

@@ -9,10 +9,25 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_ssh_private_key,
+)
 
 from events.aggregate import ASSET, WORKLOAD
 from events.asset import CreateCredential, DeleteCredential, asset_key
-from events.cluster_protocol import Login, RecipeRequest, Registry, RunPod, SealedValues, StartPod, sealed_about
+from events.cluster_protocol import (
+    Login,
+    RecipeRequest,
+    Registry,
+    RepositoryKey,
+    RunPod,
+    SealedValues,
+    StartPod,
+    sealed_about,
+)
 from events.commit import Actor
 from events.ids import incarnation_id
 from events.subjects import agent_recipes_subject, credential_subject, recipes_subject
@@ -23,6 +38,7 @@ from services.runtime.credentials.kept import KeptCredentials
 from services.runtime.credentials.keys import KeyFileError, new_ring, read_public, read_ring, write_public, write_ring
 from services.runtime.credentials.rotate import rotate
 from services.runtime.credentials.sealed import SealError, new_private, public_of, unseal
+from services.runtime.credentials.ssh import ssh_pair
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests
 from tests.cluster_sync.given import CLUSTER_ID, KEY, PROJECT_ID, World, serving
@@ -177,6 +193,60 @@ async def test_what_no_image_can_be_pulled_with_is_told_as_why_it_cannot_run(
 
 def login(name: str, *, key: str | None = None, own: bool = True) -> GitSecretRef:
     return GitSecretRef(name=name, user_credential=own, authentication_method="password", secret_key_of_password=key)
+
+
+def by_ssh(name: str, *, key: str | None = None) -> GitVolume:
+    held = GitSecretRef(name=name, user_credential=True, authentication_method="ssh-key", secret_key_of_password=key)
+    return GitVolume(repository=f"git@git.example.com:{name}", path=f"/{name}", secret_ref=held)
+
+
+PRIVATE = ssh_pair(b"0" * 32, "a repository")[0]
+HOSTS = "git.example.com ssh-ed25519 AAAA\n"
+LOCKED = load_ssh_private_key(PRIVATE.encode(), password=None).private_bytes(
+    Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"s3cr3t")
+)
+
+
+async def test_keys_for_ssh_are_sealed_as_ssh_reads_them(world: World, store: Store) -> None:
+    """S057, R34."""
+    typed_elsewhere = {"ssh-privatekey": PRIVATE.strip().replace("\n", "\r\n"), "known_hosts": HOSTS.strip()}
+    await store.credential("1", name="usual", data=typed_elsewhere)
+    await store.credential("2", name="named", data={"mine": PRIVATE, "known_hosts": f"# ours\n{HOSTS}"})
+    async with serving(world.server, credential_key_file=store.private):
+        volumes = (by_ssh("usual"), by_ssh("named", key="mine"))
+        await world.create(command="true", storage=StorageSpec(git=volumes))
+        await world.bind()
+        agent = Agent(world)
+        recipe = await agent.recipe(await world.wanted_is(StartPod))
+    assert recipe is not None
+    assert agent.all_of(recipe) == SealedValues(
+        keys={
+            "/usual": RepositoryKey(private=PRIVATE, known_hosts=HOSTS),
+            "/named": RepositoryKey(private=PRIVATE, known_hosts=f"# ours\n{HOSTS}"),
+        }
+    )
+
+
+NO_KEYS: list[tuple[str, dict[str, str], str]] = [
+    ("no key", {"ssh-privatekey": "s3cr3t", "known_hosts": HOSTS}, "holds no private key"),
+    ("a passphrase", {"ssh-privatekey": LOCKED.decode(), "known_hosts": HOSTS}, "has a passphrase"),
+    ("no server", {"ssh-privatekey": PRIVATE, "known_hosts": "# none\n\n"}, "names no server"),
+    ("no known_hosts", {"ssh-privatekey": PRIVATE}, "has no key 'known_hosts'"),
+]
+
+
+@pytest.mark.parametrize(("data", "words"), [one[1:] for one in NO_KEYS], ids=[one[0] for one in NO_KEYS])
+async def test_what_no_repository_can_be_cloned_with_is_told_as_why_it_cannot_run(
+    world: World, store: Store, data: dict[str, str], words: str
+) -> None:
+    await store.credential("1", name="code", data=data)
+    async with serving(world.server, credential_key_file=store.private):
+        await world.create(command="true", storage=StorageSpec(git=(by_ssh("code"),)))
+        await world.bind()
+        recipe = await Agent(world).recipe(await world.wanted_is(StartPod))
+    assert recipe is not None
+    assert (recipe.sealed, words in recipe.no_credentials) == (b"", True), recipe.no_credentials
+    assert "s3cr3t" not in recipe.no_credentials
 
 
 async def test_a_run_that_needs_none_and_a_key_that_is_none_are_told_no_value(world: World, store: Store) -> None:

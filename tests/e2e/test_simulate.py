@@ -78,7 +78,7 @@ def test_a_replay_of_what_happened_starts_workloads_when_they_started(stack: Sta
     picture = tmp_path / "outcome.svg"
     told = stack.muster("simulate", "--set", "limit.vision=2", "-o", "json", "--plot", str(picture))
     assert told.returncode == 0, told.stderr
-    assert "replay against the log: starts differ by" in told.stderr
+    assert "UNCHANGED against the LOG: starts differ by" in told.stderr
     tighter = rows(told.stdout)
     waiting = tighter["waiting p50", "project vision"]
     assert waiting["changed"] > waiting["unchanged"]

@@ -44,10 +44,28 @@ def test_parts_are_not_confused_with_each_other() -> None:
 
 @pytest.mark.parametrize(
     "foreign",
-    ["", "x", "0196b1f0-0000-7000-8000-000000000000", "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "{}", "a" * 36, "٠" * 32],
+    [
+        "",
+        "x",
+        "0196b1f0-0000-7000-8000-000000000000",
+        "6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+        "{}",
+        "a" * 36,
+        "٠" * 32,
+        "0196b1f0-0000-8000-c000-000000000000",
+        "0196b1f0-0000-8000-8000-00000000000٠",
+        "0196b1f0-0000-8000-8000-000000000000\n",
+        "{0196b1f0-0000-8000-8000-000000000000}",
+        "0196b1f0000080008000000000000000",
+    ],
 )
 def test_an_id_that_is_none_of_ours_has_no_key(foreign: str) -> None:
     assert key_of_id(foreign) is None
+
+
+def test_an_id_is_known_however_its_letters_are_written() -> None:
+    made = incarnation_id(workload_key("p", "n"), "command")
+    assert key_of_id(made.upper()) == key_of_id(made) == workload_key("p", "n")
 
 
 @pytest.mark.parametrize("bad", ["", "a.b", "a*", ">", "a b", "é", "a\n", "x" * 65])

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from events.node import Taint
-from events.node_file import MOST_LABELS, FileNode, alike, form_of, read_nodes
+from events.node_file import MOST_LABELS, NAME_WORDS, FileNode, Form, alike, form_of, read_nodes
 from events.simulated import MOST_NODES
 
 GIB: Final = 1024**3
@@ -112,6 +112,52 @@ def test_every_problem_of_a_file_is_told_with_line_field_rule_and_what_was_given
     assert told[4].startswith("line 6, gpu_modell: must be left out: nodes have no such field; did you mean")
     assert told[5] == "line 7: must be a node with the fields name, cpu and memory; given '7'"
     assert len(told) == 6
+
+
+def told_of(text: str, form: Form) -> list[str]:
+    return [str(problem).partition("; ")[0] for problem in read_nodes(text, form).problems]
+
+
+def test_all_problems_of_a_table_are_told_at_once_also_beside_those_of_its_first_line() -> None:
+    text = "name,cpu,nmae,cpu\na,many,x,1\na,1,x,1,9\nb c,1,x\n"
+    assert told_of(text, "csv") == [
+        "line 1, nmae: must be left out: nodes have no such column",
+        "line 1, cpu: must be one column only",
+        "line 1, memory: is required as a column: a size, such as 512Gi",
+        "line 2, cpu: must be CPU cores, 0.001 to 100,000, such as 64 or 500m",
+        "line 3: must have 4 values, one for each column of the first line, perhaps empty ones",
+        "line 3, name: must be unique",
+        "line 4: must have 4 values, one for each column of the first line, perhaps empty ones",
+        f"line 4, name: {NAME_WORDS}, 253 characters at most",
+    ]
+    assert told_of('name,cpu,memory\na,many,1Gi\nb,1,"1Gi\n', "csv")[0].startswith("line 2, cpu")
+
+
+def test_all_problems_of_yaml_are_told_at_once_also_beside_names_and_fields_that_stand_there_twice() -> None:
+    text = "- {name: a, cpu: many, memory: 1Gi}\n- {name: a, cpu: 0, cpu: 1, memory: 1Gi}\n- {<<: 7, name: a}\n"
+    assert told_of(text, "yaml") == [
+        "line 1, cpu: must be CPU cores, 0.001 to 100,000, such as 64 or 500m",
+        "line 2, cpu: must stand there once",
+        "line 2, cpu: must be CPU cores, 0.001 to 100,000, such as 64 or 500m",
+        "line 2, name: must be unique",
+        "line 3, <<: must merge mappings",
+        "line 3, cpu: is required: CPU cores, such as 64 or 500m",
+        "line 3, memory: is required: a size, such as 512Gi",
+        "line 3, name: must be unique",
+    ]
+
+
+def test_names_are_unique_also_within_a_line() -> None:
+    node = "{name: a, cpu: 1, memory: 1Gi}"
+    assert told_of(f"[{node}, {node}]", "yaml") == ["line 1, name: must be unique"]
+
+
+def test_a_size_without_a_unit_is_a_few_bytes_which_nobody_means() -> None:
+    [problem] = read_nodes("[{name: a, cpu: 1, memory: 512}]", "yaml").problems
+    assert str(problem) == (
+        "line 1, memory: must be a size of at least 1Mi, such as 512Gi; this is 512 bytes: 512Gi or 512Mi?; given '512'"
+    )
+    assert not read_nodes("- {name: a, cpu: 1, memory: 1048576}", "yaml").problems
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from events.simulated import (
     node_names,
     packed,
     unpacked,
+    with_nodes,
 )
 
 NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
@@ -165,6 +166,13 @@ def test_what_could_not_be_told_to_the_agent_is_refused() -> None:
     )
     wrong = refusal(CLUSTER.initial, AddCluster(name="big", kind="simulated", simulated_nodes=nodes))
     assert "give fewer labels, taints and resources that differ from node to node" in wrong.message
+
+
+def test_numbers_that_no_node_has_are_kept_and_told_as_they_stand_in_the_log() -> None:
+    absurd = replace(ALIKE, cpu_milli=2**80, memory_bytes=-(2**80), extended={"a.example/b": 2**64})
+    nodes = with_nodes((), (absurd, replace(absurd, names=("c",))))
+    assert nodes == (replace(absurd, names=("a", "b", "c")),)
+    assert unpacked(packed(nodes)) == nodes
 
 
 @given(st.binary(max_size=200))

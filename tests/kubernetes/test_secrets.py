@@ -16,7 +16,7 @@ import pytest
 
 from development.kubernetes.control_plane import ControlPlane
 from development.kubernetes.proxy import Mode, Proxy, Request, proxied
-from events.cluster_protocol import EnvironmentSource, Login, Registry, RunPod, SealedValues
+from events.cluster_protocol import EnvironmentSource, Login, Registry, RepositoryKey, RunPod, SealedValues
 from events.workload.commands import PodWarning
 from events.workload.pod_sets import Container
 from events.workload.volumes import ClonedFolder, ConfigFiles, FolderLogin
@@ -33,6 +33,10 @@ VALUES = SealedValues(
     environment={"TOKEN": f"{MARK}-token"},
     registries=(Registry(url="https://registry.example.com", user="ann", password=f"{MARK}-registry"),),
     logins={"/src": Login(user="ann", password=f"{MARK}-git")},
+    keys={"/lib": RepositoryKey(private=f"{MARK}-key\n", known_hosts=f"{MARK}-hosts\n")},
+)
+BY_SSH = ClonedFolder(
+    mount_path="/lib", repository="ssh://git@git.example.com/lib", login=FolderLogin(name="keys", credential=True)
 )
 CLONED = ClonedFolder(
     mount_path="/src", repository="https://git.example.com/code", login=FolderLogin(name="mine", credential=True)
@@ -95,21 +99,22 @@ async def end(cluster: KubernetesWatched, token: int = 1) -> None:
 async def test_a_pod_refers_to_its_values_which_stand_in_its_secret_alone_and_go_with_it(
     cluster: KubernetesWatched,
 ) -> None:
-    await cluster.backend.apply(run_of(cluster, volumes=(CLONED,)), VALUES)
+    await cluster.backend.apply(run_of(cluster, volumes=(CLONED, BY_SSH)), VALUES)
     (pod,), (secret,) = await objects(cluster, "pods"), await objects(cluster, "secrets")
     data = opened(secret)
-    (main,), (clone,) = pod["spec"]["containers"], pod["spec"]["initContainers"]
-    found: dict[str, str] = {}
-    for variable in (*main["env"], *clone["env"]):
-        if "valueFrom" in variable:
-            reference = variable["valueFrom"]["secretKeyRef"]
-            assert reference["name"] == secret["metadata"]["name"]
-            found[variable["name"]] = data[reference["key"]]
-    assert found == {
-        "TOKEN": f"{MARK}-token",
-        "MUSTER_GIT_USER": "ann",
-        "MUSTER_GIT_PASSWORD": f"{MARK}-git",
-    }
+    (main,), (clone, by_ssh) = pod["spec"]["containers"], pod["spec"]["initContainers"]
+
+    def told(container: dict[str, Any]) -> dict[str, str]:
+        references = {one["name"]: one["valueFrom"]["secretKeyRef"] for one in container["env"] if "valueFrom" in one}
+        assert {one["name"] for one in references.values()} == {secret["metadata"]["name"]}
+        return {name: data[one["key"]] for name, one in references.items()}
+
+    assert told(main) == {"TOKEN": f"{MARK}-token"}
+    assert told(clone) == {"MUSTER_GIT_USER": "ann", "MUSTER_GIT_PASSWORD": f"{MARK}-git"}
+    assert told(by_ssh) == {"MUSTER_GIT_KEY": f"{MARK}-key\n", "MUSTER_GIT_KNOWN_HOSTS": f"{MARK}-hosts\n"}
+    # The memory in which the key is a file for a while is with that container alone.
+    has_memory = [each["name"] for each in (main, clone, by_ssh) if "/dev/shm" in str(each["volumeMounts"])]
+    assert has_memory == [by_ssh["name"]]
     assert pod["spec"]["imagePullSecrets"] == [{"name": secret["metadata"]["name"]}]
     assert secret["type"] == "kubernetes.io/dockerconfigjson"
     auths = json.loads(data[".dockerconfigjson"])["auths"]

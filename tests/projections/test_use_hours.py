@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from development.servers import PostgresServer
 from events.codec import EARLIEST
 from events.commit import Actor, Commit
-from events.ids import workload_key
+from events.ids import ANY_CLUSTER, workload_key
 from events.workload.commands import (
     ChangeWorkload,
+    CreateWorkload,
     DeleteWorkload,
     PlacePods,
     ResumeWorkload,
@@ -34,6 +35,7 @@ from events.workload.pod import (
     PodStopped,
     PodSucceeded,
 )
+from events.workload.spec import ComputeSpec, TrainingSpec
 from events.workload.state import Workload, WorkloadDeleted, evolve
 from projections.fold import fold
 from projections.hours.changes import EPOCH, MICROSECOND
@@ -87,7 +89,7 @@ def stays_of(commits: Sequence[Commit]) -> list[Stay]:
         return {
             "project_id": state.project_id,
             "owner": state.owner,
-            "cluster_id": state.cluster_id,
+            "cluster_id": state.cluster_id or ANY_CLUSTER,
             "priority": state.spec.priority_class,
             "pool": "",
             "model": "",
@@ -111,7 +113,7 @@ def stays_of(commits: Sequence[Commit]) -> list[Stay]:
                     runs[id_, placed.pod] = (at, milli, {"pool": placed.pool, "model": placed.gpu_model})
             elif isinstance(event, ENDS):
                 end_run(after, (id_, event.pod), at)
-            moved = (before.spec.priority_class, before.owner) != (after.spec.priority_class, after.owner)
+            moved = whose(before) != whose(after)
             if moved and before.exists and id_ == before.workload_id:
                 for run in [run for run in runs if run[0] == id_]:
                     where = runs[run]
@@ -324,6 +326,39 @@ def hours(world: World, *borders: datetime) -> list[tuple[float, float]]:
         sums[span][0] += reserved / 3_600_000_000_000
         sums[span][1] += waiting / 3_600_000_000
     return [(round(reserved, 6), round(waiting, 6)) for reserved, waiting in sums]
+
+
+def test_what_waited_before_its_cluster_was_chosen_was_on_none_and_what_it_holds_is_on_that_one() -> None:
+    world = World()
+    cluster_id, project_id = world.cluster(), world.project()
+    node, key = world.node(cluster_id, "n"), workload_key(project_id, "one")
+    world.now = NOON
+    spec = TrainingSpec(image="i", compute=ComputeSpec(gpu_devices_request=1))
+    create = CreateWorkload(
+        kind="Training",
+        name="one",
+        requested_name="one",
+        project_id=project_id,
+        cluster_id="",
+        among=(cluster_id,),
+        spec=spec,
+    )
+    world.do("workload", key, create)
+    world.now = NOON + HOUR / 2
+    shares = (DeviceShare(device=0, milli=1000),)
+    place = Placement(pod=FIRST, node_key=node, node_name="n", pool="default", devices=shares)
+    id_ = world.state("workload", key).workload_id
+    world.do("workload", key, PlacePods(workload_id=id_, placements=(place,), cluster_id=cluster_id), SCHEDULER)
+    world.now = NOON + HOUR
+    world.report(key, FIRST, "succeeded")
+    tables = Tables()
+    tables.project(world.commits)
+    found = actual(tables, By.CLUSTER, [NOON, NOON + 2 * HOUR])
+    by_cluster = {
+        where: (reserved / 3_600_000_000_000, waited / 3_600_000_000)
+        for (where, _, _), (reserved, waited) in found.items()
+    }
+    assert by_cluster == {(ANY_CLUSTER,): (0.0, 0.5), (cluster_id,): (0.5, 0.0)}
 
 
 FAR = datetime(9999, 1, 1, tzinfo=UTC)

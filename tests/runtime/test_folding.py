@@ -10,7 +10,8 @@ from events.aggregate import BrokenChainError
 from events.commit import Commit
 from services.runtime.log.folding import follow_into
 from services.runtime.log.jetstream import JetStreamEventStore
-from services.runtime.log.store import UnreadableMessageError
+from services.runtime.log.memory import MemoryEventStore
+from services.runtime.log.store import Committed, UnreadableMessageError
 from tests.support.drafts import grant
 
 pytestmark = pytest.mark.anyio
@@ -57,3 +58,35 @@ async def test_a_fold_that_began_from_a_snapshot_begins_again_without_it(client:
     async with contextlib.aclosing(follow_into(store, fold, on_standing=lambda _: None)) as followed:
         with pytest.raises(BrokenChainError):
             await anext(followed)
+
+
+async def test_who_takes_in_much_lets_others_work_in_between_but_never_within_an_atomic_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given a log of batches and of single commits, when a follower takes in all of it at once, then others have their
+    turn on the way, and see a fold that ends with a whole batch each time.
+    """
+    monkeypatch.setattr("services.runtime.process.turn.TURN_SECONDS", 0.0)
+    store, fold, seen = MemoryEventStore(), Picky(from_snapshot=False), list[int]()
+    whole = {0}
+    for number in range(20):
+        drafts = [grant(f"t{number}-{part}", 0, subject="ada") for part in range(1 + number % 3 * 20)]
+        outcome = await store.append_batch(drafts)
+        assert isinstance(outcome, Committed)
+        whole.add(outcome.commits[-1].seq)
+
+    async def look() -> None:
+        while True:
+            assert len(fold.applied) == fold.seq
+            seen.append(fold.seq)
+            await asyncio.sleep(0)
+
+    async with contextlib.aclosing(follow_into(store, fold, on_standing=None)) as followed:
+        looking = asyncio.create_task(look())
+        while fold.seq < max(whole):
+            await anext(followed)
+        looking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await looking
+    assert set(seen) <= whole
+    assert len(set(seen)) > 3

@@ -9,16 +9,28 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from events.aggregate import AGGREGATES, CLUSTER, NODE, PROJECT, TENANT, WORKLOAD, BrokenChainError, Chain
+from events.aggregate import (
+    AGGREGATES,
+    CLUSTER,
+    NODE,
+    PROJECT,
+    TENANT,
+    WORKLOAD,
+    Aggregate,
+    BrokenChainError,
+    Chain,
+    Draft,
+)
 from events.codec import encode_commit
 from events.commit import BatchPart, Commit
 from events.node import Node
+from events.project import Project
 from events.workload.commands import DeleteWorkload
 from services.runtime.log.folding import follow_into, take
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.log_fold import STEPS, LogFold, Steps
 from services.runtime.log.memory import MemoryEventStore
-from services.runtime.log.store import UnreadableMessageError
+from services.runtime.log.store import Committed, UnreadableMessageError
 from tests.support.drafts import grant, project_grant, subjects_of
 from tests.support.erasable import erasable_log
 from tests.support.lives import FIRST, World, feed
@@ -109,6 +121,49 @@ def test_a_commit_that_does_not_follow_is_refused(lived: Lived) -> None:
     second = next(c for c in lived.commits if c.aggregate == "workload" and c.record.parent_seq)
     with pytest.raises(BrokenChainError):
         fold.apply(second)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "in a process of several"])
+async def test_what_a_service_decided_is_not_folded_again_and_is_what_a_fold_from_scratch_finds(
+    monkeypatch: pytest.MonkeyPatch, *, shared: bool
+) -> None:
+    """Given a fold and a commit that its service wrote, when it takes that in with the draft, then nobody folds its
+    events again, and the state is the one that the log tells.
+    """
+    token = STEPS.set(Steps() if shared else None)
+    fold, other, store = LogFold(KINDS), LogFold(KINDS), MemoryEventStore()
+    STEPS.reset(token)
+    made = project_grant("p", 0)
+    outcome = await store.append(made)
+    assert isinstance(outcome, Committed)
+    with monkeypatch.context() as patch:
+        patch.setattr(Aggregate, "after", None)
+        fold.apply(outcome.commits[0], made)
+    other.apply(outcome.commits[0])
+    scratch = LogFold(KINDS, until=1)
+    await scratch.read(store)
+    assert fold.chains == other.chains == scratch.chains
+    assert fold.of(PROJECT)[made.key].state is made.after
+
+
+async def test_a_draft_on_another_state_than_the_one_kept_counts_for_nothing(lived: Lived) -> None:
+    """Given a draft that was decided on another state, and says what became of that, when its commit comes, then its
+    events are folded on the state that is kept; and the commit must follow that.
+    """
+    fold, store = LogFold(KINDS), MemoryEventStore()
+    made = project_grant("p", 0)
+    right = made.after
+    made = msgspec.structs.replace(made, before=Project(name="another"), after=Project(name="wrong"))
+    outcome = await store.append(made)
+    assert isinstance(outcome, Committed)
+    fold.apply(outcome.commits[0], made)
+    assert fold.of(PROJECT)[made.key].state == right
+    second = next(c for c in lived.commits if c.aggregate == "workload" and c.record.parent_seq)
+    drafted = Draft(
+        aggregate=second.aggregate, key=second.key, record=second.record, events=second.events, before=WORKLOAD.initial
+    )
+    with pytest.raises(BrokenChainError):
+        fold.apply(second, drafted)
 
 
 class Forgetful(LogFold):

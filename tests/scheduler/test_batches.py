@@ -7,7 +7,7 @@ import pytest
 
 from events.node import Taint
 from events.workload.commands import SuspendWorkload
-from services.scheduler.batches import batch_drafts, batches
+from services.scheduler.batches import batch_drafts, batches, decided_ahead
 from tests.scheduler.world import World
 
 
@@ -80,6 +80,25 @@ def test_a_node_that_closed_since_the_plan_takes_its_workloads_out_of_the_batch(
     assert {refusal.code for refusal in refused.values()} == {"node_not_schedulable"}
     world.append(*drafts)
     assert sorted(map(bool, (world.places(first), world.places(second)))) == [False, True]
+    assert not world.check().violations
+
+
+def test_what_was_decided_ahead_counts_only_while_the_workload_is_the_same():
+    """Given a batch whose workloads were decided while the one before was being stored, when one of them was suspended
+    meanwhile, then that one is decided again, and refused; the others are as they would be without that.
+    """
+    world = world_with(2, gpu_count=1)
+    first, second = (world.submit(name, gpu_devices_request=1) for name in ("first", "second"))
+    (batch,), _ = batches(world.plan(), max_messages=300)
+    ahead = {key: decided_ahead(world.heads(), batch, key, "id", world.now) for key in batch.placements}
+    alike, _ = batch_drafts(world.heads(), batch, "id", world.now, ahead)
+    assert alike == batch_drafts(world.heads(), batch, "id", world.now)[0]
+    world.command(first, SuspendWorkload)
+    drafts, refused = batch_drafts(world.heads(), batch, "id", world.now, ahead)
+    assert {key: refusal.code for key, refusal in refused.items()} == {first: "stale_placement"}
+    assert drafts == batch_drafts(world.heads(), batch, "id", world.now)[0]
+    world.append(*drafts)
+    assert world.places(second)
     assert not world.check().violations
 
 

@@ -44,6 +44,7 @@ def elastic(
     master: bool = False,
     project_id: str = "",
     gpus: int = 1,
+    among: tuple[str, ...] = (),
     **spec: Any,
 ) -> str:
     world.now += timedelta(seconds=1)
@@ -59,7 +60,8 @@ def elastic(
         name=name,
         requested_name=name,
         project_id=project_id,
-        cluster_id=world.cluster_id,
+        cluster_id="" if among else world.cluster_id,
+        among=among,
         spec=TrainingSpec(image="i", compute=ComputeSpec(gpu_devices_request=gpus), **spec),
         distributed=Distributed(distribution=distribution, master=TrainingSpec(image="m") if master else None),
     )

@@ -294,7 +294,7 @@ def test_a_gang_that_is_counted_first_is_placed_where_it_fits_and_says_how_many_
 @pytest.mark.usefixtures("counted_first")
 def test_a_gang_that_is_counted_first_keeps_to_the_quota_and_to_its_topology() -> None:
     made = world(quota=2000)
-    for number, zone in enumerate("aab"):
+    for number, zone in enumerate("aabcd"):
         made.node(f"n{number}", gpu_count=1, labels={"zone": zone})
     beyond = submit(made, "beyond", workers=3, master=None, preemptibility="non-preemptible")
     apart = submit(made, "apart", workers=3, master=None, pod_affinity=PodAffinity(key="zone", type="Required"))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from events.node import Taint
+from events.workload.commands import SuspendWorkload
 from events.workload.fields.compute import ExtendedResource
 from events.workload.fields.scheduling import (
     MatchExpression,
@@ -112,3 +113,16 @@ def tolerates(key: str) -> Toleration:
 def no_zones(first: int, *, expressions: int) -> NodeAffinityRequired:
     expression = MatchExpression(key="zone", operator="NotIn", values=(f"v{first}",))
     return NodeAffinityRequired(node_selector_terms=(NodeSelectorTerm(match_expressions=(expression,) * expressions),))
+
+
+@pytest.mark.parametrize("seconds", [2**80, -(2**80)])
+def test_times_of_the_log_that_no_clock_can_hold_stop_nobody(world: World, seconds: int) -> None:
+    odd = world.project("odd", minimum_runtime_seconds=seconds)
+    key = world.submit("w", project_id=odd, termination_grace_period_seconds=seconds)
+    world.node("a")
+    world.settle()
+    assert world.places(key) == {0: ("a", [])}
+    world.command(key, SuspendWorkload)
+    other = world.submit("other", project_id=odd)
+    world.settle()
+    assert world.places(other) == {0: ("a", [])}

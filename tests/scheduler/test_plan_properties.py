@@ -28,8 +28,10 @@ from events.workload.fields.scheduling import (
     PodAffinity,
     Toleration,
 )
-from events.workload.pod import PodRef
+from events.workload.pod import PodRef, pod_id
 from events.workload.state import Workload
+from services.scheduler.plan import MAX_PODS_PER_PLAN
+from services.scheduler.planning import Planning
 from services.scheduler.snapshot import Plan, PodClass
 from tests.scheduler.test_elastic import elastic
 from tests.scheduler.test_quotas import department
@@ -226,14 +228,40 @@ def _gpus(of: PodClass) -> list[int]:
     return [each.request.gpu_devices for each in of.gang] or [of.request.gpu_devices]
 
 
-def within_quota(world: World, quotas: Mapping[str, int]) -> set[str]:
-    """Those of these projects that hold no more than their quota, in pods that go on."""
+def going_on(world: World) -> Counter[str]:
+    """By project id: what its pods hold of GPUs that were not told to end, in thousandths."""
     held: Counter[str] = Counter()
     for (kind, _), chain in world.chains.items():
         if kind == "workload":
             pods = [pod for pod in chain.state.pods.live.values() if pod.phase != "Stopping"]
             held[chain.state.project_id] += sum(share.milli for pod in pods for share in pod.devices)
-    return {id_ for id_, quota in quotas.items() if held[id_] <= quota}
+    return held
+
+
+def within_quota(world: World, planned: Plan, held: Mapping[str, int], quotas: Mapping[str, int]) -> set[str]:
+    """Those of these projects that had no more than their quota before this plan, nor with what it gives them: pods
+    that it binds, and places that it keeps.
+
+    Args:
+        held: as of going_on, before the plan.
+    """
+    assert world.seen_snapshot is not None
+    planning = Planning(world.seen_snapshot, world.policy, MAX_PODS_PER_PLAN)
+    for phase in world.policy.phases:
+        phase.run(planning)
+    ended: Counter[str] = Counter()
+    for each in planned.evictions:
+        state = world.workload(each.key)
+        ended[state.project_id] += sum(
+            share.milli for ref in each.pods for share in state.pods.live[pod_id(ref)].devices
+        )
+    before = world.seen_snapshot.held_milli
+    given = {
+        id_: planning.quota_used.get(key, 0) - before.get(key, 0) + ended[id_]
+        for id_ in quotas
+        if (key := (id_, "", False))
+    }
+    return {id_ for id_, quota in quotas.items() if held[id_] + given[id_] <= quota}
 
 
 def check_reservations(world: World, keys: list[str]) -> None:
@@ -262,9 +290,10 @@ def test_every_history_stays_within_capacity_and_comes_to_rest(history: list[tup
     for step in history:
         carry_out(world, keys, step, projects)
         check_quota(world, keys, quota)
-    protected = within_quota(world, {projects[1]: 2_000} | ({} if quota is None else {projects[0]: quota}))
+    quotas = {projects[1]: 2_000} | ({} if quota is None else {projects[0]: quota})
+    held = going_on(world)
     planned = world.cycle()
-    check_evictions(world, planned, protected)
+    check_evictions(world, planned, within_quota(world, planned, held, quotas))
     again = world.cycle()
     assert planned.bindings or not again.evictions, "what was told to end is enough"
     world.settle(cycles=60)
@@ -378,13 +407,10 @@ def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[st
             case "submit":
                 keys.append(submit_dense(world, f"w{len(keys)}", projects[what["project"]], what))
             case "cycle":
-                protected = within_quota(world, quotas)
+                held = going_on(world)
                 planned = world.cycle()
                 check_growth(world, planned)
-                # Who gets a pod in the same plan, or a place that is kept, may be beyond its quota by that.
-                grown = {world.workload(each.key).project_id for each in planned.bindings}
-                grown |= {pod_class.project_id for pod_class in planned.held}
-                check_evictions(world, planned, protected - grown)
+                check_evictions(world, planned, within_quota(world, planned, held, quotas))
                 evicted_for |= for_whom(planned)
                 again = world.cycle()
                 # What was bound just now, behind a higher priority that found no room, may be told to end by the next.

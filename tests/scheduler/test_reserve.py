@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from events.workload.fields.scheduling import PodAffinity
 from services.scheduler.planning import RESERVE_AFTER
 from tests.scheduler.test_take_back import cluster, gang
 from tests.scheduler.world import World
@@ -205,3 +206,32 @@ def test_only_the_first_has_something_kept_and_an_earlier_one_goes_before_it() -
         ends(world, key)
     assert set(world.places(one)) == {0}
     assert not world.places(two)
+
+
+@pytest.mark.parametrize("whose", ["its own", "another"])
+def test_a_gang_whose_pods_stay_together_has_room_kept_where_all_of_it_fits(whose: str) -> None:
+    """Smaller ones of its own project, or of another one, would pass it for ever."""
+    world = World()
+    world.cluster()
+    mine = world.project("mine", quota=4_000)
+    theirs = mine if whose == "its own" else world.project("theirs")
+    for number, zone in enumerate("yxx"):
+        world.node(f"n{number}", gpu_count=2, labels={"zone": zone})
+    keys = [world.submit(f"r{n}", project_id=theirs, gpu_devices_request=1) for n in range(6)]
+    world.settle()
+    on: dict[str, list[str]] = {}
+    for key in keys:
+        on.setdefault(world.places(key)[0][0], []).append(key)
+    wide = gang(world, "wide", workers=4, pod_affinity=PodAffinity(type="Required", key="zone"), project_id=mine)
+    world.settle()
+    world.now += RESERVE_AFTER
+    later = [small(world, f"later{n}", project_id=theirs) for n in range(6)]
+    world.settle()
+    for node in ("n1", "n2", "n1", "n2"):
+        assert not world.workload(wide).pods.live
+        ends(world, on[node].pop())
+        assert not any(world.places(key) for key in later), "it comes free where all of the gang fits"
+    assert {pod.node_name for pod in world.workload(wide).pods.live.values()} == {"n1", "n2"}
+    ends(world, on["n0"].pop())
+    assert sum(bool(world.places(key)) for key in later) == 1
+    assert not world.check().violations

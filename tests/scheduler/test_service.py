@@ -6,9 +6,11 @@ import gc
 import random
 import time
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import override
 
 import pytest
 
@@ -31,7 +33,7 @@ from services.runtime.nats.connection import connect
 from services.runtime.process.host import Health
 from services.scheduler import service
 from services.scheduler.fold import SchedulingState
-from services.scheduler.service import APPENDS_IN_FLIGHT, Scheduler
+from services.scheduler.service import APPENDS_IN_FLIGHT, BATCH_MESSAGES, MANY_UPDATES, Scheduler
 from tests.support import openb
 from tests.support.people import People, commits_of, in_flight
 
@@ -294,6 +296,48 @@ async def test_many_that_wait_for_the_same_are_told_so_in_one_batch(log: Log, ru
     assert not (await log.check()).violations
 
 
+class Slow(MemoryEventStore):
+    """A log that takes its time for a batch, in which people do something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        self.batches = 0
+
+    @override
+    async def append_batch(self, drafts: Sequence[Draft], *, deadline_seconds: float = 5.0) -> Outcome:
+        self.batches += 1
+        await asyncio.sleep(0.05)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return await super().append_batch(drafts, deadline_seconds=deadline_seconds)
+
+
+async def test_what_is_suspended_while_the_batch_before_its_own_is_stored_is_not_bound(running: Running):
+    """Given more workloads than one batch takes, when one of the second batch is suspended while the first is being
+    stored, and the second one is decided, then that one is not bound, and all others are.
+    """
+    store = Slow()
+    people = People(store)
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    many = range(BATCH_MESSAGES)
+    await people.nodes({f"n{n:03}": NODE for n in range(BATCH_MESSAGES // NODE.gpu_count + 1)})
+    keys = [await people.submit(f"w{n:03}", gpu_devices_request=1) for n in many]
+    store.meanwhile = lambda: people.command(keys[-1], SuspendWorkload)
+    running.start(store)
+
+    async def all_but_one() -> bool:
+        return sum([bool((await people.workload(key)).pods) for key in keys]) == len(keys) - 1
+
+    await until(all_but_one, "all others to be bound")
+    assert store.batches > 1
+    assert not (await people.workload(keys[-1])).pods
+    assert not (await Log([store], people).check()).violations
+
+
 class FullDisk(MemoryEventStore):
     """A log whose disk takes no commit of a scheduler for now, and does not say so."""
 
@@ -419,3 +463,48 @@ async def test_six_hundred_pods_of_openb_are_bound_without_a_node_over_its_capac
     for client in clients:
         await running.kill()
         await client.close()
+
+
+async def test_while_many_come_they_are_told_why_they_wait_later_and_bound_at_once(monkeypatch: pytest.MonkeyPatch):
+    """Given more workloads than come one by one, and room for one of them, when others may still be on their way, then
+    a plan binds that one, and says nothing of those that wait; once none comes any more, all are told.
+    """
+    store = MemoryEventStore()
+    people, fold = People(store), SchedulingState()
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    await people.node("a", NODE)
+    keys = [await people.submit(f"w{n:03}", gpu_devices_request=8) for n in range(MANY_UPDATES + 1)]
+    scheduler = Scheduler(store, fold)
+    for commit in await commits_of(store):
+        fold.apply(commit)
+
+    async def phases() -> Counter[str]:
+        return Counter([(await people.workload(key)).phase.value for key in keys])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "CALM_SECONDS", 3_600.0)
+        patch.setattr(service, "TOLD_AFTER_SECONDS", 3_600.0)
+        for _ in range(3):
+            await scheduler.cycle()
+            assert await phases() == {"Initializing": 1, "Creating": MANY_UPDATES}
+        patch.setattr(service, "TOLD_AFTER_SECONDS", 0.0)
+        await scheduler.cycle()
+        assert await phases() == {"Initializing": 1, "Pending": MANY_UPDATES}
+    reasons = [(await people.workload(key)).reason for key in keys]
+    assert Counter(reasons) == {"": 1, "insufficient_gpu": MANY_UPDATES}
+
+
+async def test_a_few_are_told_at_once_why_they_wait(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(service, "CALM_SECONDS", 3_600.0)
+    store = MemoryEventStore()
+    people, fold = People(store), SchedulingState()
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    key = await people.submit("w", gpu_devices_request=8)
+    for commit in await commits_of(store):
+        fold.apply(commit)
+    await Scheduler(store, fold).cycle()
+    assert (await people.workload(key)).reason

@@ -21,7 +21,7 @@ from events.workload.fields.saving import CheckpointSpec
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
 from services.runtime.log.folding import take
-from services.scheduler.fold import SchedulingState
+from services.scheduler.fold import LEAVING_LATE, SchedulingState
 from services.scheduler.policy.phases import place, take_back
 from services.scheduler.snapshot import Plan
 from tests.scheduler.test_quotas import department
@@ -49,7 +49,16 @@ def running(world: World, name: str, *, gpus: int = 1, **spec: Any) -> str:
     return key
 
 
-def gang(world: World, name: str, *, workers: int, project_id: str = "", gpus: int = 1, **spec: Any) -> str:
+def gang(
+    world: World,
+    name: str,
+    *,
+    workers: int,
+    project_id: str = "",
+    gpus: int = 1,
+    among: tuple[str, ...] = (),
+    **spec: Any,
+) -> str:
     world.now += timedelta(seconds=1)
     project_id = project_id or world.project_id
     key = workload_key(project_id, name)
@@ -59,7 +68,8 @@ def gang(world: World, name: str, *, workers: int, project_id: str = "", gpus: i
         name=name,
         requested_name=name,
         project_id=project_id,
-        cluster_id=world.cluster_id,
+        cluster_id="" if among else world.cluster_id,
+        among=among,
         spec=TrainingSpec(image="i", compute=ComputeSpec(gpu_devices_request=gpus, **compute), **spec),
         distributed=Distributed(
             distribution=Distribution(distributed_framework="PyTorch", num_workers=workers), master=None
@@ -100,6 +110,17 @@ def test_a_higher_priority_takes_the_place_of_a_lower_one_and_starts_once_that_h
     world.settle()
     assert set(world.places(high)) == {0}
     assert not world.check().violations
+
+
+def test_a_higher_priority_takes_a_place_also_where_others_of_its_class_wait_in_vain() -> None:
+    world = cluster(1)
+    world.project()
+    running(world, "low", **LOW)
+    world.submit("waits", gpu_devices_request=1, **LOW)
+    world.settle()
+    high = world.submit("high", gpu_devices_request=1, **HIGH)
+    assert evicted(world.cycle()) == [("low", "preempted", 1)]
+    assert world.workload(high).reason == "waiting_for_pods_to_end"
 
 
 @pytest.mark.parametrize(
@@ -593,3 +614,25 @@ def test_a_file_that_is_told_of_is_no_reason_for_a_new_plan() -> None:
     world.fact(key, "running", checkpoint_at=world.now)
     world.fold.settle(world.now)
     assert world.fold.freed == before
+
+
+@pytest.mark.parametrize("by", ["quota", "share"])
+def test_nobody_is_beyond_what_is_theirs_by_pods_that_hang_while_they_end(by: str) -> None:
+    """A node that is not heard of keeps what was taken back; who gave it up keeps what is within its quota."""
+    world = cluster(4)
+    quotas = {"greedy": 1_000, "entitled": 4_000} if by == "quota" else {}
+    greedy, entitled = (world.project(name, quota=quotas.get(name)) for name in ("greedy", "entitled"))
+    keys = [running(world, f"r{n}", project_id=greedy) for n in range(4)]
+    world.submit("mine", project_id=entitled, gpu_devices_request=1, **FOUR)
+    world.settle()
+    goes_on = sum(pod.phase != "Stopping" for key in keys for pod in world.workload(key).pods.live.values())
+    assert goes_on == (1 if by == "quota" else 2)
+
+    world.now += timedelta(hours=1) + LEAVING_LATE
+
+    assert evicted(world.cycle()) == []
+    world.settle()
+    for key in keys:
+        ends(world, key)
+    world.settle()
+    assert not world.check().violations

@@ -10,6 +10,7 @@ from events.workload.fields.distribution import Distribution
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, with_defaults
 from services.scheduler.service import imagined
 from tests.scheduler.cases import GPU_NODE
+from tests.scheduler.test_take_back import HIGH, LOW, running
 from tests.scheduler.world import World
 
 
@@ -70,6 +71,35 @@ def test_what_waits_already_goes_first_and_what_has_no_room_waits_with_a_reason(
     assert (again.outcome, again.reason, again.waiting_pods) == ("waits", "insufficient_gpu", 1)
     assert again.message == found.message
     assert asked(world, gpu_devices_request=8, priority_class="very-high").outcome == "waits"
+
+
+def test_a_plan_says_whose_place_it_could_not_take_yet() -> None:
+    world = World()
+    world.cluster()
+    world.project(minimum_runtime_seconds=600)
+    world.node("a", gpu_count=1)
+    running(world, "low", **LOW)
+    found = asked(world, gpu_devices_request=1, **HIGH)
+    assert found.outcome == "waits"
+    (kept,) = found.kept
+    assert (kept.name, kept.rule) == ("low", "minimum_runtime")
+    assert kept.until is not None
+    world.now = kept.until
+    again = asked(world, gpu_devices_request=1, **HIGH)
+    assert ([one.name for one in again.evicted], again.kept) == (["low"], ())
+
+
+def test_a_higher_priority_would_take_a_place_also_where_another_of_its_class_waits_in_vain() -> None:
+    world = World()
+    world.cluster()
+    world.project()
+    world.node("a", gpu_count=1)
+    running(world, "low", **LOW)
+    world.submit("waits", gpu_devices_request=1, **LOW)
+    world.settle()
+    assert [one.name for one in asked(world, gpu_devices_request=1, **HIGH).evicted] == ["low"]
+    world.submit("high", gpu_devices_request=1, **HIGH)
+    assert [each.name for each in world.cycle().evictions] == ["low"], "and so it does"
 
 
 def test_a_part_of_a_training_runs_and_a_gang_runs_whole_or_not_at_all(world: World) -> None:

@@ -5,7 +5,7 @@ Every reason has a case here: one that is added without fails `test_every_reason
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -18,9 +18,9 @@ from events.maintenance import PlanMaintenance
 from events.node import Taint, UncordonNode
 from events.phases import WaitingReason
 from events.project import ChangeProject, DeleteProject
-from events.why import MOST_CHANGES, Change, Step, Why
+from events.why import MOST_CHANGES, Change, KeptBy, Step, Why
 from events.windows import SetStartWindows, StartWindows, read_window
-from events.workload.commands import CreateWorkload, SuspendWorkload
+from events.workload.commands import CreateWorkload, DeleteWorkload, SuspendWorkload
 from events.workload.fields.compute import ExtendedResource
 from events.workload.fields.scheduling import Toleration
 from services.scheduler.changes import MOST_WEIGHED, REMEDIES
@@ -241,6 +241,25 @@ def where_each_node_lacks_something_else() -> tuple[World, str]:
     return submitted(filled(world, cpu, memory), cpu_core_request=2.0, cpu_memory_request=str(2 * GIB))
 
 
+def where_the_holder_has_its_minimum_runtime() -> tuple[World, str]:
+    world = World()
+    world.cluster()
+    world.project(minimum_runtime_seconds=600)
+    world.node("a", gpu_count=1)
+    running(world, "low", **LOW)
+    return submitted(world, gpu_devices_request=1, **HIGH)
+
+
+def where_the_holder_gave_up_a_place_before() -> tuple[World, str]:
+    world = cluster(a={"gpu_count": 1})
+    low = running(world, "low", **LOW)
+    first = world.submit("first", gpu_devices_request=1, **HIGH)
+    world.settle()
+    world.command(first, DeleteWorkload)
+    ends(world, low)
+    return submitted(world, gpu_devices_request=1, **HIGH)
+
+
 def after_a_pod_failed() -> tuple[World, str]:
     world, key = submitted(cluster(a={}))
     world.fact(key, "failed", exit_code=1)
@@ -344,7 +363,13 @@ CASES: Final[dict[WaitingReason, tuple[Case, ...]]] = {
     WaitingReason.OUTSIDE_WINDOW: (outside_the_window_of_its_project,),
     WaitingReason.SHARE_RESERVED: (where_a_wide_one_has_waited_for_longer,),
     WaitingReason.WAITING_FOR_PODS_TO_END: (where_others_were_told_to_end,),
-    WaitingReason.INSUFFICIENT_GPU: (where_no_gpu_is_free, where_no_share_is_free, a_gang_for_which_too_little_is_free),
+    WaitingReason.INSUFFICIENT_GPU: (
+        where_no_gpu_is_free,
+        where_no_share_is_free,
+        a_gang_for_which_too_little_is_free,
+        where_the_holder_has_its_minimum_runtime,
+        where_the_holder_gave_up_a_place_before,
+    ),
     WaitingReason.INSUFFICIENT_CPU: (where_no_cpu_is_free,),
     WaitingReason.INSUFFICIENT_MEMORY: (where_no_memory_is_free,),
     WaitingReason.INSUFFICIENT_PODS: (where_every_node_has_its_pods,),
@@ -442,6 +467,10 @@ def _do(world: World, key: str, step: Step) -> None:
         case "connect_cluster":
             world.connect(world.cluster_id, step.of)
         case "wait":
+            if told := re.match("wait until (.*) UTC", step.of):
+                # Seconds are told whole: it is a moment later than that.
+                world.now = datetime.fromisoformat(f"{told[1]}+00:00") + timedelta(seconds=1)
+                world.settle()
             due = world.fold.next_due()
             if world.workload(key).reason in {"backoff", "outside_window"}:
                 assert due is not None
@@ -550,6 +579,33 @@ def test_what_waits_behind_others_says_how_many_and_no_change_that_they_would_ta
     assert not any("holder0" in message and "first" not in message for message in told)
 
 
+def test_what_can_never_start_is_ahead_of_nobody() -> None:
+    world = filled(cluster(a=GPU_NODE), {"gpu_devices_request": 8})
+    world.submit("never", gpu_devices_request=9)
+    world, key = submitted(world, gpu_devices_request=8)
+    assert asked(world, key).ahead == 0
+
+
+@pytest.mark.parametrize("bound", ["quota", "limit"])
+def test_where_everything_is_full_a_bound_that_is_too_small_is_told_all_the_same(bound: str) -> None:
+    world = cluster(a=GPU_NODE)
+    small = world.project("small", quota=1_000) if bound == "quota" else world.project("small", limit=1_000)
+    world = filled(world, {"gpu_devices_request": 8, **FIRM})
+    world, key = submitted(world, project_id=small, gpu_devices_request=2, **(FIRM if bound == "quota" else {}))
+    changes = asked(world, key).changes
+    told = {change.message: change.waits for change in changes}
+    assert told[f"set the GPU {bound} of project small to 2, and then it waits for room as others do"]
+    if bound == "quota":
+        preemptible = (
+            'submit it again with spec.preemptibility as "preemptible", and then it waits for room as others do'
+        )
+        assert told[preemptible]
+    carry_out(world, key, changes[0])
+    world.now += timedelta(minutes=1)
+    world.settle()
+    assert world.workload(key).reason == "insufficient_gpu"
+
+
 def test_a_node_counts_at_each_thing_that_it_lacks_and_those_with_room_are_told() -> None:
     world = cluster(a=GPU_NODE | {"cpu_milli": 1_000}, b=GPU_NODE, small={}, c=GPU_NODE)
     world.cordon("c")
@@ -558,6 +614,54 @@ def test_a_node_counts_at_each_thing_that_it_lacks_and_those_with_room_are_told(
     grounds = {each.ground: each.nodes for each in asked(world, key).nodes}
     assert grounds["cordoned"] == grounds["size"] == 1
     assert grounds["gpu"] >= 1
+
+
+# -- whose places are kept ---------------------------------------------------------------------------------------------
+
+KEPT: Final[list[tuple[Case, KeptBy]]] = [
+    (where_the_holder_has_its_minimum_runtime, "minimum_runtime"),
+    (where_the_holder_gave_up_a_place_before, "gave_up_a_place"),
+]
+
+
+@pytest.mark.parametrize(("case", "rule"), KEPT, ids=lambda each: getattr(each, "__name__", ""))
+def test_it_is_said_whose_place_may_not_be_taken_yet_and_until_when(case: Case, rule: KeptBy) -> None:
+    """Of the one that waits, and of the one that keeps its place."""
+    world, key = case()
+    (kept,) = asked(world, key).kept
+    assert (kept.name, kept.rule) == ("low", rule)
+    due = kept.until
+    assert due is not None
+    assert timedelta(minutes=9) < due - world.now <= timedelta(minutes=10)
+    own = asked(world, workload_key(world.project_id, "low")).own
+    assert own == kept
+    (hidden,) = asked(world, key, frozenset()).kept
+    assert (hidden.workload_id, hidden.name, hidden.workloads, hidden.until) == ("", "", 1, due)
+    world.now = due - timedelta(seconds=1)
+    world.settle()
+    assert world.workload(key).reason == "insufficient_gpu"
+    world.now = due
+    world.settle()
+    assert world.workload(key).reason == "waiting_for_pods_to_end"
+    assert asked(world, key).kept == ()
+
+
+def test_that_a_workload_takes_no_place_from_the_one_that_got_its_own_is_said() -> None:
+    world = cluster(a={"gpu_count": 1})
+    low = running(world, "low", **LOW)
+    high = world.submit("high", gpu_devices_request=1, **HIGH)
+    world.settle()
+    ends(world, low)
+    world.settle()
+    assert world.places(high)
+    (kept,) = asked(world, low).kept
+    assert (kept.name, kept.rule, kept.until) == ("high", "got_its_place", None)
+
+
+def test_what_may_lose_its_place_at_any_time_or_never_says_nothing_of_that() -> None:
+    world = cluster(a={"gpu_count": 2})
+    may, never = running(world, "may"), running(world, "never", **FIRM)
+    assert (asked(world, may).own, asked(world, never).own) == (None, None)
 
 
 # -- what runs ---------------------------------------------------------------------------------------------------------

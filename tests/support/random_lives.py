@@ -108,7 +108,9 @@ class Lives:
             name=name,
             requested_name=name,
             project_id=self.project_id,
-            cluster_id=self.cluster_id,
+            # For one of the names nobody names a cluster.
+            cluster_id="" if name == NAMES[-1] else self.cluster_id,
+            among=(self.cluster_id,) if name == NAMES[-1] else (),
             spec=spec,
         )
         if self.chance.random() < 0.3:
@@ -141,7 +143,11 @@ class Lives:
         )
         waiting = self.chance.choice(("", "insufficient_gpu"))
         command = PlacePods(
-            workload_id=state.workload_id, placements=placements, waiting_reason=waiting, waiting_message=waiting
+            workload_id=state.workload_id,
+            placements=placements,
+            cluster_id=self.cluster_id,
+            waiting_reason=waiting,
+            waiting_message=waiting,
         )
         drafts = [self.world.decide("workload", key, command, SCHEDULER)]
         if placements:

@@ -20,7 +20,9 @@ class TrainingCreation(Model, frozen=True, kw_only=True, rename="camel", omit_de
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -98,7 +100,9 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -164,7 +168,9 @@ class WorkspaceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -218,7 +224,9 @@ class InferenceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_d
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -1022,6 +1030,10 @@ class Explanation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Who holds the capacity, the one with the most first; those that you may see, at most twenty."""
     other_holders: OtherHolders
     """All others that hold it."""
+    kept: list[PlaceKept]
+    """Whose places it may not take, or not yet, and until when; at most twenty by name."""
+    keeps_its_place: PlaceKept | None
+    """Until when nobody takes the place of what runs. Null where somebody may now, or nobody ever may."""
     changes: list[LettingChange]
     """What would let it start, the smallest first; at most three. Empty where the scheduler knows of no small one."""
     places: list[PlaceExplained]
@@ -2369,6 +2381,8 @@ class Outlook(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Who would be told to end for it; at most 100. It would start once they have ended."""
     evicted_pods_elsewhere: int
     """Pods of other projects that would be told to end for it, and of workloads beyond those."""
+    kept: list[PlaceKept]
+    """Whose places it could not take yet, and until when."""
 
 
 class DistributedSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2999,7 +3013,9 @@ class GitSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Body of a request: GitSource."""
 
     repository: str | None = None
-    """Address of the repository, beginning with https:// or http://; with secretRef, with https://. Mandatory."""
+    """Address of the repository, beginning with https:// or http://; with secretRef, with https://, or with an
+    ssh-key such as ssh://git@host/team/code or git@host:team/code. Mandatory.
+    """
     branch: str | None = None
     """Branch. Default: that of the repository."""
     revision: str | None = None
@@ -3838,7 +3854,9 @@ class AnyCreation(Model, frozen=True, kw_only=True, rename="camel", omit_default
     project_id: str
     """Id of the project that the workload belongs to."""
     cluster_id: str
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses
+    one of those that can run it, when it starts.
+    """
     template_id: str | None = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: AssetChoice | None = None
@@ -3939,7 +3957,7 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     department_name: str | None
     """Name of the department of its project."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; only zeros while none is chosen."""
     cluster_name: str | None
     """Name of the cluster that runs it."""
     submitted_by: str
@@ -4278,6 +4296,29 @@ class WorkloadWaitingRecord(Model, frozen=True, kw_only=True, rename="camel", om
     actor: Actor
     """Who caused it."""
     details: WorkloadWaitingData
+
+
+class ClusterChosenRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The scheduler chose the cluster of a workload for which nobody named one. Its first pods are bound there in
+    the same commit.
+    """
+
+    type: Literal["ClusterChosen"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: ClusterChosenData
 
 
 class PodsBoundRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4919,13 +4960,35 @@ class OtherHolders(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """GPUs that they hold."""
 
 
+class PlaceKept(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Whose place may not be taken, or not yet, though the workload that waits would have a right to it."""
+
+    workload_id: str | None
+    """Id of the workload. Null of those that you may not see; likewise its name."""
+    name: str | None
+    """Its name."""
+    workloads: int
+    """How many workloads: more than one only of those that you may not see."""
+    until: datetime | None
+    """From then on its place may be taken; of several, the first. Null: never."""
+    rule: PlaceKeptRule
+    """minimum_runtime: what runs may run for the minimum of its project or department. gave_up_a_place: it gave up
+    a place, and keeps the next one for ten minutes. got_its_place: the workload that waits had given up its own
+    for it.
+    """
+    message: str
+    """The rule in words."""
+
+
 class LettingChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What would let it start: the scheduler has planned with it, and it started."""
+    """What would let it start: the scheduler has planned with it."""
 
     message: str
     """The same in words."""
     steps: list[ChangeStep]
     """All of them together."""
+    waits: bool
+    """False: it started with that. True: it then waited for room, as others do, and without it never could start."""
 
 
 class PlaceExplained(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6269,14 +6332,14 @@ class ComputeSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     gpu_portion_request: float | None = None
     """Share of each GPU, more than 0 and at most 1. Only with request type portion."""
     gpu_portion_limit: float | None = None
-    """Share that the pod may grow to, at most 1. The pod reads it in GPU_PORTION_LIMIT; Muster does not enforce
-    it. Default: the portion.
+    """Share that the pod may grow to, at most 1. Where CUDA MPS runs on the node, the pod gets no more; elsewhere
+    it only reads the limit in GPU_PORTION_LIMIT. Default: the portion.
     """
     gpu_memory_request: str | None = None
     """Memory of the GPU, such as 20Gi. Only with request type memory and one GPU."""
     gpu_memory_limit: str | None = None
-    """GPU memory that the pod may grow to. The pod reads it in GPU_MEMORY_LIMIT_BYTES; Muster does not enforce it.
-    Default: the request.
+    """GPU memory that the pod may grow to. Where CUDA MPS runs on the node, the pod gets no more; elsewhere it
+    only reads the limit in GPU_MEMORY_LIMIT_BYTES. Default: the request.
     """
     large_shm_request: bool | None = None
     """Give each pod a /dev/shm as large as its memory allows. On the cluster local, pods share that of the
@@ -6371,9 +6434,11 @@ class PodAffinity(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Body of a request: PodAffinity."""
 
     type: PodAffinityType | None = None
-    """Required: a pod that has no room beside the others waits. Preferred: it goes elsewhere. Mandatory."""
+    """Required: a pod that has no room beside the others waits. Preferred: it goes elsewhere. Mandatory within
+    podAffinity.
+    """
     key: str | None = None
-    """Key of a label of nodes, such as topology.kubernetes.io/zone. Mandatory."""
+    """Key of a label of nodes, such as topology.kubernetes.io/zone. Mandatory within podAffinity."""
 
 
 class Toleration(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6455,6 +6520,8 @@ class WouldRun(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
     pod_set: str
     """Pod set, such as `main`."""
+    cluster: str
+    """Name of its cluster."""
     node: str
     """Name of the node."""
     node_pool: str
@@ -6518,7 +6585,7 @@ class ServedModel(Model, frozen=True, kw_only=True, rename="camel", omit_default
     catalog: Literal["HuggingFace"] | None = None
     """Catalog that has the model. Default: HuggingFace, the only one so far."""
     name: str | None = None
-    """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
+    """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory within model."""
     credential: ModelCredential | None = None
     """With what the replicas sign in to the catalog. Default: nothing, since everybody may have the model."""
 
@@ -6533,13 +6600,18 @@ class GitSecretRef(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     only clusters of kind kubernetes have.
     """
     authentication_method: GitSecretRefAuthenticationMethod | None = None
-    """password: a user name with a password or an access token, the only one so far. Mandatory within secretRef."""
+    """password: a user name with a password or an access token, over https. ssh-key: a private key without a
+    passphrase, over ssh, and beside it, under the key known_hosts, the host keys of the server as OpenSSH has
+    them. Mandatory within secretRef.
+    """
     secret_key_of_user: str | None = None
     """Key that holds the user name. Default: User of a Secret, username of a credential; where it has no such key,
-    the user is called git.
+    the user is called git. Not with ssh-key: there the address names the user.
     """
     secret_key_of_password: str | None = None
-    """Key that holds the password or token. Default: Password of a Secret, password of a credential."""
+    """Key that holds the password or token. Default: Password of a Secret, password of a credential. With ssh-key:
+    key that holds the private key. Default: ssh-privatekey.
+    """
 
 
 class TextRules(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6893,7 +6965,7 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     project_id: str
     """UUID."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; empty where the scheduler chooses it."""
     owner: str
     """Actor id of the user who submitted it. Ownership protection compares it."""
     at: datetime
@@ -6906,6 +6978,8 @@ class WorkloadCreatedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """What an inference has beside that; absent for every other kind."""
     made_from: MadeFromData | None = None
     """From which template and assets it was made, and who set its fields where their values do not say it."""
+    among: list[str] | None = None
+    """UUIDs of the clusters that can run it, among which the scheduler chooses; none where one was named."""
 
 
 class WorkloadQueuedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6921,6 +6995,17 @@ class WorkloadWaitingData(Model, frozen=True, kw_only=True, rename="camel", omit
     """The same in a sentence, with numbers."""
     expected_start: datetime | None = None
     """When the scheduler expected it to start. Absent where it had no ground for an estimate."""
+
+
+class ClusterChosenData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The scheduler chose the cluster of a workload for which nobody named one. Its first pods are bound there in
+    the same commit.
+    """
+
+    cluster_id: str
+    """UUID of the cluster that runs it from now on."""
+    name: str
+    """Of the cluster."""
 
 
 class PodsBoundData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7489,7 +7574,7 @@ class WorkloadSubmitted(Model, frozen=True, kw_only=True, rename="camel", omit_d
     kind: str
     """Such as `Training`."""
     cluster_id: str
-    """UUID of the cluster that runs it."""
+    """UUID of the cluster that runs it; empty where the scheduler chooses it."""
     owner: str
     """Actor id of who submitted it."""
     image: str
@@ -8282,7 +8367,9 @@ class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     name: str | None = None
     """Name of this item, unique among all volumes."""
     repository: str | None = None
-    """Address of the repository, beginning with https:// or http://; with secretRef, with https://. Mandatory."""
+    """Address of the repository, beginning with https:// or http://; with secretRef, with https://, or with an
+    ssh-key such as ssh://git@host/team/code or git@host:team/code. Mandatory.
+    """
     branch: str | None = None
     """Branch. Default: that of the repository."""
     revision: str | None = None
@@ -8414,7 +8501,7 @@ class Probe(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     3.
     """
     handler: ProbeHandler | None = None
-    """How to ask. Mandatory."""
+    """How to ask. Mandatory within readiness."""
 
 
 class NodeSelectorTerm(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8713,7 +8800,7 @@ class NodeScore(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     name: str
     """Name of the score, such as gpu_price."""
     value: int
-    """Its value."""
+    """Its value, in thousandths of a GPU or core; that of node_value in millionths of a GPU."""
 
 
 class PublicActor(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8776,7 +8863,7 @@ class ClaimInfo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Body of a request: ClaimInfo."""
 
     size: str | None = None
-    """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
+    """Size, such as 10Gi. Mandatory within claimInfo. The cluster local records it, and does not enforce it."""
     storage_class: str | None = None
     """Storage class of the cluster, one of those that it reports. Default: the cluster's own default."""
     access_modes: PvcAccessModes | None = None
@@ -8791,7 +8878,7 @@ class ProbeHandler(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Body of a request: ProbeHandler."""
 
     http_get: HttpGet | None = None
-    """Ask by an HTTP request. Mandatory."""
+    """Ask by an HTTP request. Mandatory within handler."""
 
 
 class MatchExpression(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8923,7 +9010,7 @@ class HttpGet(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     path: str | None = None
     """Path of the request. Default: /."""
     port: int | None = None
-    """Port on which the pod listens. Mandatory."""
+    """Port on which the pod listens. Mandatory within httpGet."""
     host: str | None = None
     """Host to ask. Default: the pod. Another needs a privileged project. The cluster local asks on loopback alone."""
     scheme: HttpGetScheme | None = None
@@ -9119,6 +9206,7 @@ if TYPE_CHECKING:
         "waiting_for_pods_to_end",
         "window_closed",
     ]
+    type PlaceKeptRule = Literal["gave_up_a_place", "got_its_place", "minimum_runtime"]
     type PodAffinityType = Literal["Preferred", "Required"]
     type PodEndedOutcome = Literal["failed", "interrupted", "stopped", "succeeded"]
     type PodsEvictedDataReason = Literal[
@@ -9174,6 +9262,7 @@ if TYPE_CHECKING:
         WorkloadCreatedRecord
         | WorkloadQueuedRecord
         | WorkloadWaitingRecord
+        | ClusterChosenRecord
         | PodsBoundRecord
         | PodStartingRecord
         | PodRunningRecord
@@ -9315,6 +9404,7 @@ else:
     OutlookOutcome = str
     Phase = str
     PhaseReason = str
+    PlaceKeptRule = str
     PodAffinityType = str
     PodEndedOutcome = str
     PodsEvictedDataReason = str
@@ -9375,6 +9465,7 @@ else:
             "WorkloadCreated": WorkloadCreatedRecord,
             "WorkloadQueued": WorkloadQueuedRecord,
             "WorkloadWaiting": WorkloadWaitingRecord,
+            "ClusterChosen": ClusterChosenRecord,
             "PodsBound": PodsBoundRecord,
             "PodStarting": PodStartingRecord,
             "PodRunning": PodRunningRecord,

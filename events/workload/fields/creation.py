@@ -60,7 +60,9 @@ class Creation(Body, frozen=True, kw_only=True):
     project_id: Annotated[str, About(rows="S008", flag="--project")]
     """Id of the project that the workload belongs to."""
     cluster_id: Annotated[Uuid, About(rows="S007", flag="--cluster")]
-    """Id of the cluster that runs the workload."""
+    """Id of the cluster that runs the workload. With 00000000-0000-0000-0000-000000000000 the scheduler chooses one of
+    those that can run it, when it starts.
+    """
     template_id: Annotated[Uuid | None, About(rows="S009 R39", flag="--template")] = None
     """Id of a template, whose fields go into the spec. What assets and the request say goes before them."""
     assets: Annotated[AssetChoice | None, About(rows="S009 S015 S034 S053 R39")] = None

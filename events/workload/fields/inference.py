@@ -77,7 +77,7 @@ class ServedModel(Section, frozen=True, kw_only=True):
     catalog: Annotated[Literal["HuggingFace"], About(rows="S067")] = "HuggingFace"
     """Catalog that has the model. Default: HuggingFace, the only one so far."""
     name: Annotated[LongName, About(rows="S067", flag="--model", example="Qwen/Qwen2.5-0.5B-Instruct")]
-    """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory."""
+    """Name of the model in its catalog. Replicas find it in the variable MODEL_ID. Mandatory within model."""
     credential: Annotated[ModelCredential | None, About(rows="S067")] = None
     """With what the replicas sign in to the catalog. Default: nothing, since everybody may have the model."""
 

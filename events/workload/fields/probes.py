@@ -15,7 +15,7 @@ class HttpGet(Section, frozen=True, kw_only=True):
     path: Annotated[UrlPath | None, About(rows="R21")] = None
     """Path of the request. Default: /."""
     port: Annotated[Annotated[int, Limits(format="int32", least=1, most=65535)] | None, About(rows="R21")] = None
-    """Port on which the pod listens. Mandatory."""
+    """Port on which the pod listens. Mandatory within httpGet."""
     host: Annotated[Annotated[str, Limits(format="hostname", longest=253)] | None, About(rows="R21")] = None
     """Host to ask. Default: the pod. Another needs a privileged project. The cluster local asks on loopback alone."""
     scheme: Annotated[Literal["HTTP", "HTTPS"] | None, About(rows="R21")] = None
@@ -26,7 +26,7 @@ class ProbeHandler(Section, frozen=True, kw_only=True):
     """How to ask."""
 
     http_get: Annotated[Annotated[HttpGet, Limits(not_null=True, hides_default=True)] | None, About(rows="R21")] = None
-    """Ask by an HTTP request. Mandatory."""
+    """Ask by an HTTP request. Mandatory within handler."""
 
 
 class Probe(Section, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Probe(Section, frozen=True, kw_only=True):
     failure_threshold: Annotated[PositiveInt32 | None, About(rows="R21")] = None
     """Number of tries in a row that must fail before the history warns that a pod is not ready any more. Default: 3."""
     handler: Annotated[ProbeHandler | None, About(rows="R21")] = None
-    """How to ask. Mandatory."""
+    """How to ask. Mandatory within readiness."""
 
 
 class ProbesSpec(Section, frozen=True, kw_only=True):

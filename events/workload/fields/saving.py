@@ -1,6 +1,7 @@
 """What a pod does before it is ended, and where it keeps what it has done (S049)."""
 
-from typing import Annotated, ClassVar, Final, Literal
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Final, Literal, get_args
 
 from events.fields.declare import About, Limits, Section
 from events.fields.values import FilePath, Quantity, Words
@@ -10,12 +11,20 @@ DEFAULT_CHECKPOINT_PATH: Final = "/muster/checkpoint"
 DEFAULT_CHECKPOINT_SIZE: Final = "10Gi"
 ClassName = Annotated[str, Limits(shortest=1, longest=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
 StopSignal = Literal["SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2"]
+_NO_SIGNALS: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("SIGTERM", "TERM"), "a pod gets SIGTERM anyway: leave it out"),
+        **dict.fromkeys(("SIGKILL", "KILL"), "a pod is killed when its grace period is over: leave it out"),
+        **{name.removeprefix("SIG"): f"write {name}" for name in get_args(StopSignal)},
+    }
+)
+"""By what people write, in capitals."""
 
 
 class PreStop(Section, frozen=True, kw_only=True):
     """How a pod is told that it has to end: by a signal or by a command."""
 
-    signal: Annotated[StopSignal | None, About(rows="S049", flag="--pre-stop-signal")] = None
+    signal: Annotated[StopSignal | None, About(rows="S049", flag="--pre-stop-signal", instead=_NO_SIGNALS)] = None
     """Signal that the pod's first process gets in the place of SIGTERM when the pod is told to end, whatever the cause.
     The pod is killed when its grace period is over. Not together with a command.
     """

@@ -50,9 +50,11 @@ class PodAffinity(Section, frozen=True, kw_only=True):
     """Whether the pods of the workload stay together."""
 
     type: Annotated[Literal["Required", "Preferred"], About(rows="S042 R16")]
-    """Required: a pod that has no room beside the others waits. Preferred: it goes elsewhere. Mandatory."""
+    """Required: a pod that has no room beside the others waits. Preferred: it goes elsewhere. Mandatory within
+    podAffinity.
+    """
     key: Annotated[LabelName, About(rows="S042 S043 R16")]
-    """Key of a label of nodes, such as topology.kubernetes.io/zone. Mandatory."""
+    """Key of a label of nodes, such as topology.kubernetes.io/zone. Mandatory within podAffinity."""
 
 
 class Toleration(Item, frozen=True, kw_only=True, omit_defaults=True):

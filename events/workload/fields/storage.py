@@ -62,13 +62,18 @@ class GitSecretRef(Item, frozen=True, kw_only=True, omit_defaults=True):
     clusters of kind kubernetes have.
     """
     authentication_method: Annotated[AuthenticationMethod, About(rows="S057 R34")]
-    """password: a user name with a password or an access token, the only one so far. Mandatory within secretRef."""
+    """password: a user name with a password or an access token, over https. ssh-key: a private key without a
+    passphrase, over ssh, and beside it, under the key known_hosts, the host keys of the server as OpenSSH has them.
+    Mandatory within secretRef.
+    """
     secret_key_of_user: Annotated[SomeText | None, About(rows="S057 R34")] = None
     """Key that holds the user name. Default: User of a Secret, username of a credential; where it has no such key, the
-    user is called git.
+    user is called git. Not with ssh-key: there the address names the user.
     """
     secret_key_of_password: Annotated[SomeText | None, About(rows="S057 R34")] = None
-    """Key that holds the password or token. Default: Password of a Secret, password of a credential."""
+    """Key that holds the password or token. Default: Password of a Secret, password of a credential. With ssh-key: key
+    that holds the private key. Default: ssh-privatekey.
+    """
 
 
 class GitVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,7 +82,9 @@ class GitVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     name: Annotated[ItemName | None, About(rows="S055 R37")] = None
     """Name of this item, unique among all volumes."""
     repository: Annotated[Repository | None, About(rows="S057 R34")] = None
-    """Address of the repository, beginning with https:// or http://; with secretRef, with https://. Mandatory."""
+    """Address of the repository, beginning with https:// or http://; with secretRef, with https://, or with an ssh-key
+    such as ssh://git@host/team/code or git@host:team/code. Mandatory.
+    """
     branch: Annotated[ItemName | None, About(rows="S057")] = None
     """Branch. Default: that of the repository."""
     revision: Annotated[ItemName | None, About(rows="S057")] = None
@@ -196,7 +203,7 @@ class ClaimInfo(Section, frozen=True, kw_only=True):
     """How a new claim is made."""
 
     size: Annotated[Quantity | None, About(rows="S052 R28 C9", unit="bytes")] = None
-    """Size, such as 10Gi. Mandatory. The cluster local records it, and does not enforce it."""
+    """Size, such as 10Gi. Mandatory within claimInfo. The cluster local records it, and does not enforce it."""
     storage_class: Annotated[ClassName | None, About(rows="S052 R28")] = None
     """Storage class of the cluster, one of those that it reports. Default: the cluster's own default."""
     access_modes: Annotated[PvcAccessModes, About(rows="S052")] = PvcAccessModes()

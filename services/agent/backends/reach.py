@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
+from events.workload.repositories import ssh_server
 from events.workload.volumes import BucketFolder, ClonedFolder, NfsFolder, Volume
 
 CONNECT_SECONDS: Final = 3.0
@@ -32,6 +33,8 @@ def server_of(volume: Volume) -> tuple[str, int] | None:
     match volume:
         case NfsFolder(server=server):
             return server, NFS_PORT
+        case ClonedFolder(repository=address) if (server := ssh_server(address)) is not None:
+            return server.host, server.port
         case ClonedFolder(repository=address) | BucketFolder(url=address):
             try:
                 parts = urlsplit(address)

@@ -4,8 +4,10 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
+from events.why import KeptBy
 from services.api.answers.forms import Form
 from services.api.answers.outcomes import ComplianceIssue
+from services.api.shown_events import Moment
 
 JSON_VALUE: Final[dict[str, Any]] = {"description": "The value of any field: any JSON value."}
 """One that says more would contain itself, and generators of clients lose their way in it, written out or not."""
@@ -51,6 +53,8 @@ class WouldRun(Form, frozen=True, kw_only=True):
 
     pod_set: str
     """Pod set, such as `main`."""
+    cluster: str
+    """Name of its cluster."""
     node: str
     """Name of the node."""
     node_pool: str
@@ -74,6 +78,25 @@ class WouldEnd(Form, frozen=True, kw_only=True):
     """By which rule, such as preempted."""
 
 
+class PlaceKept(Form, frozen=True, kw_only=True):
+    """Whose place may not be taken, or not yet, though the workload that waits would have a right to it."""
+
+    workload_id: str | None
+    """Id of the workload. Null of those that you may not see; likewise its name."""
+    name: str | None
+    """Its name."""
+    workloads: int
+    """How many workloads: more than one only of those that you may not see."""
+    until: Moment | None
+    """From then on its place may be taken; of several, the first. Null: never."""
+    rule: KeptBy
+    """minimum_runtime: what runs may run for the minimum of its project or department. gave_up_a_place: it gave up a
+    place, and keeps the next one for ten minutes. got_its_place: the workload that waits had given up its own for it.
+    """
+    message: str
+    """The rule in words."""
+
+
 class Outlook(Form, frozen=True, kw_only=True):
     """What the scheduler would do with it now, beside everything that waits. Another moment may have another answer."""
 
@@ -95,6 +118,8 @@ class Outlook(Form, frozen=True, kw_only=True):
     """Who would be told to end for it; at most 100. It would start once they have ended."""
     evicted_pods_elsewhere: int
     """Pods of other projects that would be told to end for it, and of workloads beyond those."""
+    kept: list[PlaceKept]
+    """Whose places it could not take yet, and until when."""
 
 
 class Evaluation(Form, frozen=True, kw_only=True):

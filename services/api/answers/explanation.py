@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from events.phases import Phase
 from events.why import Act
-from services.api.answers.evaluation import Value
+from services.api.answers.evaluation import PlaceKept, Value
 from services.api.answers.forms import Form, Uuid
 from services.api.answers.workloads import Moment
 
@@ -74,12 +74,14 @@ class ChangeStep(Form, frozen=True, kw_only=True):
 
 
 class LettingChange(Form, frozen=True, kw_only=True):
-    """What would let it start: the scheduler has planned with it, and it started."""
+    """What would let it start: the scheduler has planned with it."""
 
     message: str
     """The same in words."""
     steps: list[ChangeStep]
     """All of them together."""
+    waits: bool
+    """False: it started with that. True: it then waited for room, as others do, and without it never could start."""
 
 
 class NodeScore(Form, frozen=True, kw_only=True):
@@ -88,7 +90,7 @@ class NodeScore(Form, frozen=True, kw_only=True):
     name: str
     """Name of the score, such as gpu_price."""
     value: int
-    """Its value."""
+    """Its value, in thousandths of a GPU or core; that of node_value in millionths of a GPU."""
 
 
 class NodeOption(Form, frozen=True, kw_only=True):
@@ -191,6 +193,10 @@ class Explanation(Form, frozen=True, kw_only=True):
     """Who holds the capacity, the one with the most first; those that you may see, at most twenty."""
     other_holders: OtherHolders
     """All others that hold it."""
+    kept: list[PlaceKept]
+    """Whose places it may not take, or not yet, and until when; at most twenty by name."""
+    keeps_its_place: PlaceKept | None
+    """Until when nobody takes the place of what runs. Null where somebody may now, or nobody ever may."""
     changes: list[LettingChange]
     """What would let it start, the smallest first; at most three. Empty where the scheduler knows of no small one."""
     places: list[PlaceExplained]

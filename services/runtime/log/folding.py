@@ -4,12 +4,16 @@ that keeps a fold in memory. What a commit means is the fold's own business.
 
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from events.aggregate import BrokenChainError
 from events.commit import Commit
 from events.subjects import aggregate_subject
 from services.runtime.log.store import EventReader, OnStanding, UnreadableMessageError
+from services.runtime.process.turn import Turn
+
+COMMITS_OF_A_TURN: Final = 50
+"""At least; after them it is looked whether the turn is over."""
 
 
 class Folded(Protocol):
@@ -51,7 +55,7 @@ async def follow_into(
             ) as arrivals:
                 async for commits in arrivals:
                     wanted = commits if until is None else [c for c in commits if c.batch_end <= until]
-                    unreadable = take(fold, wanted)
+                    unreadable = await _take_in_turns(fold, wanted)
                     yield wanted
                     if unreadable is not None:
                         raise unreadable
@@ -61,6 +65,20 @@ async def follow_into(
             if on_standing is None:
                 raise
             await store.stand_before(unreadable, on_standing)
+
+
+async def _take_in_turns(fold: Folded, commits: Sequence[Commit]) -> UnreadableMessageError | None:
+    """As `take`, and others work in between, never within an atomic batch: several followers share a process, and one
+    that took a thousand commits in one go would have as much more of it than who stops after fewer.
+    """
+    turn, start = Turn(), 0
+    for end, commit in enumerate(commits, start=1):
+        if end == len(commits) or (commit.ends_batch and end - start >= COMMITS_OF_A_TURN):
+            if (unreadable := take(fold, commits[start:end])) is not None:
+                return unreadable
+            start = end
+            await turn.pass_on()
+    return None
 
 
 def take(fold: Folded, commits: Sequence[Commit]) -> UnreadableMessageError | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, cast
 
-from events.aggregate import ASSET, WORKLOAD, Aggregate, Chain, advance, check_follows
+from events.aggregate import ASSET, WORKLOAD, Aggregate, Chain, Draft, advance, check_follows
 from events.asset import AssetCreated
 from events.commit import Commit
 from events.workload.state import WorkloadCreated
@@ -33,7 +33,9 @@ class Steps:
         self._kept: list[tuple[int, Any, Chain[Any]] | None] = [None] * KEPT_STEPS
         """By sequence, the newest ones: (sequence, state before, chain after)."""
 
-    def advance[S](self, aggregate: Aggregate[S], chain: Chain[S] | None, commit: Commit) -> Chain[S]:
+    def advance[S](
+        self, aggregate: Aggregate[S], chain: Chain[S] | None, commit: Commit, drafted: Draft | None = None
+    ) -> Chain[S]:
         """As `events.aggregate.advance`."""
         before = aggregate.initial if chain is None else chain.state
         place = commit.seq % KEPT_STEPS
@@ -42,7 +44,7 @@ class Steps:
             if chain is not None:
                 check_follows(commit, chain.version)
             return kept[2]
-        after = advance(aggregate, chain, commit)
+        after = advance(aggregate, chain, commit, drafted)
         self._kept[place] = (commit.seq, before, after)
         return after
 
@@ -90,8 +92,12 @@ class LogFold:
         """One aggregate; the initial state where it is not here."""
         return self.of(aggregate).get(key) or cast("Chain[S]", self._kinds[aggregate.name][1])
 
-    def apply(self, commit: Commit) -> None:
-        """Take over one commit; one that was applied before changes nothing. Raises BrokenChainError."""
+    def apply(self, commit: Commit, drafted: Draft | None = None) -> None:
+        """Take over one commit; one that was applied before changes nothing. Raises BrokenChainError.
+
+        Args:
+            drafted: as of `events.aggregate.advance`, of a commit that this service wrote.
+        """
         kind = self._kinds.get(commit.aggregate)
         if kind is None or (self._until is not None and commit.batch_end > self._until):
             return
@@ -101,11 +107,11 @@ class LogFold:
         if before is not None:
             if commit.seq <= before.version:
                 return
-            after = self._advance(aggregate, before, commit)
+            after = self._advance(aggregate, before, commit, drafted)
         elif begins is None:
-            before, after = empty, self._advance(aggregate, empty, commit)
+            before, after = empty, self._advance(aggregate, empty, commit, drafted)
         elif commit.events and isinstance(commit.events[0], begins):
-            before, after = empty, self._advance(aggregate, None, commit)
+            before, after = empty, self._advance(aggregate, None, commit, drafted)
         else:
             return  # of one that has ended and was forgotten
         chains[commit.key] = after

@@ -8,8 +8,9 @@ A reservation is made anew by each plan, from what is free: a node that is kept 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -21,6 +22,7 @@ from events.workload.state import evictable
 from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.phases import explain
 from services.scheduler.policy.pools import pools_of
+from services.scheduler.policy.together import value_of_others
 from services.scheduler.policy.victims import passed_by
 from services.scheduler.room import Room, shares_milli
 from services.scheduler.snapshot import Booleans, GangPart, Integers, Pending, PodClass
@@ -32,6 +34,10 @@ MOST_IN_POOL: Final = 8
 MOST_OF_PROJECT: Final = 2
 MOST_IN_ALL: Final = 16
 """In one plan: to choose places takes some milliseconds where there are many nodes."""
+MOST_VALUES: Final = 16
+"""Values of a label, such as racks, that are looked at for a gang whose pods must stay together."""
+_BELOW_ALL: Final = -1
+"""Rank of a priority: nobody gives way to it."""
 LATEST: Final = timedelta(days=365)
 """What waits for longer than this before anything is kept for it never has anything kept."""
 MOST_BESIDE: Final = 2
@@ -60,34 +66,30 @@ def reserve(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -> 
         return None
     if not all(_may_have(planning, pod_class.part(part) if pod_class.gang else pod_class, part) for part in parts):
         return None  # also in the pool where it may have the most: no places are looked for, which is what takes long
-    taken = _Taken(planning)
-    kept: list[Kept] = []
-    numbers: set[int] = set()
-    for part in parts:
-        found = _places(planning, pod_class.part(part) if pod_class.gang else pod_class, part.needed, taken)
-        if found is None:
-            return None
-        number, places = found
-        numbers.add(number)
-        kept += places
+    found = _all_places(planning, pod_class, parts, entry)
+    if found is None:
+        return None
+    taken, kept, numbers = found
     if not _within_share(planning, pod_class, parts, numbers):
         return None
     others = passed_by(planning.snapshot, pod_class.project_id, entry)
     needs = {n: sum(part.needed * planning.shares.milli_of(part.request, n) for part in parts) for n in numbers}
     has_right = _has_right(planning, pod_class.project_id, needs, others)
-    planning.spoken_for_by.setdefault(pod_class.project_id, []).append(entry)
-    planning.spoken_for[i] = needs
+    # Nobody is told to end for pods that stay together (take_back), so nobody is let in that would have to give way.
+    spoken = entry if pod_class.together is None else replace(entry, rank=_BELOW_ALL)
+    planning.aside.spoken_for_by.setdefault(pod_class.project_id, []).append(spoken)
+    planning.aside.spoken_for[i] = needs
     speak_for(planning, i, sign=1)
     if not has_right:
-        return explain.spoken_for()
-    planning.passed_by[i] = others
-    if any(planning.reserved_in[number] >= MOST_IN_POOL for number in numbers):
-        return explain.spoken_for()
+        return explain.spoken_for(others_give_way=spoken is entry)
+    planning.aside.passed_by[i] = others
+    if any(planning.aside.reserved_in[number] >= MOST_IN_POOL for number in numbers):
+        return explain.spoken_for(others_give_way=spoken is entry)
     for each in kept:
         planning.take(each.row, each.request, each.devices)
-    planning.counted_on += taken.counted_on
-    planning.reserved_in.update(numbers)
-    planning.reserved[i] = kept
+    planning.aside.counted_on += taken.counted_on
+    planning.aside.reserved_in.update(numbers)
+    planning.aside.reserved[i] = kept
     return explain.reserved(len({each.row for each in kept}))
 
 
@@ -99,11 +101,11 @@ def _may_be_kept_for(planning: Planning, pod_class: PodClass, parts: Sequence[Ga
         return False  # one beside the workers may need no GPU
     if not pod_class.gang and pod_class.request.gpu_devices < 2:  # noqa: PLR2004 (one is as narrow as there is)
         return False
-    if pod_class.together is not None or sum(part.needed for part in parts) > MOST_RESERVED:
+    if (pod_class.together is not None and not pod_class.gang) or sum(part.needed for part in parts) > MOST_RESERVED:
         return False
-    if len(planning.spoken_for_by.get(pod_class.project_id, ())) >= MOST_OF_PROJECT:
+    if len(planning.aside.spoken_for_by.get(pod_class.project_id, ())) >= MOST_OF_PROJECT:
         return False
-    if len(planning.spoken_for) >= MOST_IN_ALL:
+    if len(planning.aside.spoken_for) >= MOST_IN_ALL:
         return False
     wait = planning.policy.reserve_after
     long_enough = entry.since + wait.total_seconds()
@@ -133,7 +135,7 @@ def waits_behind(planning: Planning, pod_class: PodClass, entry: Pending) -> boo
     """Whether it takes no room although there may be some: a gang of its project has waited for longer, needs what is
     left of their share, and would not get it back.
     """
-    spoken = planning.spoken_for_by.get(pod_class.project_id)
+    spoken = planning.aside.spoken_for_by.get(pod_class.project_id)
     if not spoken or gives_way(planning, pod_class, entry):
         return False
     parts = [(part.request, part.needed) for part in pod_class.gang] or [(pod_class.request, 1)]
@@ -149,7 +151,7 @@ def waits_behind(planning: Planning, pod_class: PodClass, entry: Pending) -> boo
 def gives_way(planning: Planning, pod_class: PodClass, entry: Pending) -> bool:
     """Whether it may be let in behind the gangs of its project that have waited for longer: they can have it end."""
     project = planning.snapshot.projects.get(pod_class.project_id)
-    spoken = planning.spoken_for_by.get(pod_class.project_id, ())
+    spoken = planning.aside.spoken_for_by.get(pod_class.project_id, ())
     return (
         entry.gives_way
         and (project is None or not project.minimum_runtime)
@@ -166,20 +168,20 @@ def of_project(planning: Planning, i: int) -> tuple[int, ...]:
     """Indexes of the queues of its project of which a gang has waited for long, and of this one."""
     queues = planning.snapshot.queues
     own = queues[i].pod_class.project_id
-    return (i, *(j for j in planning.spoken_for if j != i and queues[j].pod_class.project_id == own))
+    return (i, *(j for j in planning.aside.spoken_for if j != i and queues[j].pod_class.project_id == own))
 
 
 def speak_for(planning: Planning, i: int, *, sign: int) -> None:
     """Have what a gang that has waited for long needs count as used (1), or not any more (-1): what comes after it in
     its project would else have the project's share, over and over, before there is enough of it for the gang.
     """
-    for number, milli in planning.spoken_for.get(i, {}).items():
+    for number, milli in planning.aside.spoken_for.get(i, {}).items():
         planning.shares.speak_for(planning.snapshot.queues[i].pod_class.project_id, number, sign * milli)
 
 
 def let_go(planning: Planning, i: int) -> list[Kept]:
     """What is kept for a queue is free again; what that was."""
-    kept = planning.reserved.pop(i, [])
+    kept = planning.aside.reserved.pop(i, [])
     for each in kept:
         held = each.request
         for room in (planning.room, planning.soon()):
@@ -197,7 +199,7 @@ class _Taken:
         self.extended = {name: column.copy() for name, column in table.capacity_extended.items()}
         self.free = Room(table, like=planning.room)
         self.counted_on: list[tuple[int, PodRequest, int]] = []
-        for each in planning.counted_on:
+        for each in planning.aside.counted_on:
             self._count_on(*each)
 
     def fitting(self, request: PodRequest, rows: Integers, share: Integers) -> Integers:
@@ -250,10 +252,64 @@ class _Taken:
                 self.extended[each.resource][row] -= each.amount
 
 
-def _places(planning: Planning, part: PodClass, needed: int, taken: _Taken) -> tuple[int, list[Kept]] | None:
-    """In the first pool that would hold all pods if nothing ran there; None where none would."""
+class _Found(NamedTuple):
+    taken: _Taken
+    kept: list[Kept]
+    numbers: set[int]
+    """Of pools."""
+
+
+def _all_places(planning: Planning, pod_class: PodClass, parts: Sequence[GangPart], entry: Pending) -> _Found | None:
+    """For all that must start together; of pods that must stay together, at one value of their label."""
+    for within in _where(planning, pod_class, parts, entry):
+        found = _Found(_Taken(planning), [], set())
+        for part in parts:
+            of = pod_class.part(part) if pod_class.gang else pod_class
+            places = _places(planning, of, part.needed, found.taken, within)
+            if places is None:
+                break
+            found.numbers.add(places[0])
+            found.kept.extend(places[1])
+        else:
+            return found
+    return None
+
+
+def _where(
+    planning: Planning, pod_class: PodClass, parts: Sequence[GangPart], entry: Pending
+) -> Iterator[Booleans | None]:
+    """Nodes, by row, where all of them may be: all where they need not stay together, else those of one value. First
+    the values where the most GPUs are free.
+    """
+    together = pod_class.together
+    if together is None or not together.required:
+        yield None
+        return
+    column, values, _ = planning.snapshot.nodes.labels.column(together.label)
+    fixed = value_of_others(planning, together, entry, column)
+    if fixed is not None:
+        yield column == fixed
+        return
+    free = np.zeros(len(values))
+    for part in parts:
+        for _, candidates in pools_of(planning, pod_class.part(part)):
+            rows = candidates.rows[column[candidates.rows] >= 0]
+            gpus = np.maximum(planning.room.devices[rows], 0).sum(axis=1)
+            free += np.bincount(column[rows], weights=gpus, minlength=len(values))
+    for value in np.argsort(-free, kind="stable")[:MOST_VALUES].tolist():
+        yield column == value
+
+
+def _places(
+    planning: Planning, part: PodClass, needed: int, taken: _Taken, within: Booleans | None
+) -> tuple[int, list[Kept]] | None:
+    """In the first pool that would hold all pods if nothing ran there; None where none would.
+
+    Args:
+        within: by row, which nodes are looked at; all where it is not given.
+    """
     for pool, candidates in pools_of(planning, part):
-        rows = candidates.rows
+        rows = candidates.rows if within is None else candidates.rows[within[candidates.rows]]
         share = shares_milli(planning.room.nodes, part.request, rows)
         fitting = taken.fitting(part.request, rows, share)
         if int(fitting.sum()) < needed:

@@ -74,6 +74,8 @@ class Shares:
         """What a request for so much memory takes of a device, by bytes and number of a pool."""
         self._count_held()
         self._free = _free_by_pool(room, len(self._numbers))
+        self._late = self._counted_late()
+        """What those hold that should have ended by now: nobody is beyond a share by it."""
         self._largest = _largest_by_pool(room, len(self._numbers))
 
     def project(self, id_: str) -> ProjectView:
@@ -100,7 +102,8 @@ class Shares:
 
     def is_beyond(self, holder: str, number: int, gone: int = 0) -> bool:
         """Whether it has more than its share there, also without so much of it."""
-        return self.used.get((holder, number), 0) - gone > self.of(holder, number)
+        used = self.used.get((holder, number), 0) - self._late.get((holder, number), 0)
+        return used - gone > self.of(holder, number)
 
     def anybody_beyond(self, number: int) -> bool:
         """Whether a project had more than its share of this pool when the plan began."""
@@ -143,6 +146,17 @@ class Shares:
             if each.project_id:
                 milli = sum(share.milli for share in each.reservation.devices)
                 self.use(each.project_id, int(self._snapshot.nodes.pool[each.row]), -milli)
+
+    def _counted_late(self) -> dict[tuple[str, int], int]:
+        late: dict[tuple[str, int], int] = {}
+        for each in self._snapshot.late:
+            milli, number = (
+                sum(share.milli for share in each.reservation.devices),
+                int(self._snapshot.nodes.pool[each.row]),
+            )
+            for holder in (each.project_id, self.project(each.project_id).department_id) if each.project_id else ():
+                late[holder, number] = late.get((holder, number), 0) + milli
+        return late
 
     def _found(self, number: int) -> dict[str, int]:
         of_department: dict[str, list[tuple[str, Want]]] = {}

@@ -20,7 +20,7 @@ class Stay:
     ) -> None:
         self._planning, self._together = planning, together
         self._column, values, _ = planning.snapshot.nodes.labels.column(together.label)
-        self._value = _value_of_others(planning, together, entry, self._column)
+        self._value = value_of_others(planning, together, entry, self._column)
         if self._value is None:
             counts = (_counts(candidates, self._column, values, len(entry.pods)) for _, candidates in pools)
             self._value = next((int(each.argmax()) for each in counts if each.any()), None)
@@ -65,7 +65,8 @@ def elsewhere(planning: Planning, pod_class: PodClass, view: View) -> Elsewhere 
     return Elsewhere(column[view.rows] != value, words)
 
 
-def _value_of_others(planning: Planning, together: Together, entry: Pending, column: Integers) -> int | None:
+def value_of_others(planning: Planning, together: Together, entry: Pending, column: Integers) -> int | None:
+    """The number of the value at which other pods of the workload are, where there are any."""
     keys = planning.snapshot.nodes.keys
     if together not in planning.values and entry.beside in keys:
         value = int(column[keys.index(entry.beside)])

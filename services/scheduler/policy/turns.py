@@ -21,9 +21,9 @@ MOST_AT_ONCE: Final = 256
 """Entries of a queue that have one turn: what is made ready for more of them would often be in vain."""
 
 type _Key = tuple[int, int, float, float, OrderKey]
-type _Head = tuple[bool, OrderKey, int, int, int]
-"""Whether nothing is promised to its next pod, its order, the indexes of its queue and entry, and how many of its pods
-had their turn.
+type _Head = tuple[float, OrderKey, int, int, int]
+"""The how manieth it is to which a place is promised, for its next pod (INFINITE where none is), its order, the indexes
+of its queue and entry, and how many of its pods had their turn.
 """
 
 
@@ -80,6 +80,8 @@ class Turns:
 
     def __init__(self, planning: Planning) -> None:
         self._planning = planning
+        self._numbers = {id_: float(number) for number, id_ in enumerate(planning.snapshot.promised)}
+        """Of workloads to which a place is promised, by id: the how manieth of them it is."""
         self._places: dict[int, list[_Place]] = {}
         """By index of a queue: the pools where its next pod may go."""
         self._standings: dict[int, _Standing] = {}
@@ -123,7 +125,9 @@ class Turns:
     def _head(self, i: int, at: int, done: int) -> _Head:
         queue = self._planning.snapshot.queues[i]
         entry = queue.entries[at]
-        return done >= self._promised(queue, entry), entry.order, i, at, done
+        # The first to whom a place was promised first: those that came later had others told to end beside it.
+        number = INFINITE if done >= self._promised(queue, entry) else self._numbers.get(entry.workload_id, INFINITE)
+        return number, entry.order, i, at, done
 
     def _promised(self, queue: Queue, entry: Pending) -> int:
         """How many of its pods have a place for which others were told to end: by the GPUs that those hold. More of it
@@ -161,8 +165,15 @@ class Turns:
         queue = self._planning.snapshot.queues[i]
         entries, promised = queue.entries, self._planning.snapshot.promised
         pod_class = queue.pod_class
-        alone = len(self._heads) == 1 and pod_class.project_id not in self._planning.spoken_for_by
-        if not alone or pod_class.gang or pod_class.together or key[0] < 0 or stop < len(entries[at].pods):
+        alone = len(self._heads) == 1 and pod_class.project_id not in self._planning.aside.spoken_for_by
+        if (
+            not alone
+            or pod_class.gang
+            or pod_class.together
+            or pod_class.among
+            or key[0] < 0
+            or stop < len(entries[at].pods)
+        ):
             return at + 1
         through = min(at + MOST_AT_ONCE, len(entries))
         if heads:
@@ -172,11 +183,11 @@ class Turns:
         return through
 
     def _key(self, head: _Head) -> _Key:
-        unpromised, order, i, at, _ = head
+        promised, order, i, at, _ = head
         queue = self._planning.snapshot.queues[i]
         entry = queue.entries[at]
-        if not unpromised:
-            return -1, 0, 0, 0, order
+        if promised < INFINITE:
+            return -1, 0, promised, 0, order
         if len(self._heads) == 1:
             return 0, 0, 0, 0, order  # nobody to share with
         of_department, own = self._beyond(queue.pod_class.project_id)

@@ -27,7 +27,7 @@ from services.scheduler.planning import Planning
 from services.scheduler.policy.phases import quota
 from services.scheduler.policy.words import gpus
 from services.scheduler.room import Room
-from services.scheduler.snapshot import Bound, Integers, Pending, PodClass, ProjectView, Snapshot
+from services.scheduler.snapshot import Bound, Integers, Pending, PodClass, ProjectView, Snapshot, Undisturbed
 from services.scheduler.waits import NEVER, gives_way
 
 AGAIN_MILLI_SECONDS: Final = 600 * WHOLE_GPU_MILLI
@@ -74,7 +74,7 @@ class Victims:
         self._of: dict[str, list[Victim]] = {}
         self._spare: dict[tuple[str, str], int] = {}
         """By workload id and pod set: how many pods it has grown by."""
-        self._later: dict[Victim, datetime] = {}
+        self._later: dict[Victim, Undisturbed] = {}
         """Those that have not run for long enough, and when they will have."""
         self._freed: dict[tuple[str, int, frozenset[str]], _Freed] = {}
         """By project id and priority of whoever takes it, and who has passed it."""
@@ -110,8 +110,9 @@ class Victims:
                 at_risk_seconds=seconds_at_risk(workload, pod, planning.snapshot.now),
                 grown=name in spare and not meets_at(workload, (name, index)),
             )
-            if (until := _undisturbed_until(planning, workload, pod)) > planning.snapshot.now:
-                self._later[victim] = until
+            undisturbed = _undisturbed(planning, workload, pod)
+            if undisturbed.until > planning.snapshot.now:
+                self._later[victim] = undisturbed
             self._on.setdefault(victim.row, []).append(victim)
             self._of.setdefault(workload.workload_id, []).append(victim)
 
@@ -173,7 +174,7 @@ class Victims:
         """Those of these workloads that hold a place."""
         return frozenset(id_ for id_ in ids if id_ in self._of)
 
-    def not_before(self, unit: Iterable[Victim]) -> datetime | None:
+    def not_before(self, unit: Iterable[Victim]) -> Undisturbed | None:
         """When all of them will have run for long enough; None where they have. One that was run again after a failure
         does not count beside others: what fails over and over would keep all that goes with it for ever.
         """
@@ -214,19 +215,28 @@ def grown_by(workload: Workload) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count > 0}
 
 
-def _undisturbed_until(planning: Planning, workload: Workload, pod: Pod) -> datetime:
+def kept_until(planning: Planning, workload: Workload) -> Undisturbed | None:
+    """Until when nobody takes the places of all that a workload has; None where somebody may now, or never."""
+    if not workload.preemptible:
+        return None
+    victims = Victims(planning, workload.cluster_id)
+    return victims.not_before(victims.of(frozenset({workload.workload_id})))
+
+
+def _undisturbed(planning: Planning, workload: Workload, pod: Pod) -> Undisturbed:
     """A pod that does not run yet loses nothing, unless its workload is kept from running over and over. What began at
     a time that is still to come did so by a clock that was ahead, by a day perhaps: that is no time to be spared for.
     """
-    now, until = planning.snapshot.now, _LONG_AGO
+    now, found = planning.snapshot.now, Undisturbed(_LONG_AGO, "minimum_runtime")
     placed_again = planning.snapshot.placed_again.get(workload.workload_id)
     if placed_again is not None and placed_again <= now:
         # Others of the workload may have got a place since: that does not keep this one for longer.
         until = min(placed_again, pod.running_since or placed_again) + planning.policy.kept_after_eviction
+        found = Undisturbed(until, "gave_up_a_place")
     project = planning.snapshot.projects.get(workload.project_id)
     if pod.running_since is not None and pod.running_since <= now and project is not None:
-        until = max(until, pod.running_since + project.minimum_runtime)
-    return until
+        found = max(found, Undisturbed(pod.running_since + project.minimum_runtime, "minimum_runtime"))
+    return found
 
 
 class _Freed(NamedTuple):
@@ -332,7 +342,7 @@ class Right(NamedTuple):
     def _is_over(self, of: ProjectView, holder: str, pool: str, gone: int) -> bool:
         """Whether a project, or its department, is beyond a quota of its own without so much, or has none."""
         quotas = _quotas(of, holder, pool)
-        return not quotas or any(quota.used(self.planning, each) - gone > each.milli for each in quotas)
+        return not quotas or any(quota.staying(self.planning, each) - gone > each.milli for each in quotas)
 
     def _is_sibling(self, of: ProjectView) -> bool:
         mine = self.planning.snapshot.projects.get(self.pod_class.project_id)
@@ -511,7 +521,7 @@ def _unit(victims: Victims, right: Right, victim: Victim, going: _Going) -> tupl
         return None
     unit = victims.unit(victim)
     if (until := victims.not_before(unit)) is not None:
-        right.planning.look_again_at(until)
+        right.planning.spare(victim.workload.workload_id, until, by=right.entry)
         return None
     return unit, reason
 

@@ -28,7 +28,7 @@ def wish(request: PodRequest) -> str:
     """All that a pod asks for."""
     parts = [
         counted(request.gpu_devices, "GPU") if request.gpu_devices else "",
-        f"{cores(request.cpu_milli)} CPU cores" if request.cpu_milli else "",
+        f"{told} CPU core{'' if told == '1' else 's'}" if (told := cores(request.cpu_milli)) != "0" else "",
         f"{format_bytes(request.memory_bytes)} of memory" if request.memory_bytes else "",
         *(f"{each.amount} of {each.resource}" for each in request.extended),
     ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from events.cluster_protocol import EnvironmentSource, Login, Registry, RunPod, SealedValues
+from events.cluster_protocol import EnvironmentSource, Login, Registry, RepositoryKey, RunPod, SealedValues
 from events.workload import rendezvous
 from events.workload.fields.distribution import DistributedFramework
 from events.workload.fields.scheduling import MatchExpression, NodeSelectorTerm, PodAffinity, Toleration
@@ -40,6 +40,7 @@ from services.agent.backends.kubernetes.act.objects import Pod, PodMeta
 from services.agent.backends.kubernetes.act.port_manifests import port_service_manifest, types_of
 from services.agent.backends.kubernetes.act.secret_manifests import NOTHING, needs_of, secret_manifest
 from services.agent.backends.kubernetes.act.volume_manifests import claim_manifest
+from tests.agent.kubernetes import kinds
 
 GOLDENS = Path(__file__).parent / "goldens"
 CLUSTER = "3f0c6f9a-58b1-8c0e-9d41-6d7573746572"
@@ -297,7 +298,10 @@ PRIVATE: tuple[Volume, ...] = (
         login=FolderLogin(name="mine", credential=True),
     ),
     ClonedFolder(
-        mount_path="/lib", repository="https://git.example.com/team/lib", login=FolderLogin(name="of-the-team")
+        mount_path="/lib",
+        # Nothing that a person writes stands for a value.
+        repository="https://git.example.com/team/lib?$(MUSTER_GIT_PASSWORD)",
+        login=FolderLogin(name="of-the-team"),
     ),
     ClonedFolder(
         mount_path="/old",
@@ -305,6 +309,20 @@ PRIVATE: tuple[Volume, ...] = (
         login=FolderLogin(name="of-the-team", user_key="who", password_key="token"),
     ),
 )
+BY_SSH: tuple[Volume, ...] = (
+    ClonedFolder(
+        mount_path="/src",
+        repository="ssh://git@git.example.com:2222/team/code",
+        login=FolderLogin(name="mine", credential=True),
+    ),
+    ClonedFolder(mount_path="/lib", repository="git@git.example.com:team/lib", login=FolderLogin(name="of-the-team")),
+    ClonedFolder(
+        mount_path="/old",
+        repository="git@git.example.com:team/old",
+        login=FolderLogin(name="of-the-team", password_key="id_ed25519"),
+    ),
+)
+KEYS = SealedValues(keys={"/src": RepositoryKey(private="a private key\n", known_hosts="host ssh-ed25519 AAAA\n")})
 VALUES = SealedValues(
     environment={"WANDB_API_KEY": "a value", "a name that is no key": "another value"},
     registries=(Registry(url="https://registry.example", user="ann", password="a password", email="ann@example.com"),),
@@ -394,6 +412,10 @@ CASES: dict[str, Callable[[], Manifest]] = {
         ),
         needs=needs_of(VALUES, SECRET),
     ),
+    "pod-cloned-ssh": lambda: pod(
+        run(volumes=BY_SSH, container=Container(user=1000, large_shm=True)), needs=needs_of(KEYS, SECRET)
+    ),
+    "secret-keys": lambda: secret(KEYS),
     "secret": lambda: secret(SealedValues(environment=VALUES.environment, logins=VALUES.logins)),
     "secret-pull": lambda: secret(VALUES),
     "pod-claims": lambda: pod(run(volumes=CLAIMS)),
@@ -457,6 +479,7 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "fence-map": lambda: manifests.fence_map_manifest(
         cluster_id=CLUSTER, namespace=SYSTEM, shard=3, data={"abcdefghijkl-main-0": "41 491000"}
     ),
+    **kinds.cases(CLUSTER, NAMESPACE),
 }
 
 

@@ -122,7 +122,8 @@ def test_what_is_unpacked_in_a_pod_is_what_a_local_cluster_unpacks(folder: Path,
 
 def _change(parts: Path) -> None:
     file = parts / "..data" / "001"
-    file.write_bytes(b"x" + file.read_bytes()[1:])
+    first, *others = file.read_bytes()
+    file.write_bytes(bytes([first ^ 1, *others]))
 
 
 def _remove(parts: Path) -> None:

@@ -1,6 +1,7 @@
 """One Muster with one Kubernetes cluster for all of these tests; a witness watches from the first moment on."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -9,11 +10,19 @@ from development.kubernetes.stack import KubernetesStack, running_stack
 from development.stack import Api
 from tests.kubernetes.e2e.looks import FOREIGN
 
+PROXY_URL: Final = "http://apps.test:8083"
+"""Where the API says that workloads are reached. A proxy may listen elsewhere."""
+ENVIRONMENT: Final = {
+    "MUSTER_PROXY_URL": PROXY_URL,
+    # A minute of the autoscaler's patience is two seconds.
+    "MUSTER_AUTOSCALER_SPEED": "30",
+}
+
 
 @pytest.fixture(scope="session")
 def watched() -> Iterator[tuple[KubernetesStack, Recorder]]:
     """At the end nothing is left, and all that was seen is held together once more."""
-    with running_stack(agents=0, nodes=3, gpus=4) as stack, Recorder(stack.plane) as recorder:
+    with running_stack(agents=0, nodes=3, gpus=4, environment=ENVIRONMENT) as stack, Recorder(stack.plane) as recorder:
         stack.agent(kubernetes_not_ready_seconds=1).start()
         stack.wait_connected()
         yield stack, recorder

@@ -180,6 +180,7 @@ def test_a_share_by_gpu_memory_is_told_to_the_pod_in_bytes(stack: KubernetesStac
     told_it = environment(pod)
     assert told_it["GPU_MEMORY_LIMIT_BYTES"] == str(30 * 2**30)
     assert (told_it["GPU_PORTION"], told_it["GPU_PORTION_LIMIT"]) == ("0.25", "0.375")
+    assert told_it["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={30 * 1024}M"
     api.wait(key, "Completed")
 
 

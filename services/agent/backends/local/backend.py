@@ -421,7 +421,7 @@ class LocalBackend:
 
     def _start_shim(self, run: _Run, values: SealedValues) -> None:
         told, tell = os.pipe2(os.O_CLOEXEC)
-        prepare = own_variables(run.pod, values.logins)
+        prepare = own_variables(run.pod, values)
         secret = _in_memory({"environment": values.environment, "prepare": prepare})
         folder = str(run.folder.path)
         output = str(run.folder.path / "shim.err")

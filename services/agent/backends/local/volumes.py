@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, assert_never
 
-from events.cluster_protocol import Login, RunPod
+from events.cluster_protocol import RunPod, SealedValues
 from events.workload.volumes import (
     LOCAL_CLASS,
     BucketFolder,
@@ -24,11 +24,13 @@ from events.workload.volumes import (
 from services.agent.backends.clone import (
     CLONE_BYTES,
     CLONE_SECONDS,
-    ENVIRONMENT,
+    KEY,
+    KNOWN_HOSTS,
     NOT_CLONED,
     PASSWORD,
     USER,
     clone_command,
+    clone_environment,
 )
 from services.agent.backends.local.run_folder import LaidVolume, Preparation
 
@@ -83,10 +85,17 @@ def laid_volumes(pod: RunPod, folder: Path, claim_of: Callable[[ClaimedFolder], 
     return tuple(_laid(volume, folder / FOLDER / str(number), claim_of) for number, volume in enumerate(pod.volumes))
 
 
-def own_variables(pod: RunPod, logins: Mapping[str, Login]) -> tuple[dict[str, str], ...]:
-    """Of each of the `preparations`, what no file may hold: the login of its repository."""
-    found = (logins.get(volume.mount_path) for volume in pod.volumes if isinstance(volume, ClonedFolder))
-    return tuple({} if login is None else {USER: login.user, PASSWORD: login.password} for login in found)
+def own_variables(pod: RunPod, values: SealedValues) -> tuple[dict[str, str], ...]:
+    """Of each of the `preparations`, what no file may hold: the login of its repository, or its key."""
+    return tuple(_secrets(volume.mount_path, values) for volume in pod.volumes if isinstance(volume, ClonedFolder))
+
+
+def _secrets(path: str, values: SealedValues) -> dict[str, str]:
+    if (login := values.logins.get(path)) is not None:
+        return {USER: login.user, PASSWORD: login.password}
+    if (key := values.keys.get(path)) is not None:
+        return {KEY: key.private, KNOWN_HOSTS: key.known_hosts}
+    return {}
 
 
 def preparations(pod: RunPod, folder: Path, environment: Mapping[str, str]) -> tuple[Preparation, ...]:
@@ -94,7 +103,7 @@ def preparations(pod: RunPod, folder: Path, environment: Mapping[str, str]) -> t
     return tuple(
         Preparation(
             arguments=clone_command(volume),
-            environment={name: environment[name] for name in _KEPT if name in environment} | ENVIRONMENT,
+            environment={name: environment[name] for name in _KEPT if name in environment} | clone_environment(volume),
             working_dir="/",
             seconds=CLONE_SECONDS,
             folder=str(folder / FOLDER / str(number)),

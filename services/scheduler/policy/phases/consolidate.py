@@ -16,6 +16,7 @@ from events.ids import workload_key
 from events.workload.pod import DeviceShare
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning
+from services.scheduler.policy.among import options
 from services.scheduler.policy.phases import explain, place
 from services.scheduler.policy.pools import pools_of
 from services.scheduler.policy.reserve import let_go
@@ -40,20 +41,32 @@ def run(planning: Planning) -> None:
     waits = {entry.key for queue in queues for entry in queue.entries} if wide else set[str]()
     wide.sort(key=lambda i: queues[i].entries[planning.short_at[i].entry].order)
     for i in wide[:MOST_TRIED]:
-        cluster_id, kept = queues[i].pod_class.cluster_id, let_go(planning, i)
-        enough = _is_enough_free(planning, queues[i].pod_class)
-        if enough and cluster_id not in victims:
-            planning.soon()
-            victims[cluster_id] = Victims(planning, cluster_id)
-        if not enough or not _Move(planning, victims[cluster_id], i, waits).all():
-            for each in kept:
-                planning.take(each.row, each.request, each.devices)
+        stands, key = planning.class_of(i), queues[i].entries[planning.short_at[i].entry].key
+        for option in options(planning, stands, key):
+            planning.choices.stands[i] = option
+            if _moves(planning, i, victims, waits):
+                break
+        else:
+            planning.choices.stands[i] = stands
+
+
+def _moves(planning: Planning, i: int, victims: dict[str, Victims], waits: AbstractSet[str]) -> bool:
+    """Have others moved for a queue on the cluster where it stands now; whether that makes room."""
+    pod_class, kept = planning.class_of(i), let_go(planning, i)
+    cluster_id, enough = pod_class.cluster_id, _is_enough_free(planning, pod_class)
+    if enough and cluster_id not in victims:
+        planning.soon()
+        victims[cluster_id] = Victims(planning, cluster_id)
+    if enough and _Move(planning, victims[cluster_id], i, waits).all():
+        return True
+    for each in kept:
+        planning.take(each.row, each.request, each.devices)
+    return False
 
 
 def _is_wide(planning: Planning, i: int) -> bool:
     """Whether it is a gang or of several GPUs, and waits for room alone."""
-    queue, shortfall = planning.snapshot.queues[i], planning.short[i]
-    pod_class, at = queue.pod_class, planning.short_at[i]
+    pod_class, at, shortfall = planning.class_of(i), planning.short_at[i], planning.short[i]
     if pod_class.together is not None or i in planning.put_off or at.done:
         return False
     if not pod_class.gang and pod_class.request.gpu_devices < 2:  # noqa: PLR2004 (one is as narrow as there is)
@@ -96,7 +109,7 @@ class _Move:
         self._waits = waits
         """Keys of workloads with pods that wait for a place."""
         queue = planning.snapshot.queues[i]
-        self._pod_class = queue.pod_class
+        self._pod_class = planning.class_of(i)
         self._entry: Pending = queue.entries[planning.short_at[i].entry]
         self._moved: list[Victim] = []
         self._homes: set[int] = set()
@@ -114,8 +127,7 @@ class _Move:
                     planning.rollback(mark)
                     self._victims.gone = gone
                     return False
-        planning.held[self._entry.key] = explain.held()
-        planning.held_queues.setdefault(self._i, self._entry.key)
+        planning.keeps(self._i, self._entry, explain.held())
         if planning.short_at[self._i].entry + 1 == len(planning.snapshot.queues[self._i].entries):
             del planning.short[self._i]
         return True
@@ -171,7 +183,7 @@ class _Move:
         if key in self._waits:
             return False
         if (until := self._victims.not_before([victim])) is not None:
-            self._planning.look_again_at(until)
+            self._planning.spare(workload.workload_id, until, by=self._entry)
             return False
         return True
 

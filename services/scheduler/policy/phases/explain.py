@@ -4,6 +4,7 @@ Codes are split into *cannot ever fit as written* and *waiting* (events/phases.p
 before what only time changes.
 """
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,9 @@ from services.scheduler.policy.words import gpus, listed, nodes, wish
 from services.scheduler.room import View
 from services.scheduler.snapshot import Booleans, Bound, Closed, ClusterView, Pending, PodClass, Waiting
 
+MOST_TOLD: Final = 2
+"""Other clusters of which a message tells why they cannot run it."""
+
 
 class _Room(NamedTuple):
     """Why nodes that are possible have no room now."""
@@ -35,7 +39,8 @@ def run(planning: Planning) -> None:
         if queue.blocked is not None:
             planning.blocked[i] = queue.blocked
         elif i in planning.short:
-            planning.blocked[i] = why(planning, queue.pod_class, planning.short[i])
+            waiting = why(planning, planning.class_of(i), planning.short[i])
+            planning.blocked[i] = _with_others(planning, i, waiting)
 
 
 def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waiting:
@@ -45,10 +50,11 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
     snapshot = planning.snapshot
     cluster = snapshot.clusters.get(pod_class.cluster_id)
     if cluster is None or not cluster.exists:
-        return Waiting(
-            reason=WaitingReason.CLUSTER_DISCONNECTED,
-            message="its cluster was removed; delete the workload and submit it to another cluster",
+        gone = "each cluster that could run it was removed; delete the workload and submit it again"
+        told = (
+            gone if pod_class.among else "its cluster was removed; delete the workload and submit it to another cluster"
         )
+        return Waiting(reason=WaitingReason.CLUSTER_DISCONNECTED, message=told)
     project = snapshot.projects.get(pod_class.project_id)
     if project is not None and not project.exists:
         return Waiting(
@@ -94,6 +100,25 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
     return Waiting(reason=room.reason, message=message)
 
 
+def _with_others(planning: Planning, i: int, waiting: Waiting) -> Waiting:
+    """Where it may go to several clusters, and stands at one of them: also why it cannot go to the others."""
+    pod_class, elsewhere = planning.class_of(i), planning.choices.elsewhere.get(i, {})
+    alike: list[str] = []
+    told = [waiting.message]
+    for id_, shortfall in elsewhere.items():
+        view = planning.snapshot.clusters.get(id_)
+        if id_ == pod_class.cluster_id or view is None or not view.exists:
+            continue
+        name, there = view.name, why(planning, pod_class.on(id_), shortfall)
+        if there.reason == waiting.reason or len(told) > MOST_TOLD:
+            alike.append(name)
+        else:
+            told.append(f"on cluster {name}: {there.message}")
+    if alike:
+        told.append(f"the same holds for {'cluster' if len(alike) == 1 else 'clusters'} {listed(tuple(alike))}")
+    return replace(waiting, message="; ".join(told))
+
+
 def _outside(name: str, closed: Closed) -> Waiting:
     opens = "" if closed.opens_at is None else f"; the next one opens at {closed.opens_at:%Y-%m-%d %H:%M} UTC"
     return Waiting(
@@ -132,17 +157,15 @@ def reserved(count: int) -> str:
     return f"it has waited for long, and what comes free on {nodes(count)} is kept for it"
 
 
-def spoken_for() -> str:
+def spoken_for(*, others_give_way: bool) -> str:
     """Of a workload that its project's share is to have room for."""
-    return (
-        "it has waited for long: it starts once enough of what its project held before has ended, and what the project "
-        "runs meanwhile gives way to it"
-    )
+    told = "it has waited for long: it starts once enough of what its project held before has ended"
+    return f"{told}, and what the project runs meanwhile gives way to it" if others_give_way else told
 
 
 def behind(planning: Planning, pod_class: PodClass) -> Waiting:
     """Of a workload that is not let in behind one that has waited for longer."""
-    first = planning.spoken_for_by[pod_class.project_id][0]
+    first = planning.aside.spoken_for_by[pod_class.project_id][0]
     return Waiting(
         reason=WaitingReason.SHARE_RESERVED,
         message=f"what is left of the fair share of its project is kept for {first.name}, which has waited for longer",
@@ -195,7 +218,7 @@ def or_never(planning: Planning, pod_class: PodClass, of: Pending, waiting: Wait
         every = nodes_of(planning, part, pools)
         view = every.at(~barred_in(every, [one for one in planning.policy.filters if one.asks(part.request)]))
         where = where_of(pools, planning.snapshot.clusters[part.cluster_id])
-        if (count := _held_when_empty(view)) < each.needed:
+        if (count := held_when_empty(view)) < each.needed:
             room = f"{count} of {each.needed} pods with {wish(part.request)}"
             message = f"{told}, and {where} has room for {room}, even when empty"
             return Waiting(reason=WaitingReason.NO_MATCHING_NODE, message=message)
@@ -208,7 +231,7 @@ def or_never(planning: Planning, pod_class: PodClass, of: Pending, waiting: Wait
     return waiting
 
 
-def _held_when_empty(view: View) -> int:
+def held_when_empty(view: View) -> int:
     """How many pods of this request there is room for on all these nodes, if nothing of ours were on them."""
     request, table, rows = view.request, view.room.nodes, view.rows
     held = table.capacity_pods[rows]

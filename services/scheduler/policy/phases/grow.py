@@ -6,13 +6,15 @@ What somebody grew by counts as any other pod does, and whoever waits later gets
 """
 
 import heapq
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, pools_to_try
-from services.scheduler.policy.phases import explain, quota
+from services.scheduler.policy.phases import explain, look_again, quota
 from services.scheduler.policy.pools import pools_of
 from services.scheduler.policy.together import Stay
 from services.scheduler.policy.turns import weighed
@@ -23,17 +25,26 @@ type _Key = tuple[bool, int, float, float, int, OrderKey]
 
 
 def run(planning: Planning) -> None:
-    growing = planning.snapshot.growing
+    growing = [_where_placed(planning, each) for each in planning.snapshot.growing]
     if not growing:
         return
     if planning.cut_short:
         planning.not_grown = {each.entry.key: "others come first, and this plan did not get to all" for each in growing}
         return
-    grow = _Grow(planning)
     turns: list[tuple[_Key, int, int]] = []
     for n, each in enumerate(growing):
         if _may(planning, each):
             heapq.heappush(turns, (_key(planning, each, 0), n, 0))
+    before = len(planning.placed.pods)
+    _in_turn(planning, growing, turns)
+    if len(planning.placed.pods) > before and planning.short:
+        # It waits for the reason that it has now: what it had no right to is not free any more, perhaps.
+        look_again.run(planning)
+        explain.run(planning)
+
+
+def _in_turn(planning: Planning, growing: Sequence[Growth], turns: list[tuple[_Key, int, int]]) -> None:
+    grow = _Grow(planning)
     while turns:
         key, n, done = heapq.heappop(turns)
         each = growing[n]
@@ -47,6 +58,14 @@ def run(planning: Planning) -> None:
             return
         if grow.one(each, done) and done + 1 < len(each.entry.pods):
             heapq.heappush(turns, (_key(planning, each, done + 1), n, done + 1))
+
+
+def _where_placed(planning: Planning, of: Growth) -> Growth:
+    """It grows on the cluster where this plan starts it, if nobody named one."""
+    chosen = planning.choices.chosen.get(of.entry.key)
+    if not of.pod_class.among or chosen is None:
+        return of
+    return replace(of, pod_class=of.pod_class.on(chosen))
 
 
 def _may(planning: Planning, of: Growth) -> bool:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from events.workload.pod import PodRef
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, ShortAt, Shortfall
+from services.scheduler.policy.among import options
 from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.pools import is_closed, pools_of
 from services.scheduler.policy.reserve import reserve, waits_behind
@@ -47,7 +48,7 @@ def run(planning: Planning) -> None:
     pools = {
         i: pools_of(planning, pod_class)
         for i, pod_class in classes.items()
-        if not pod_class.gang and not pod_class.probing
+        if not pod_class.gang and not pod_class.probing and not pod_class.among
     }
     longest: dict[str, int] = {}
     for i, pod_class in classes.items():
@@ -62,15 +63,17 @@ def run(planning: Planning) -> None:
             planning.short[i] = Shortfall(waiting=explain.why(planning, queue.pod_class, Shortfall()))
             planning.short_at[i] = ShortAt(turn.entry, turn.start)
             continue
-        if waits_behind(planning, queue.pod_class, entry):
+        if all(waits_behind(planning, each, entry) for each in options(planning, queue.pod_class, entry.key)):
             planning.short[i] = Shortfall(waiting=explain.behind(planning, queue.pod_class))
-            planning.short_at[i] = ShortAt(turn.entry, turn.start)
+            planning.short_at[i] = ShortAt(turn.entry, turn.start, len(planning.room.changed))
             continue
         if i in probing and _puts_off(planning, queue, longest):
             planning.put_off.add(i)
             continue
         if queue.pod_class.gang:
             short, cost = _turn_of_gang(planning, turn, queue)
+        elif queue.pod_class.among:
+            short, cost = _turn_among(planning, turn, queue), probing.get(i, 0)
         else:
             if i not in pools:
                 pools[i] = pools_of(planning, queue.pod_class)
@@ -82,10 +85,12 @@ def run(planning: Planning) -> None:
         if short is None:
             turns.go_on(turn)
             continue
-        planning.short[i], planning.short_at[i] = short.fall, short.at
+        planning.short[i] = short.fall
+        planning.short_at[i] = short.at._replace(changes=len(planning.room.changed))
         entry = queue.entries[short.at.entry]
-        if told := reserve(planning, i, queue.pod_class, entry):
-            waiting = explain.why(planning, queue.pod_class, short.fall)
+        stands = planning.class_of(i)
+        if told := reserve(planning, i, stands, entry):
+            waiting = explain.why(planning, stands, short.fall)
             planning.held[entry.key] = replace(waiting, message=f"{waiting.message}; {told}")
             planning.held_queues.setdefault(i, entry.key)
 
@@ -131,19 +136,142 @@ def _turn(
         if planning.later is not None and queue.pod_class.together is None:
             if i not in later:
                 later[i] = pools_of(planning, queue.pod_class, later=True)
-            done += hold(planning, i, entries[number], stop - done, later[i])
+            done += hold(planning, i, entries[number], stop - done, of=queue.pod_class, pools=later[i])
         if done < stop:
             return _Short(shortfall, ShortAt(number, done))
     return None
 
 
+def _turn_among(planning: Planning, turn: Turn, queue: Queue) -> _Short | None:
+    """The same of one workload for which nobody named a cluster: all its pods go to one, where most of them can."""
+    i, entry, at = turn.queue, queue.entries[turn.entry], ShortAt(turn.entry, turn.start)
+    pods = entry.pods[turn.start : turn.stop]
+    falls: dict[str, Shortfall] = {}
+    for option in _most_first(planning, queue.pod_class, entry):
+        pools, before = pools_of(planning, option), len(planning.placed.pods)
+        fall = falls[option.cluster_id] = _place(planning, option, [entry] * len(pods), pods, pools) or Shortfall()
+        done = len(planning.placed.pods) - before
+        if done:
+            planning.choices.chosen[entry.key] = option.cluster_id
+        if done == len(pods) or planning.cut_short:
+            return None
+        if done:
+            done += _hold_on(planning, i, option, entry, len(pods) - done)
+            planning.choices.stands[i] = option
+            return None if done == len(pods) else _Short(fall, at._replace(done=turn.start + done))
+    for option in options(planning, queue.pod_class, entry.key):
+        if done := _hold_on(planning, i, option, entry, len(pods)):
+            planning.choices.chosen[entry.key], planning.choices.stands[i] = option.cluster_id, option
+            fall = falls.get(option.cluster_id, Shortfall())
+            return None if done == len(pods) else _Short(fall, at._replace(done=turn.start + done))
+    return _Short(_stands_short(planning, i, falls), at)
+
+
+def _stands_short(planning: Planning, i: int, falls: dict[str, Shortfall]) -> Shortfall:
+    """Of several clusters (by id) where it found no room: the one that counts, at which it stands from now on."""
+    own = planning.snapshot.queues[i].pod_class
+    id_ = own.cluster_id if own.cluster_id in falls else next(iter(falls))
+    planning.choices.stands[i], planning.choices.elsewhere[i] = own.on(id_), falls
+    return falls[id_]
+
+
+def _most_first(planning: Planning, pod_class: PodClass, entry: Pending) -> list[PodClass]:
+    """Where it may go, but for where another of its project has waited for longer: those with room for all of it first,
+    then those with room for a part.
+    """
+    found = list(options(planning, pod_class, entry.key))
+    found = [each for each in found if not waits_behind(planning, each, entry)]
+    if len(found) < 2 or len(entry.pods) < 2:  # noqa: PLR2004 (one of one)
+        return found
+    wanted = len(entry.pods)
+
+    def lacking(option: PodClass) -> int:
+        pools = pools_of(planning, option)
+        return max(wanted - sum(each.fitting_in_all(wanted, enough=wanted) for _, each in pools), 0)
+
+    return sorted(found, key=lacking)
+
+
+def _hold_on(planning: Planning, i: int, option: PodClass, entry: Pending, most: int) -> int:
+    if planning.later is None or option.together is not None:
+        return 0
+    return hold(planning, i, entry, most, of=option, pools=pools_of(planning, option, later=True))
+
+
+def again(planning: Planning, i: int) -> None:
+    """What found no room in its turn is looked at once more, where the room has changed since: others had their turn,
+    or gave up a place. It waits for the reason that it has in the end; and what finds a place after all, or one that is
+    kept for it among those that others give up, gets it.
+
+    Args:
+        i: index of its queue.
+    """
+    queue, at = planning.snapshot.queues[i], planning.short_at[i]
+    pod_class = queue.pod_class
+    if at.changes == len(planning.room.changed) or pod_class.among or is_closed(planning, pod_class):
+        return
+    if not pod_class.gang:
+        if planning.short[i].waiting is None and not _holds_rest(planning, i):
+            planning.short[i] = _shortfall(planning, pod_class, pools_of(planning, pod_class))
+        return
+    while True:
+        entry = queue.entries[at.entry]
+        short = _place_gang(planning, pod_class, entry)
+        if planning.cut_short:
+            return
+        if short is not None and not (planning.evictions and hold_gang(planning, i, pod_class, entry)):
+            break
+        at = at._replace(entry=at.entry + 1)
+        if at.entry == len(queue.entries):
+            del planning.short[i], planning.short_at[i]
+            return
+    if at != planning.short_at[i] or _is_another(planning.short[i].waiting, short.waiting):
+        planning.short[i], planning.short_at[i] = short, at
+
+
+def _holds_rest(planning: Planning, i: int) -> bool:
+    """Keep places for those of a queue that found none, where others are told to end in this plan; whether all do."""
+    queue, at = planning.snapshot.queues[i], planning.short_at[i]
+    if not planning.evictions or queue.pod_class.together is not None:
+        return False
+    pools, done = pools_of(planning, queue.pod_class, later=True), at.done
+    for number in range(at.entry, len(queue.entries)):
+        entry = queue.entries[number]
+        count = hold(planning, i, entry, len(entry.pods) - done, of=queue.pod_class, pools=pools)
+        if count < len(entry.pods) - done:
+            planning.short_at[i] = at._replace(entry=number, done=done + count)
+            return False
+        done = 0
+    del planning.short[i], planning.short_at[i]
+    return True
+
+
+def _is_another(before: Waiting | None, now: Waiting | None) -> bool:
+    """Whether it waits for another reason: how far it came in its turn tells more than how far it would come now."""
+    reasons = {each.reason for each in (before, now) if each is not None}
+    return len(reasons) > 1 and not reasons <= explain.FULL
+
+
 def _turn_of_gang(planning: Planning, turn: Turn, queue: Queue) -> tuple[_Short | None, int]:
     """Place a gang, or keep places for it; that it found no room, and what that cost."""
-    before, entry = planning.tried_in_vain, queue.entries[turn.entry]
-    shortfall = _place_gang(planning, queue.pod_class, entry)
-    if shortfall is None or hold_gang(planning, turn.queue, queue.pod_class, entry):
-        return None, 0
-    return _Short(shortfall, ShortAt(turn.entry, turn.start)), COUNTED_AS + planning.tried_in_vain - before
+    i, before, entry = turn.queue, planning.tried_in_vain, queue.entries[turn.entry]
+    falls: dict[str, Shortfall] = {}
+    for option in options(planning, queue.pod_class, entry.key):
+        shortfall = _place_gang(planning, option, entry)
+        if shortfall is None:
+            if option.among and not planning.cut_short:
+                planning.choices.chosen[entry.key] = option.cluster_id
+            return None, 0
+        falls[option.cluster_id] = shortfall
+        if option.among and option.together is not None:
+            planning.values.pop(option.together, None)  # where its pods were tried: none of them is there
+    for option in options(planning, queue.pod_class, entry.key):
+        if hold_gang(planning, i, option, entry):
+            if option.among:
+                planning.choices.chosen[entry.key] = option.cluster_id
+            return None, 0
+    fall = _stands_short(planning, i, falls)
+    return _Short(fall, ShortAt(turn.entry, turn.start)), COUNTED_AS + planning.tried_in_vain - before
 
 
 def _puts_off(planning: Planning, queue: Queue, longest: Mapping[str, int]) -> bool:
@@ -245,19 +373,20 @@ def _place(
     return None
 
 
-def hold(planning: Planning, i: int, entry: Pending, most: int, pools: list[tuple[str, Candidates]]) -> int:
+def hold(
+    planning: Planning, i: int, entry: Pending, most: int, *, of: PodClass, pools: list[tuple[str, Candidates]]
+) -> int:
     """Keep places for so many pods where others end; for how many, one after the other.
 
     Args:
         i: index of the queue.
+        of: its class, where it stands.
         pools: by the room that there will be.
     """
-    pod_class = planning.snapshot.queues[i].pod_class
     for count in range(most):
-        if planning.held_pods >= MOST_HELD or not hold_one(planning, pod_class, pools):
+        if planning.held_pods >= MOST_HELD or not hold_one(planning, of, pools):
             return count
-        planning.held.setdefault(entry.key, explain.held())
-        planning.held_queues.setdefault(i, entry.key)
+        planning.keeps(i, entry, explain.held())
     return most
 
 
@@ -293,8 +422,7 @@ def hold_gang(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -
             planning.tried_in_vain += planning.held_pods - mark.held_pods
             planning.rollback(mark)
             return False
-    planning.held[entry.key] = explain.held()
-    planning.held_queues.setdefault(i, entry.key)
+    planning.keeps(i, entry, explain.held())
     return True
 
 

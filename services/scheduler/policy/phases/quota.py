@@ -20,12 +20,13 @@ class Left(NamedTuple):
 def run(planning: Planning) -> None:
     planning.quota_used |= planning.snapshot.held_milli
     planning.counted.clear()
-    leaving = planning.quota_leaving
-    leaving |= dict.fromkeys(planning.quota_used, 0)
-    for each in planning.snapshot.leaving:
-        milli = sum(share.milli for share in each.reservation.devices)
-        if each.project_id:
-            _count(leaving, planning, each.project_id, each.pool, milli, preemptible=each.preemptible)
+    snapshot = planning.snapshot
+    for ends, counted in ((snapshot.leaving, planning.quota_leaving), (snapshot.late, planning.quota_late)):
+        counted.update(dict.fromkeys(planning.quota_used, 0))
+        for each in ends:
+            milli = sum(share.milli for share in each.reservation.devices)
+            if each.project_id:
+                _count(counted, planning, each.project_id, each.pool, milli, preemptible=each.preemptible)
     _ = planning.shares  # as long as nothing was placed, and what is over was given back
 
 
@@ -135,6 +136,11 @@ def quotas(planning: Planning, project_id: str, pool: str) -> tuple[tuple[BoundK
 def used(planning: Planning, quota: Bound) -> int:
     """What all pods under this quota hold, preemptible or not, but for those that were told to end."""
     return _staying(planning, quota.all_key)
+
+
+def staying(planning: Planning, quota: Bound) -> int:
+    """What all pods under this quota hold that go on: nobody is beyond a quota by those that do not."""
+    return used(planning, quota) - planning.quota_late.get(quota.all_key, 0)
 
 
 def beyond(planning: Planning, project_id: str, holder: str) -> int:

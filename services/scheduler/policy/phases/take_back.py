@@ -6,7 +6,7 @@ is needed: of a gang, for all of it. Which node it is, `victims` decides: where 
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from events.ids import workload_key
@@ -14,7 +14,8 @@ from events.phases import WaitingReason
 from events.workload.pod import DeviceShare
 from events.workload.state import EvictionReason
 from services.scheduler.candidates import Candidates
-from services.scheduler.planning import Phase, Planning
+from services.scheduler.planning import Phase, Planning, Shortfall
+from services.scheduler.policy.among import options
 from services.scheduler.policy.phases import explain, place, quota
 from services.scheduler.policy.pools import pools_of
 from services.scheduler.policy.reserve import gives_way, let_go, of_project, speak_for
@@ -42,8 +43,9 @@ def run(planning: Planning) -> None:
         own = of_project(planning, i) if _all_give_way(planning, i) else (i,)
         for j in own:
             speak_for(planning, j, sign=-1)
-        if not _is_hopeless(planning, i, lowest, grown):
-            _look_at(planning, i, victims)
+        for shortfall in _where_it_may(planning, i):
+            if not _is_hopeless(planning, i, shortfall, lowest, grown):
+                _look_at(planning, i, victims)
         for j in own:
             speak_for(planning, j, sign=1)
         if sum(len(each.pods) for each in planning.evictions) >= MOST_EVICTED:
@@ -51,10 +53,23 @@ def run(planning: Planning) -> None:
             return
 
 
+def _where_it_may(planning: Planning, i: int) -> Iterator[Shortfall]:
+    """Have a queue stand at each cluster to which it may go, until it got something; why it found no room there."""
+    stands, shortfall, elsewhere = planning.class_of(i), planning.short[i], planning.choices.elsewhere.get(i, {})
+    key = planning.snapshot.queues[i].entries[planning.short_at[i].entry].key
+    for option in options(planning, stands, key):
+        before = planning.held_pods
+        planning.choices.stands[i] = option
+        yield elsewhere.get(option.cluster_id, shortfall)
+        if i not in planning.short or planning.held_pods > before:
+            return
+    planning.choices.stands[i] = stands
+
+
 def _all_give_way(planning: Planning, i: int) -> bool:
     """Whether what is left of a queue may all be let in behind gangs of its project."""
     queue = planning.snapshot.queues[i]
-    if i in planning.spoken_for or queue.pod_class.project_id not in planning.spoken_for_by:
+    if i in planning.aside.spoken_for or queue.pod_class.project_id not in planning.aside.spoken_for_by:
         return False
     entries = queue.entries[planning.short_at[i].entry :]
     return all(gives_way(planning, queue.pod_class, entry) for entry in entries)
@@ -62,7 +77,7 @@ def _all_give_way(planning: Planning, i: int) -> bool:
 
 def _look_at(planning: Planning, i: int, victims: dict[str, Victims]) -> None:
     """At what a queue may take, unless enough was looked at in this plan."""
-    pod_class, weighed = planning.snapshot.queues[i].pod_class, planning.weighed
+    pod_class, weighed = planning.class_of(i), planning.weighed
     if weighed[pod_class.project_id] >= MOST_WEIGHED or weighed.total() >= MOST_WEIGHED_IN_ALL:
         planning.put_off.add(i)
         return
@@ -97,10 +112,12 @@ def _grown(planning: Planning) -> set[str]:
     return {each.cluster_id for each in running if grown_by(each)}
 
 
-def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int], grown: set[str]) -> bool:
+def _is_hopeless(
+    planning: Planning, i: int, shortfall: Shortfall, lowest: dict[tuple[str, str], int], grown: set[str]
+) -> bool:
     """Whether it has no right to anything, or no place of others would help; without looking at any pod."""
-    queue, shortfall = planning.snapshot.queues[i], planning.short[i]
-    pod_class, entry = queue.pod_class, queue.entries[planning.short_at[i].entry]
+    pod_class, queue = planning.class_of(i), planning.snapshot.queues[i]
+    entry = queue.entries[planning.short_at[i].entry]
     if pod_class.together is not None or (shortfall.bound is not None and shortfall.bound.firm):
         return True
     if shortfall.waiting is not None and shortfall.waiting.reason not in _MAY_HELP:
@@ -109,7 +126,7 @@ def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int],
         return False
     if lowest.get((pod_class.project_id, pod_class.cluster_id), entry.rank) < entry.rank:
         return False
-    if planning.passed_by.get(i):
+    if planning.aside.passed_by.get(i):
         return False
     right = Right(planning, pod_class, entry)
     return not any(
@@ -120,8 +137,7 @@ def _is_hopeless(planning: Planning, i: int, lowest: dict[tuple[str, str], int],
 
 def _take_back(planning: Planning, i: int, victims: Victims) -> None:
     """For the entries of a queue, one after the other, as far as there is anything to be taken."""
-    queue, at = planning.snapshot.queues[i], planning.short_at[i]
-    pod_class = queue.pod_class
+    queue, at, pod_class = planning.snapshot.queues[i], planning.short_at[i], planning.class_of(i)
     parts = [pod_class.part(each) for each in pod_class.gang] or [pod_class]
     highest = max(entry.rank for entry in queue.entries[at.entry :])
     searches: list[Search] = []
@@ -129,7 +145,7 @@ def _take_back(planning: Planning, i: int, victims: Victims) -> None:
     for number in range(at.entry, len(queue.entries)):
         entry = queue.entries[number]
         spared = victims.among(entry.gave_way_to)
-        passed_by = planning.passed_by.get(i, frozenset()) if number == at.entry else frozenset[str]()
+        passed_by = planning.aside.passed_by.get(i, frozenset()) if number == at.entry else frozenset[str]()
         if any(entry.rank <= rank and spared >= others for rank, others in failed):
             continue  # what was too little for one that may take as much is too little for it
         if not searches or entry.rank > searches[0].entry.rank or searches[0].differs(spared, passed_by):
@@ -161,16 +177,18 @@ def _get(planning: Planning, i: int, entry: Pending, searches: Sequence["Search"
     gang, victims = planning.snapshot.queues[i].pod_class.gang, searches[0].victims
     needed = [each.needed for each in gang] or [most]
     mark, gone = planning.checkpoint(), set(victims.gone)
-    got = [search.get(most) for search, most in zip(searches, needed, strict=True)]
+    got: list[int] = []
+    for n, (search, count) in enumerate(zip(searches, needed, strict=True)):
+        rest = [(other.pod_class, more) for other, more in zip(searches[n + 1 :], needed[n + 1 :], strict=True)]
+        got.append(search.get(count, rest if gang else None))
     if (gang and got != needed) or not searches[0].makes_up(i, mark.share_used):
         planning.rollback(mark)
         victims.gone = gone
         return False
     if any(got):
         if entry is planning.snapshot.queues[i].entries[planning.short_at[i].entry]:
-            planning.spoken_for.pop(i, None)  # it has what it was to have
-        planning.held[entry.key] = explain.held()
-        planning.held_queues.setdefault(i, entry.key)
+            planning.aside.spoken_for.pop(i, None)  # it has what it was to have
+        planning.keeps(i, entry, explain.held())
     return got == needed
 
 
@@ -186,6 +204,8 @@ class Search:
         self.entry = entry
         """For which the places are."""
         self._pools = pools_of(planning, pod_class, later=True)
+        self._rest: Sequence[tuple[PodClass, int]] = ()
+        """What else of a gang is to have a place: beside the pod for which a place is looked for just now."""
         self._heaps: list[list[tuple[Cost, int]]] | None = None
         """By pool: (cost, index among the candidates), the least first. Costs may have risen since, and do not fall but
         for the nodes that changed.
@@ -200,9 +220,18 @@ class Search:
         """The next in the queue, of no higher priority: it takes no more than the one before, and spares the same."""
         self.entry, self._right = entry, self._right._replace(entry=entry)
 
-    def get(self, most: int) -> int:
-        """Keep places for so many pods; for how many."""
+    @property
+    def pod_class(self) -> PodClass:
+        return self._right.pod_class
+
+    def get(self, most: int, rest: Sequence[tuple[PodClass, int]] | None) -> int:
+        """Keep places for so many pods; for how many.
+
+        Args:
+            rest: of a gang, its other pods by class: it takes nothing by a right that it has not to all of them.
+        """
         for count in range(most):
+            self._rest = () if rest is None else (*rest, (self.pod_class, most - count - 1))
             if not place.hold_one(self._planning, self._right.pod_class, self._pools) and not self._evict():
                 return count
         return most
@@ -219,7 +248,7 @@ class Search:
             return True
         shares, project_id = planning.shares, right.pod_class.project_id
         last = self.victims.of(right.passed_by)
-        for number in planning.spoken_for[i]:
+        for number in planning.aside.spoken_for[i]:
             for holder in (project_id, shares.project(project_id).department_id):
                 most = max(shares.of(holder, number), before.get((holder, number), 0))
                 while shares.used.get((holder, number), 0) > most:
@@ -297,8 +326,15 @@ class Search:
         needed = Needed(pod_class.request, milli // devices if devices else 0, own, of_department)
         row = int(candidates.rows[index])
         self._planning.weighed[pod_class.project_id] += 1 + len(self.victims.on(row))
-        claims = self._right.claims(pool, max(milli - self._given_up(pool), 1) if milli else 0)
+        beside = self._beside(pool) if milli else 0
+        claims = self._right.claims(pool, max(milli + beside - self._given_up(pool), 1) if milli else 0)
         return choose(self.victims, self._right, self._planning.soon(), row, needed, claims=claims)
+
+    def _beside(self, pool: str) -> int:
+        """What the other pods of its gang are still to have, as if all of them came to this pool."""
+        number = self._right.number(pool)
+        shares = self._planning.shares
+        return 0 if number is None else sum(shares.milli_of(of.request, number) * n for of, n in self._rest)
 
     def _given_up(self, pool: str) -> int:
         """What those hold there that passed it: its project has that to give, whatever else it has."""

@@ -16,9 +16,19 @@ from events.cluster_protocol import EnvironmentSource, RunPod
 from events.workload.needs import GPU
 from events.workload.pod_sets import Container
 from events.workload.rendezvous import with_addresses
+from events.workload.repositories import KNOWN_HOSTS as HOSTS_KEY
+from events.workload.repositories import PRIVATE_KEY
 from events.workload.spec import WHOLE_GPU_MILLI
 from events.workload.volumes import BucketFolder, ClonedFolder, checkpoint_variables
-from services.agent.backends.clone import ENVIRONMENT, PASSWORD, USER, clone_command
+from services.agent.backends.clone import (
+    KEY,
+    KEY_FOLDER,
+    KNOWN_HOSTS,
+    PASSWORD,
+    USER,
+    clone_command,
+    clone_environment,
+)
 from services.agent.backends.fetching import KEY_ID, SECRET
 from services.agent.backends.gpu_share import gpu_share
 from services.agent.backends.kubernetes import names
@@ -38,11 +48,11 @@ from services.agent.backends.kubernetes.act.mpi_manifests import mpi_annotations
 from services.agent.backends.kubernetes.act.objects import BUCKET_CONTAINER, CLONE_CONTAINER, MAIN
 from services.agent.backends.kubernetes.act.placing import affinity, tolerations
 from services.agent.backends.kubernetes.act.port_manifests import port_variables, ports_text
-from services.agent.backends.kubernetes.act.secret_manifests import NOTHING, Needs, login_variables
+from services.agent.backends.kubernetes.act.secret_manifests import NOTHING, Needs, key_variables, login_variables
 from services.agent.backends.kubernetes.act.secret_manifests import variables as secret_variables
 from services.agent.backends.kubernetes.act.security import Security, restricted_by, with_project
+from services.agent.backends.kubernetes.act.volume_manifests import KEYS_VOLUME, fetched
 from services.agent.backends.kubernetes.act.volume_manifests import devices as devices_of
-from services.agent.backends.kubernetes.act.volume_manifests import fetched
 
 Manifest = dict[str, Any]
 
@@ -57,6 +67,8 @@ RESERVATION_USER: Final = 10001
 
 _USER_KEY, _PASSWORD_KEY = "User", "Password"
 """Of a Secret that says no others (R34)."""
+_KEY_MOUNT: Final = {"name": KEYS_VOLUME, "mountPath": KEY_FOLDER}
+"""In which a key for ssh is a file while its repository is cloned. The pod's own container does not have it."""
 _DOMAIN: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\Z")
 _MAX_DOMAIN: Final = 253
 _WORD: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z")
@@ -403,24 +415,29 @@ def _unpacking(run: RunPod, level: Security) -> Manifest:
 
 def _cloning(run: RunPod, level: Security, needs: Needs) -> list[Manifest]:
     """The containers that clone repositories, of the pod's own image and as the same user. It needs two programs."""
-    environment = ENVIRONMENT | {"NVIDIA_VISIBLE_DEVICES": NO_DEVICES}
     return [
         {
             "name": f"{CLONE_CONTAINER}{number}",
             "image": run.image,
-            "command": list(clone_command(volume)),
+            "command": _clone_command(volume),
             "env": [
-                *({"name": name, "value": value} for name, value in environment.items()),
+                *({"name": name, "value": value} for name, value in clone_environment(volume).items()),
+                {"name": "NVIDIA_VISIBLE_DEVICES", "value": NO_DEVICES},
                 *_login(volume, needs),
             ],
             "resources": _resources(run, devices=False),
-            "volumeMounts": [mount],
+            "volumeMounts": [mount, *([dict(_KEY_MOUNT)] if volume.over_ssh else [])],
             "terminationMessagePolicy": "FallbackToLogsOnError",
             **image_and_terminal(Container(pull_policy=run.container.pull_policy)),
             **container_security(level, run.container),
         }
         for number, (volume, mount) in enumerate(fetched(run, ClonedFolder))
     ]
+
+
+def _clone_command(volume: ClonedFolder) -> list[str]:
+    shell, flags, script, *words = clone_command(volume)
+    return [shell, flags, script, *map(_literal, words)]
 
 
 def _fetching(run: RunPod, level: Security, needs: Needs, own_image: str) -> list[Manifest]:
@@ -448,7 +465,9 @@ def _fetching(run: RunPod, level: Security, needs: Needs, own_image: str) -> lis
 
 
 def _literal(word: str) -> str:
-    """Kubernetes puts values of variables where `$(NAME)` stands: an address could have the secret sent to it."""
+    """Kubernetes puts values of variables where `$(NAME)` stands: an address could have the secret sent to it, and git
+    would tell it to the log of the run.
+    """
     return word.replace("$", "$$")
 
 
@@ -468,8 +487,13 @@ def _login(volume: ClonedFolder, needs: Needs) -> list[Manifest]:
     login = volume.login
     if login is None:
         return []
+    if login.credential and volume.over_ssh:
+        return key_variables(needs, volume.mount_path, KEY, KNOWN_HOSTS)
     if login.credential:
         return login_variables(needs, volume.mount_path, USER, PASSWORD)
+    if volume.over_ssh:
+        keys = ((KEY, login.password_key or PRIVATE_KEY), (KNOWN_HOSTS, HOSTS_KEY))
+        return [{"name": name, "valueFrom": {"secretKeyRef": {"name": login.name, "key": key}}} for name, key in keys]
     user = {"name": login.name, "key": login.user_key or _USER_KEY, **({} if login.user_key else {"optional": True})}
     password = {"name": login.name, "key": login.password_key or _PASSWORD_KEY}
     return [{"name": name, "valueFrom": {"secretKeyRef": ref}} for name, ref in ((USER, user), (PASSWORD, password))]

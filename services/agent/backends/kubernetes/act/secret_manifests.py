@@ -34,6 +34,8 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it pulls its image with it."""
     logins: frozenset[str] = frozenset()
     """Paths of repositories that are cloned with a login."""
+    keys: frozenset[str] = frozenset()
+    """Paths of those that are cloned with a key for ssh."""
     ssh: tuple[str, ...] = ()
     """Names of the files in the folder with its keys for ssh."""
 
@@ -42,13 +44,14 @@ NOTHING: Final = Needs(secret="")
 
 
 def needs_of(values: SealedValues, secret: str) -> Needs:
-    if not (values.environment or values.registries or values.logins or values.ssh):
+    if not (values.environment or values.registries or values.logins or values.keys or values.ssh):
         return NOTHING
     return Needs(
         secret=secret,
         variables=tuple(values.environment),
         pulls=bool(values.registries),
         logins=frozenset(values.logins),
+        keys=frozenset(values.keys),
         ssh=tuple(sorted(values.ssh)),
     )
 
@@ -69,6 +72,16 @@ def login_variables(needs: Needs, mount_path: str, user: str, password: str) -> 
     ]
 
 
+def key_variables(needs: Needs, mount_path: str, private: str, known_hosts: str) -> list[Manifest]:
+    """Likewise, of one over ssh."""
+    if mount_path not in needs.keys:
+        return []
+    return [
+        _variable(private, needs.secret, _key("key", mount_path)),
+        _variable(known_hosts, needs.secret, _key("hosts", mount_path)),
+    ]
+
+
 def ssh_items(needs: Needs) -> list[Manifest]:
     """Which keys of the Secret are which files of the folder with keys for ssh."""
     return [{"key": _key("ssh", name), "path": name} for name in needs.ssh]
@@ -79,6 +92,8 @@ def secret_manifest(pod: Pod, values: SealedValues, name: str, labels: dict[str,
     data = {_key("variable", variable): value for variable, value in values.environment.items()}
     for path, login in values.logins.items():
         data |= {_key("user", path): login.user, _key("password", path): login.password}
+    for path, key in values.keys.items():
+        data |= {_key("key", path): key.private, _key("hosts", path): key.known_hosts}
     data |= {_key("ssh", name): content for name, content in values.ssh.items()}
     if values.registries:
         data[_PULL_KEY] = _docker_config(values.registries)

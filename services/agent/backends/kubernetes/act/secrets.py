@@ -197,7 +197,7 @@ class Secrets:
 
 def _sentence(error: ApiError, values: SealedValues) -> str:
     """Of what the server says only what it surely says of names: a webhook may quote what it was shown."""
-    of_credentials = bool(values.environment or values.registries or values.logins)
+    of_credentials = bool(values.environment or values.registries or values.logins or values.keys)
     what = "the values of its credentials" if of_credentials else "its keys for ssh"
     said = f"{what} cannot be put on the cluster ({error.status} {error.reason})"
     if error.status == _FORBIDDEN and "exceeded quota" in error.message:

@@ -1,6 +1,6 @@
 """The volumes of a pod, and the claims behind them, as Kubernetes has them. Pure."""
 
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from events.cluster_protocol import RunPod
 from events.workload.volumes import (
@@ -15,18 +15,25 @@ from events.workload.volumes import (
     NodeFolder,
     Volume,
 )
-from services.agent.backends.clone import CLONE_BYTES
+from services.agent.backends.clone import CLONE_BYTES, KEY_BYTES
 from services.agent.backends.fetching import BUCKET_BYTES
 from services.agent.backends.kubernetes import names
 
 type Manifest = dict[str, Any]
+
+KEYS_VOLUME: Final = "repository-keys"
+"""Memory for keys for ssh while repositories are cloned."""
 
 
 def volume_manifests(run: RunPod) -> tuple[list[Manifest], list[Manifest]]:
     """(mounts of the run's own container, volumes of its pod). Devices are no mounts."""
     named = [(f"volume-{number}", volume) for number, volume in enumerate(run.volumes)]
     mounts = [_mount(name, volume) for name, volume in named if not _is_device(volume)]
-    return mounts, [{"name": name, **_source(volume, run)} for name, volume in named]
+    volumes = [{"name": name, **_source(volume, run)} for name, volume in named]
+    if any(isinstance(volume, ClonedFolder) and volume.over_ssh for volume in run.volumes):
+        # Of the containers that clone alone: what a pod shares by itself, such as /dev/shm, its own container has, too.
+        volumes.append({"name": KEYS_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": str(KEY_BYTES)}})
+    return mounts, volumes
 
 
 def fetched[T: FetchedFolder](run: RunPod, kind: type[T]) -> list[tuple[T, Manifest]]:

@@ -142,7 +142,7 @@ def _not_cloned(ended: Terminated) -> str:
     said = ended.message.strip() or f"exit code {_exit_code(ended)}"
     advice = "check its address, branch and revision, and that everybody may read it, or that its secretRef may"
     if ended.exit_code == NO_PROGRAM:
-        advice = "use an image that has sh, git and timeout"
+        advice = "use an image that has sh, git and timeout, and for an address of ssh OpenSSH's ssh"
     return f"its repository could not be cloned: {said}; {advice}"
 
 
