@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from events.decision import Context, Decision
-from events.node import Node
+from events.node import MOST_MAINTAINED, Node
 from events.refusal import Refusal
 
 DEFAULT_LEAD_SECONDS: Final = 24 * 3600
@@ -169,6 +169,13 @@ def decide(
         return Refusal(code="name_taken", field="name", message=message)
     if wrong := _wrong(command, there, pools, now):
         return wrong
+    others = [each for each in planned if each is not there]
+    at_once = [each for each in others if each.starts_at < command.ends_at and command.starts_at < each.ends_at]
+    if len(at_once) >= MOST_MAINTAINED:
+        message = (
+            f"cluster {cluster!r} has {len(at_once)} other entries then, and at most {MOST_MAINTAINED} may overlap"
+        )
+        return Refusal(code="invalid", field="startsAt", message=message)
     if there is None and len(planned) >= MOST_PLANNED:
         message = f"cluster {cluster!r} has {MOST_PLANNED} entries of maintenance, which is the limit; cancel one"
         return Refusal(code="invalid", field="name", message=message)

@@ -26,6 +26,8 @@ NO_EXECUTE: Final = "NoExecute"
 """Effect of a taint that evicts those who do not tolerate it."""
 MOST_DEVICES: Final = 1_024
 """Of one node; further ones are passed by. A place is kept for each, and the largest machines have 16 to 72."""
+MOST_MAINTAINED: Final = 32
+"""Maintenance that a node remembers: as much as a cluster may have at one time."""
 MOST_RESERVED: Final = 2**62
 """Of anything on one node: sums and differences of two still fit 64 bits."""
 
@@ -238,8 +240,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cordoned_at: datetime | None = None
     cordoned_for: MaintenanceOf | None = None
     """The maintenance for which it is; None where somebody wants it whatever is planned."""
-    maintained: str = ""
-    """Id of the last maintenance that took it out of service; that does so once, also where somebody uncordons it."""
+    maintained: tuple[str, ...] = ()
+    """Ids of the last maintenance that took it out of service: each does so once, also where somebody uncordons it."""
     drain: Drain | None = None
     """The last one, until somebody uncordons the node."""
     reservations: dict[str, Reservation] = msgspec.field(default_factory=dict[str, Reservation])
@@ -258,6 +260,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def cordoned(self) -> bool:
         return self.cordoned_at is not None
+
+    @property
+    def out_for(self) -> MaintenanceOf | None:
+        """The maintenance for which it is cordoned, or drained."""
+        return self.cordoned_for or (None if self.drain is None else self.drain.maintenance)
 
     @property
     def draining(self) -> bool:
@@ -358,9 +365,10 @@ def _evolve(state: Node, event: NodeEvent) -> Node:
 
 def _drained(state: Node, event: NodeDrainStarted) -> Node:
     drain = Drain(by=event.actor, at=event.at, force=event.force, maintenance=event.maintenance)
-    return replace(
-        state, drain=drain, maintained=state.maintained if drain.maintenance is None else drain.maintenance.id
-    )
+    if event.maintenance is None:
+        return replace(state, drain=drain)
+    others = tuple(id_ for id_ in state.maintained if id_ != event.maintenance.id)
+    return replace(state, drain=drain, maintained=(*others, event.maintenance.id)[-MOST_MAINTAINED:])
 
 
 def _with(state: Node, changed: tuple[Reservation, ...], sign: int) -> Node:
@@ -534,7 +542,7 @@ def _kept_by_a_person(state: Node) -> bool:
 
 def _begin_maintenance(command: BeginMaintenance, state: Node, context: Context) -> Decision[NodeEvent]:
     of = command.maintenance
-    if not state.present or state.maintained == of.id:
+    if not state.present or of.id in state.maintained:
         return ()
     events: list[NodeEvent] = []
     if not state.cordoned:
@@ -548,8 +556,7 @@ def _begin_maintenance(command: BeginMaintenance, state: Node, context: Context)
 
 def _end_maintenance(command: EndMaintenance, state: Node) -> Decision[NodeEvent]:
     """Whoever cordoned the node, or drains it, meanwhile or before, still does."""
-    drain = state.drain
-    of = state.cordoned_for if drain is None or drain.maintenance is None else drain.maintenance
+    of = state.out_for
     if of is None or of.id != command.id or not state.cordoned:
         return ()
     events: list[NodeEvent] = [NodeUncordoned(maintenance=of)]

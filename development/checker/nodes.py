@@ -21,8 +21,8 @@ class Node:
     draining: bool = False
     cordoned_for: str = ""
     """Id of the maintenance for which; empty where somebody wants it in any case."""
-    maintained: str = ""
-    """Id of the maintenance for which it was drained last."""
+    maintained: set[str] = field(default_factory=set[str])
+    """Ids of the maintenance for which it was drained."""
     facts: Fields = field(default_factory=dict[str, object])
     held: dict[str, Fields] = field(default_factory=dict[str, Fields])
     """Reservations by their id."""
@@ -84,16 +84,16 @@ class Nodes:
             case "NodeUncordoned":
                 if not node.cordoned_by:
                     yield "cordon", f"{node.name} is uncordoned, and was not cordoned"
-                if (of := _maintenance(data)) and of != node.maintained:
+                if (of := _maintenance(data)) and of not in node.maintained:
                     yield "cordon", f"{node.name} is uncordoned for maintenance {of}, which did not take it out"
                 node.cordoned_by, node.cordoned_for, node.draining = "", "", False
             case "NodeDrainStarted":
                 if not node.cordoned_by:
                     yield "drain", f"{node.name} is drained, and is not cordoned"
                 if of := _maintenance(data):
-                    if of == node.maintained:
+                    if of in node.maintained:
                         yield "drain", f"{node.name} is drained a second time for maintenance {of}"
-                    node.maintained = of
+                    node.maintained.add(of)
                 node.draining = True
             case "NodeDrained":
                 if not node.draining or node.held:

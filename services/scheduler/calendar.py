@@ -38,6 +38,10 @@ class Calendar:
         """By id of a reservation: the nodes, by key, that it may be about."""
         self._kept: dict[str, set[str]] = {}
         """Likewise, keys of those that it is about, as long as no node changes."""
+        self._found: tuple[object, tuple[NodeMark, ...]] | None = None
+        """The marks, and by which state of the entries; None where a node or an entry changed since."""
+        self._kept_now: tuple[object, dict[str, tuple[Reserved, ...]]] | None = None
+        """Likewise, what is kept."""
         self._masks: dict[tuple[str, bool], Booleans] = {}
         """By id of an entry, and whether it has begun, of as many rows as there were nodes."""
 
@@ -58,7 +62,7 @@ class Calendar:
         for each in before:
             self._covered.pop(each.id, None)
             self._opened.pop(each.id, None)
-        self._masks.clear()
+        self._forget_found()
         self._planned.pop(cluster.cluster_id, None)
         if planned:
             self._planned[cluster.cluster_id] = planned
@@ -68,17 +72,23 @@ class Calendar:
                     self._set(key, chain.state)
 
     def set_node(self, key: str, before: Node, after: Node) -> None:
-        of = after.cordoned_for or (None if after.drain is None else after.drain.maintenance)
+        of = after.out_for
+        if self._out.get(key) != of:
+            self._forget_found()
         if of is not None:
             self._out[key] = of
         else:
             self._out.pop(key, None)
         same = before.facts is after.facts and before.present == after.present
-        if same and (before.maintained, before.cordoned_for) == (after.maintained, after.cordoned_for):
+        if same and (before.maintained, before.cordoned) == (after.maintained, after.cordoned):
             return
         if after.cluster_id in self._planned or after.cluster_id in self._reserved:
-            self._masks.clear()
+            self._forget_found()
             self._set(key, after)
+
+    def _forget_found(self) -> None:
+        self._masks.clear()
+        self._found = self._kept_now = None
 
     def _set(self, key: str, node: Node) -> None:
         for each in self._reserved.get(node.cluster_id, ()):
@@ -91,29 +101,42 @@ class Calendar:
         for each in self._planned.get(node.cluster_id, ()):
             covered, opened = self._covered.setdefault(each.id, set()), self._opened.setdefault(each.id, set())
             (covered.add if node.present and each.covers(node) else covered.discard)(key)
-            is_out = node.cordoned_for is not None and node.cordoned_for.id == each.id
-            (opened.add if node.maintained == each.id and not is_out else opened.discard)(key)
+            (opened.add if each.id in node.maintained and not node.cordoned else opened.discard)(key)
 
     def marks(self, nodes: Mapping[str, Chain[Any]], now: datetime) -> tuple[NodeMark, ...]:
-        """What is to be done to nodes now."""
-        found: list[NodeMark] = []
+        """What is to be done to nodes now; of each node one thing, and the next plan does what comes after."""
+        if not (self._planned or self._out):
+            return ()
+        state = [(entry.id, entry.is_on(now), entry.is_over(now)) for entry in self._all()]
+        if self._found is None or self._found[0] != state:
+            found: dict[str, NodeMark] = {}
+            for mark in self._marks(nodes, now):
+                found.setdefault(mark.node_key, mark)
+            self._found = state, tuple(found[key] for key in sorted(found))
+        return self._found[1]
+
+    def _marks(self, nodes: Mapping[str, Chain[Any]], now: datetime) -> Iterator[NodeMark]:
+        out: set[str] = set()
+        """Nodes that some maintenance is to have now."""
         for entry in self._all():
             if entry.is_on(now):
                 of = MaintenanceOf(id=entry.id, name=entry.name)
                 begin = BeginMaintenance(maintenance=of, by=entry.planned_by, force=entry.force)
-                found += (
-                    NodeMark(key, nodes[key].state.name, begin)
-                    for key in self._covered.get(entry.id, ())
-                    if nodes[key].state.maintained != entry.id
-                )
-        if self._out:
-            known = {entry.id: entry for entry in self._all()}
-            for key, of in self._out.items():
-                entry = known.get(of.id)
-                # By the clock of another scheduler it may have begun: nothing is undone before it is over.
-                if entry is None or entry.is_over(now) or key not in self._covered.get(of.id, ()):
-                    found.append(NodeMark(key, nodes[key].state.name, EndMaintenance(id=of.id)))
-        return tuple(sorted(found, key=lambda mark: (mark.node_key, isinstance(mark.command, BeginMaintenance))))
+                for key in self._out_by(entry):
+                    out.add(key)
+                    if entry.id not in nodes[key].state.maintained:
+                        yield NodeMark(key, nodes[key].state.name, begin)
+        known = {entry.id: entry for entry in self._all()}
+        for key, of in self._out.items():
+            entry = known.get(of.id)
+            # By the clock of another scheduler it may have begun: nothing is undone before it is over.
+            ends = entry is None or entry.is_over(now) or key not in self._covered.get(of.id, ())
+            if ends and key not in out:
+                yield NodeMark(key, nodes[key].state.name, EndMaintenance(id=of.id))
+
+    def _out_by(self, entry: Maintenance) -> set[str]:
+        """Keys of nodes that it has out of service while it goes on."""
+        return self._covered.get(entry.id, set()) - self._opened.get(entry.id, set())
 
     def closings(self, rows: Mapping[str, int], now: datetime) -> tuple[Closing, ...]:
         """Those that matter now. Args: rows, by key of a node."""
@@ -154,12 +177,14 @@ class Calendar:
 
     def kept_now(self, now: datetime) -> dict[str, tuple[Reserved, ...]]:
         """By key of a node: the reservations by which only one project may use it now."""
-        found: dict[str, tuple[Reserved, ...]] = {}
-        for entry, times in self._times(now):
-            if times.starts_at <= now:
+        on = [entry for entry, times in self._times(now) if times.starts_at <= now]
+        if self._kept_now is None or self._kept_now[0] != on:
+            found: dict[str, tuple[Reserved, ...]] = {}
+            for entry in on:
                 for key in self._nodes_of(entry):
                     found[key] = (*found.get(key, ()), entry)
-        return found
+            self._kept_now = on, found
+        return self._kept_now[1]
 
     def next_change(self, now: datetime) -> datetime | None:
         """When something begins, or is over, next."""
@@ -182,8 +207,7 @@ class Calendar:
         mask = self._masks.get((entry.id, on))
         if mask is None or len(mask) != len(rows):
             mask = np.zeros(len(rows), dtype=np.bool_)
-            covered = self._covered.get(entry.id, set())
-            mask[[rows[key] for key in (covered - self._opened.get(entry.id, set()) if on else covered)]] = True
+            mask[[rows[key] for key in (self._out_by(entry) if on else self._covered.get(entry.id, ()))]] = True
             self._masks[entry.id, on] = mask
         return Closing(f"maintenance {entry.name}", mask, entry.starts_at, entry.ends_at, left)
 

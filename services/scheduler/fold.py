@@ -363,7 +363,7 @@ class SchedulingState(LogFold):
     def _keep_reserved(self, now: datetime) -> None:
         """Nodes that are kept for a project now are without pods of others that give way."""
         kept = self._calendar.kept_now(now)
-        if kept == self._kept:
+        if kept is self._kept:
             return
         for key in kept.keys() | self._kept.keys():
             if kept.get(key) == self._kept.get(key):

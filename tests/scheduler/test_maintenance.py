@@ -319,6 +319,35 @@ def test_where_its_end_is_moved_the_nodes_come_back_at_the_new_one() -> None:
     assert not node(world, "n0").cordoned
 
 
+def test_two_that_overlap_take_a_node_out_once_each_and_it_comes_back_when_both_are_over() -> None:
+    """Neither begins again because of the other, and whichever ends first lets nothing in."""
+    for first, second in ((2, 3), (4, 2)):
+        world = lab("n0")
+        starts = plan_maintenance(world, "n0", name="a", lasts=first * HOUR)
+        plan_maintenance(world, "n0", name="b", after=3 * HOUR, lasts=second * HOUR)
+        ends = max(starts + first * HOUR, starts + HOUR + second * HOUR)
+        at(world, starts)
+        at(world, starts + HOUR)
+        assert kinds(world, "n0").count("NodeDrainStarted") == 2
+        at(world, min(starts + first * HOUR, starts + HOUR + second * HOUR))
+        assert node(world, "n0").cordoned
+        at(world, ends)
+        assert not node(world, "n0").cordoned
+        assert kinds(world, "n0").count("NodeDrainStarted") == 2
+        assert not world.check().violations
+
+
+def test_who_uncordons_a_node_of_two_that_overlap_has_it_back_for_both() -> None:
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0", name="a", lasts=2 * HOUR)
+    plan_maintenance(world, "n0", name="b", lasts=3 * HOUR)
+    at(world, starts)
+    world.cordon("n0", UncordonNode)
+    assert waits(world, "firm", **FIRM) == ("", "")
+    at(world, starts + 3 * HOUR)
+    assert kinds(world, "n0").count("NodeUncordoned") == 1
+
+
 def test_a_gang_waits_as_a_whole_for_nodes_that_it_would_run_into() -> None:
     world = lab("n0", "n1")
     plan_maintenance(world, "n0", "n1")
