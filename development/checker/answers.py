@@ -10,14 +10,12 @@ from development.checker.nodes import Node
 from development.checker.places import DEFAULT_POOL, Cluster, Project
 from development.checker.records import moment
 from development.checker.tables import PHASES
-from development.checker.workloads import Run, Workload
+from development.checker.workloads import ANY_CLUSTER, Run, Workload
 
 WAITS: Final = frozenset({"Creating", "Pending", "Resuming"})
 """Phases in which it should run and has no node."""
 DEFAULT_PODS: Final = 110
 """That a node takes where its cluster says nothing."""
-ANY_CLUSTER: Final = "00000000-0000-0000-0000-000000000000"
-"""That a workload has while none is chosen."""
 
 type Answer = dict[str, Any]
 """What an answer must say; of each object some fields, of each list all entries, in order."""

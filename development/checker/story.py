@@ -85,6 +85,7 @@ class Story:
         name: str = "",
         distributed: Mapping[str, Any] | None = None,
         inference: Mapping[str, Any] | None = None,
+        among: tuple[str, ...] = (),
     ) -> Self:
         data: dict[str, Any] = {
             "workload_id": id_,
@@ -92,11 +93,13 @@ class Story:
             "requested_name": name or f"name-of-{key}",
             "kind": "Training",
             "project_id": "p1",
-            "cluster_id": "c1",
+            "cluster_id": "" if among else "c1",
             "owner": "alice",
             "at": self.text(),
             "spec": GPU_SPEC if spec is None else {**GPU_SPEC, **spec},
         }
+        if among:
+            data |= {"among": among}
         if distributed is not None:
             data |= {"kind": "Distributed", "distributed": distributed}
         if inference is not None:
@@ -119,8 +122,9 @@ class Story:
         queued: bool = False,
         node: str = NODE,
         held: Mapping[str, Any] | None = None,
+        chosen: str = "",
     ) -> Self:
-        """Bind pods to devices from `device` on, and reserve them, in one batch."""
+        """Bind pods to devices from `device` on, and reserve them, in one batch; `chosen`: and choose this cluster."""
         subject = f"ev.workload.{key}"
         numbered = list(enumerate(pods or (pod(),), start=device))
         placements = [
@@ -139,7 +143,8 @@ class Story:
         ]
         count, batch = 2, f"batch-{len(self.messages)}"
         token = self.last.get(subject, 0)
-        begin = [("WorkloadQueued", {})] if not queued else []
+        begin: list[tuple[str, dict[str, Any]]] = [("WorkloadQueued", {})] if not queued else []
+        begin += [("ClusterChosen", {"cluster_id": chosen, "name": "lab"})] if chosen else []
         events = (*begin, ("PodsBound", {"placements": placements, "token": token}))
         self.commit(subject, *events, by="scheduler", batch={"id": batch, "index": 1, "count": count})
         self.commit(

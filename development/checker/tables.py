@@ -5,7 +5,7 @@ from typing import Any
 
 from development.checker.log import LogChecker
 from development.checker.reading import Tables
-from development.checker.workloads import Run, Waiting, Workload
+from development.checker.workloads import ANY_CLUSTER, Run, Waiting, Workload
 
 type Row = dict[str, Any]
 PHASES = {
@@ -90,7 +90,7 @@ def _workload(workload: Workload) -> Row:
         "version": workload.version,
         "name": workload.name,
         "project_id": workload.project_id,
-        "cluster_id": workload.cluster_id,
+        "cluster_id": workload.cluster_id or ANY_CLUSTER,
         "submitted_by": workload.owner,
         "phase": workload.phase,
         "desired_phase": workload.desired,

@@ -43,6 +43,8 @@ type Wrong = tuple[str, str]
 SIGNALLED = 128
 """Exit codes from here on say that a signal ended the process."""
 INCARNATION: Final = 2**40
+ANY_CLUSTER: Final = "00000000-0000-0000-0000-000000000000"
+"""That a workload has in tables and answers while none is chosen."""
 LIMITS: Final = frozenset({"runtime_limit", "idle_gpu_limit", "pending_limit"})
 """What a restore of the log adds to every run token after it."""
 

@@ -74,6 +74,7 @@ from events.workload.spec import (
     check_quantities,
     first_replicas,
 )
+from events.workload.volumes import check_volumes
 
 # -- what can have happened --------------------------------------------------------------------------------------------
 
@@ -219,6 +220,10 @@ class WorkloadChanged(_Event, frozen=True, kw_only=True):
     """All volumes that it has from now on. Only mount paths of claims and Secrets, and rights of files, differ from
     before. Runs that begin later have them.
     """
+
+    def __post_init__(self) -> None:
+        if self.storage is not None:
+            check_volumes(self.storage)
 
 
 class WorkloadTransferred(_Event, frozen=True, kw_only=True):

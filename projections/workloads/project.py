@@ -184,7 +184,8 @@ class WorkloadWork:
         # A message that waits for the commit's end is written now, as a reader of this moment would see it.
         self._edit.settle()
         if left is not None and was.workload_id == self._edit.state.workload_id:
-            seldom = self._asked is not asked or was.owner != self._edit.state.owner
+            now = self._edit.state
+            seldom = self._asked is not asked or (was.owner, was.cluster_id) != (now.owner, now.cluster_id)
             if spent is not None and asked is not None and seldom:
                 _leaving.say_seldom(left, self._facts(was, spent, asked))
             into.leave("workloads", left)

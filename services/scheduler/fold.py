@@ -653,7 +653,7 @@ class SchedulingState(LogFold):
             leaving=tuple(self._still_leaving(sorted((id_, at) for id_, (at, _) in self._leaving.items()))),
             late=tuple(self._still_leaving(sorted(self._late.items()))),
             consolidates=self.consolidates,
-            moving=tuple(self._moving()) if queues or growing else (),
+            moving=tuple(each for _, each in self._returning()) if queues or growing else (),
             growing=growing,
             running=running,
             marks=self._calendar.marks(self.nodes, now),
@@ -716,7 +716,8 @@ class SchedulingState(LogFold):
                     ref = PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_)
                     yield MustLeave(AT_ONCE, key, ref, "window_closed", message)
 
-    def _moving(self) -> Iterator[Moving]:
+    def _returning(self) -> Iterator[tuple[str, Moving]]:
+        """Pods that make room for others and have not ended yet: the id of what each holds, and where it may go."""
         for key, ids in sorted(self._moved.items()):
             state: Workload = self.workloads[key].state
             for name, index in sorted(ids):
@@ -727,7 +728,7 @@ class SchedulingState(LogFold):
                 pod_set = next((each for each in state.pod_sets if each.name == name), None)
                 row = self._columns.rows.get(pod.node_key)
                 if held in self._leaving and pod_set is not None and row is not None:
-                    yield Moving(_class_of(key, state, pod_set, self._lasts(state)), row)
+                    yield held, Moving(_class_of(key, state, pod_set, self._lasts(state)), row)
 
     def _promises(self) -> dict[str, int]:
         """What is promised to each workload (by its id), in thousandths of a GPU: to those that made room for others
@@ -750,12 +751,13 @@ class SchedulingState(LogFold):
 
     def _still_leaving(self, of: Iterable[tuple[str, str]]) -> Iterator[Leaving]:
         """Args: of, id of a reservation and node key of each."""
+        returning = {each for each, _ in self._returning()}
         for id_, node_key in of:
             row, chain = self._columns.rows.get(node_key), self.nodes.get(node_key)
             reservation = None if chain is None else chain.state.reservations.get(id_)
             if row is not None and reservation is not None and id_ not in self._stale:
                 (project_id, _, pool, firm), _ = self._counted.get(id_, (("", "", "", False), 0))
-                yield Leaving(row, reservation, project_id, pool, not firm)
+                yield Leaving(row, reservation, project_id, pool, not firm, id_ in returning)
 
     def imagine(self, state: Workload, now: datetime) -> tuple[Snapshot, tuple[tuple[PodClass, Pending], ...]]:
         """What the planner would look at now if there were also this workload, and its waiting pods."""

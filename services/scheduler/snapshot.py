@@ -376,6 +376,8 @@ class Leaving(NamedTuple):
     pool: str
     """Where it is counted; both empty where it holds no GPU."""
     preemptible: bool
+    returns: bool = False
+    """Whether it makes room for others, and has another place: what it holds counts until then."""
 
 
 class Moving(NamedTuple):

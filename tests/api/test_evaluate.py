@@ -140,6 +140,8 @@ def test_each_field_says_what_it_would_be_and_what_it_may_be(admin: httpx.Client
     assert [fields[f"spec.{name}"]["blocked"] for name in ("tolerations", "category")] == [True, False]
     assert fields["spec.environmentVariables[0]"]["instructions"] == "learning rate"
     assert fields["spec.compute.cpuMemoryRequest"]["required"]
+    portion = fields["spec.compute.gpuPortionRequest"]
+    assert (portion.get("min"), portion["max"]) == (None, 1), "0 is no portion"
     assert fields["spec.backoffLimit"]["setBy"] == "request"
     assert fields["spec.tty"]["setBy"] == "default"
     assert fields["spec.priorityClass"]["options"][0] == "very-low"

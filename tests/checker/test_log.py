@@ -104,6 +104,11 @@ def _launcher() -> Story:
     return Story().node().created(distributed={"distribution": waits, "master": GPU_SPEC}).bound(LAUNCHER, WORKER)
 
 
+def test_a_cluster_that_is_chosen_with_the_first_pods_is_as_it_should_be() -> None:
+    story = Story().node().created(among=("c1", "c2")).bound(chosen="c1")
+    assert story.wrong() == set()
+
+
 def _scaled(replicas: int) -> dict[str, object]:
     return {"replicas": replicas, "was": 1, "reason": "load"}
 
@@ -384,6 +389,21 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
             .says(SAVED, SAVED, by="cluster_sync")
         ),
     ),
+    "a cluster that was not to choose from": (
+        "cluster",
+        lambda: Story().node().created(among=("c2", "c3")).bound(chosen="c1"),
+    ),
+    "a cluster chosen where one was named": ("cluster", lambda: Story().node().created().bound(chosen="c1")),
+    "a cluster chosen, and nothing bound there": (
+        "cluster",
+        lambda: (
+            Story()
+            .node()
+            .created(among=("c1",))
+            .says(("WorkloadQueued", {}), ("ClusterChosen", {"cluster_id": "c1", "name": "lab"}), by="scheduler")
+        ),
+    ),
+    "bound on no cluster": ("cluster", lambda: Story().node().created(among=("c1",)).bound()),
     "scaled beyond its bounds": ("scaled", lambda: _inference().says(("WorkloadScaled", _scaled(4)), by=AUTOSCALER)),
     "scaled from another number": (
         "scaled",

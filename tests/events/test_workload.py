@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -26,6 +27,7 @@ from events.workload.fields.metadata import Label
 from events.workload.fields.storage import EmptyDirVolume, PvcVolume, SecretVolume, StorageSpec
 from events.workload.pod import PodAddress, PodRef, PortAddress
 from events.workload.state import (
+    WorkloadChanged,
     bindable,
     next_retry_at,
     schedulable,
@@ -714,3 +716,12 @@ def test_it_is_degraded_while_some_pods_run_and_others_are_to_run_again() -> Non
     deleted = lame()
     deleted.when(DELETE)
     assert deleted.state.phase is Phase.DELETING
+
+
+def test_rights_of_a_changed_volume_that_are_none_are_no_event_that_can_be_decoded() -> None:
+    """As those of a creation: what folds a log could not say which volumes its pods have."""
+    said = '{"storage": {"configMapVolume": [{"configMap": "c", "mountPath": "/c", "defaultMode": "%s"}]}}'
+    changed = msgspec.json.decode(said % "0400", type=WorkloadChanged)
+    assert changed.storage is not None
+    with pytest.raises(msgspec.ValidationError, match="invalid literal"):
+        msgspec.json.decode(said % "b", type=WorkloadChanged)

@@ -353,7 +353,7 @@ def test_what_waited_before_its_cluster_was_chosen_was_on_none_and_what_it_holds
     world.report(key, FIRST, "succeeded")
     tables = Tables()
     tables.project(world.commits)
-    found = actual(tables, By.CLUSTER, [NOON, NOON + 2 * HOUR])
+    found = actual(tables, By.CLUSTER, (NOON, NOON + 2 * HOUR))
     by_cluster = {
         where: (reserved / 3_600_000_000_000, waited / 3_600_000_000)
         for (where, _, _), (reserved, waited) in found.items()

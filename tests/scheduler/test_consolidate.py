@@ -17,9 +17,10 @@ from tests.scheduler.world import World
 
 def split(*used: int, size: int = 4, world: World | None = None, **spec: Any) -> tuple[World, list[str]]:
     """Nodes of four GPUs, each with one pod that has so many of them; nobody is alone on a node by best fit."""
-    world = world or World()
-    world.cluster()
-    world.project()
+    if world is None:
+        world = World()
+        world.cluster()
+        world.project()
     keys: list[str] = []
     for number, gpus in enumerate(used):
         world.node(f"n{number}", gpu_count=size)
@@ -138,3 +139,29 @@ def test_a_scheduler_that_begins_anew_keeps_the_place_too() -> None:
     restored.restore(world.fold.seq, chains, beside=world.fold.beside())
     assert not plan(restored.snapshot(world.now)).bindings
     assert not plan(world.fold.snapshot(world.now)).bindings
+
+
+def test_what_a_moved_pod_holds_is_still_its_projects_while_it_is_on_the_move() -> None:
+    """Else its project would take places back for others meanwhile, and have more than its quota in the end."""
+    world = World()
+    world.cluster()
+    mine = world.project("mine", quota=2_000, over_quota_weight=0.0)
+    theirs = world.project("theirs", quota=1_000)
+    world, keys = split(1, 1, size=2, world=world, project_id=mine)
+    world.node("n2", gpu_count=2)
+    for number in range(2):
+        world.cordon(f"n{number}")
+    for number in range(2):
+        running(world, f"theirs-{number}", project_id=theirs)
+    for number in range(2):
+        world.cordon(f"n{number}", UncordonNode)
+    wide = world.submit("wide", project_id=theirs, gpu_devices_request=2)
+    assert moved(world.cycle()) == [("small-1", "moved")]
+    more = world.submit("more", project_id=mine, gpu_devices_request=1)
+
+    assert moved(world.cycle()) == [], "with the one that is moved it has all of its quota"
+
+    ends(world, keys[1])
+    world.settle()
+    assert (bool(world.places(wide)), bool(world.places(keys[1])), bool(world.places(more))) == (True, True, False)
+    assert not world.check().violations

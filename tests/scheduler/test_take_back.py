@@ -636,3 +636,32 @@ def test_nobody_is_beyond_what_is_theirs_by_pods_that_hang_while_they_end(by: st
         ends(world, key)
     world.settle()
     assert not world.check().violations
+
+
+def test_what_others_give_up_is_kept_in_the_same_plan_for_all_for_whom_it_is_enough() -> None:
+    """A gang that goes whole leaves more than the one needs for whom it goes, to one that came before it."""
+    world = cluster(4, 4)
+    entitled, greedy = world.project("entitled", quota=8_000), world.project("greedy")
+    gang(world, "large", workers=2, gpus=4, project_id=greedy)
+    world.settle()
+    small = gang(world, "small", workers=3, project_id=greedy)
+    world.submit("last", project_id=entitled, gpu_devices_request=4)
+
+    planned = world.cycle()
+
+    assert evicted(planned) == [("large", "reclaimed", 2)]
+    assert world.workload(small).reason == "waiting_for_pods_to_end"
+    assert world.plan().empty
+
+
+def test_a_gang_takes_nothing_back_by_a_right_that_it_has_not_to_all_of_it() -> None:
+    world = cluster(4)
+    tight = world.project("tight", quota=2_000, over_quota_weight=0.0)
+    gang(world, "theirs", workers=3, project_id=world.project("greedy"))
+    world.settle()
+    wide = gang(world, "wide", workers=3, project_id=tight)
+    assert evicted(world.cycle()) == [], "one has room, and one more would be within its quota"
+    world.settle()
+    world.command(wide, DeleteWorkload)
+    gang(world, "fits", workers=2, project_id=tight)
+    assert evicted(world.cycle()) == [("theirs", "reclaimed", 3)]

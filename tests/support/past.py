@@ -100,5 +100,6 @@ async def rows_are_those_of_the_checker(database: str, *, moments: int) -> None:
         checker.feed(RawMessage(commit.seq, f"ev.{commit.aggregate}.{commit.key}", encode_commit(commit.record)))
         if commit.seq in wanted:
             past = await read_past(database, commit.seq)
-            assert check_past(past, checker) == [], commit.seq
+            found = check_past(past, checker)
+            assert found == [], (commit.seq, found[:4])
     assert past.rows["history"]

@@ -143,7 +143,7 @@ class Shares:
                 self._held[number] = self._held.get(number, 0) + milli
         self._all_held = dict(self.used)
         for each in self._snapshot.leaving:
-            if each.project_id:
+            if each.project_id and not each.returns:
                 milli = sum(share.milli for share in each.reservation.devices)
                 self.use(each.project_id, int(self._snapshot.nodes.pool[each.row]), -milli)
 

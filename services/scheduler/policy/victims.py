@@ -70,6 +70,8 @@ class Victims:
 
     def __init__(self, planning: Planning, cluster_id: str) -> None:
         self.gone: set[Victim] = set()
+        self._gone: Counter[tuple[str, str]] = Counter()
+        """How many of these by workload id and pod set: to count them for each of a wide one takes long."""
         self._on: dict[int, list[Victim]] = {}
         self._of: dict[str, list[Victim]] = {}
         self._spare: dict[tuple[str, str], int] = {}
@@ -115,6 +117,19 @@ class Victims:
                 self._later[victim] = undisturbed
             self._on.setdefault(victim.row, []).append(victim)
             self._of.setdefault(workload.workload_id, []).append(victim)
+
+    def end(self, unit: Iterable[Victim]) -> None:
+        """They are told to end."""
+        for one in unit:
+            if one not in self.gone:
+                self.gone.add(one)
+                self._gone[one.workload.workload_id, one.ref.pod_set] += 1
+
+    def end_no_more(self, but: AbstractSet[Victim]) -> None:
+        """Only these are told to end, after all."""
+        for one in self.gone - but:
+            self.gone.remove(one)
+            self._gone[one.workload.workload_id, one.ref.pod_set] -= 1
 
     def hopeful(self, right: "Right", room: Room, request: PodRequest, share_milli: int) -> set[int]:
         """Rows where such a pod may have room once all have ended that `right` may be over. Sooner said than `choose`
@@ -192,9 +207,10 @@ class Victims:
         """
         if not victim.grown:
             return False
-        of, pod_set = self._of[victim.workload.workload_id], victim.ref.pod_set
-        gone = sum(one.ref.pod_set == pod_set and (one in self.gone or one in going) for one in of)
-        return self._spare[victim.workload.workload_id, pod_set] > gone
+        of, pod_set = victim.workload, victim.ref.pod_set
+        gone = sum(one.workload is of and one.ref.pod_set == pod_set and one not in self.gone for one in going)
+        key = of.workload_id, pod_set
+        return self._spare[key] > self._gone[key] + gone
 
     def unit(self, victim: Victim) -> list[Victim]:
         """All that go with it where its workload does not go on: a gang goes whole; so does what ends for good."""

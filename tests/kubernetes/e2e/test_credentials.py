@@ -1,6 +1,6 @@
 """Credentials on Kubernetes, by an agent with the rights of deploy/kubernetes, and by one that is killed at its worst.
 
-Requirement rows: S018, S020, R10.
+Requirement rows: S018, S020, S057, R10.
 """
 
 import base64
@@ -18,9 +18,15 @@ pytestmark = pytest.mark.kubernetes
 
 MARK, NEXT = "canary-51be07-token", "canary-c20d19-after-the-change"
 REGISTRY = {"url": "https://registry.example.com", "username": "ann", "password": "canary-9a44e1-registry"}
+CODE = {
+    "ssh-privatekey": "-----BEGIN OPENSSH PRIVATE KEY-----\ncanary-77d2ac-key\n-----END OPENSSH PRIVATE KEY-----\n",
+    "known_hosts": "canary-04be9f.example.com ssh-ed25519 AAAA\n",
+}
+BY_SSH = {"name": "code", "userCredential": True, "authenticationMethod": "ssh-key"}
 NEEDS: dict[str, Any] = {
     "environmentVariables": [{"name": "TOKEN", "userCredential": {"name": "k8s", "key": "token"}}],
     "imagePullSecrets": [{"name": "pull", "userCredential": True}],
+    "storage": {"git": [{"repository": "git@git.example.com:code", "path": "/src", "secretRef": BY_SSH}]},
 }
 HANGS = {"waiting-reason": "ContainerCreating"}
 """As a pod does until its Secret is there; of what lies on a node, the simulated one knows nothing."""
@@ -36,7 +42,8 @@ def credentials(watched: tuple[KubernetesStack, object]) -> str:
     api = watched[0].api
     place = {"scope": "project", "projectId": api.project()}
     made = ""
-    for name, kind, data in (("pull", "docker-registry", REGISTRY), ("k8s", "generic-secret", {"token": MARK})):
+    of_all = (("pull", "docker-registry", REGISTRY), ("code", "generic-secret", CODE))
+    for name, kind, data in (*of_all, ("k8s", "generic-secret", {"token": MARK})):
         body = {"meta": {"name": name, **place}, "spec": {"kind": kind, "data": data}}
         answer = api.http.post("/asset/credentials", json=body)
         assert answer.status_code == 202, answer.text
@@ -53,6 +60,11 @@ def test_values_are_in_the_secret_of_a_pod_and_in_nothing_else_and_a_change_reac
     assert environment(pod)["TOKEN"]["secretKeyRef"]["name"] == secret["metadata"]["name"]
     assert pod["spec"]["imagePullSecrets"] == [{"name": secret["metadata"]["name"]}]
     assert token_of(secret) == MARK
+    (clone,) = pod["spec"]["initContainers"]
+    references = {one["name"]: one["valueFrom"]["secretKeyRef"] for one in clone["env"] if "valueFrom" in one}
+    values = {name: base64.b64decode(secret["data"][one["key"]]).decode() for name, one in references.items()}
+    assert values == {"MUSTER_GIT_KEY": CODE["ssh-privatekey"], "MUSTER_GIT_KNOWN_HOSTS": CODE["known_hosts"]}
+    assert not environment(pod).keys() & values.keys(), "the pod's own container has none of it"
     changed = {"spec": {"kind": "generic-secret", "data": {"token": NEXT}}}
     assert api.http.put(f"/asset/credentials/{credentials}", json=changed).status_code == 202
     second = stack.submit("needs-later", runtime_seconds=None, **NEEDS)["workloadId"]

@@ -125,7 +125,7 @@ class _Move:
             for _ in range(count):
                 if not place.hold_one(planning, part, pools) and not self._make_room(part, pools):
                     planning.rollback(mark)
-                    self._victims.gone = gone
+                    self._victims.end_no_more(gone)
                     return False
         planning.keeps(self._i, self._entry, explain.held())
         if planning.short_at[self._i].entry + 1 == len(planning.snapshot.queues[self._i].entries):
@@ -200,10 +200,11 @@ class _Move:
             devices = tuple(DeviceShare(device=device, milli=milli) for device, milli in victim.shares.items())
             held = victim.request
             planning.soon().give_back(row, held.cpu_milli, held.memory_bytes, devices, held.extended)
-        self._victims.gone.update(moved)
+        self._victims.end(moved)
         if not place.hold_one(planning, part, pools_of(planning, part, later=True)):
             planning.rollback(mark)
-            self._victims.gone, self._homes = gone, homes
+            self._victims.end_no_more(gone)
+            self._homes = homes
             return False
         self._tell(moved)
         self._moved += moved

@@ -160,12 +160,12 @@ def _theirs(planning: Planning) -> _Theirs:
     snapshot = planning.snapshot
     rows = np.zeros(len(snapshot.nodes.keys), dtype=np.bool_)
     workloads: set[str] = set()
+    placed = {entry.key for entry in planning.placed.entries}
     for i, queue in enumerate(snapshot.queues):
         waiting = planning.blocked.get(i)
         looked_at = i not in planning.put_off
         if looked_at and (waiting is None or waiting.reason not in explain.FULL):
             continue  # it has a place, or more room would not help it
-        placed = {entry.key for entry in planning.placed.entries}
         waits = [entry.key for entry in queue.entries if entry.key not in placed]
         pod_class = queue.pod_class
         for part in [pod_class.part(each) for each in pod_class.gang] or [pod_class]:

@@ -25,7 +25,7 @@ def run(planning: Planning) -> None:
         counted.update(dict.fromkeys(planning.quota_used, 0))
         for each in ends:
             milli = sum(share.milli for share in each.reservation.devices)
-            if each.project_id:
+            if each.project_id and not each.returns:
                 _count(counted, planning, each.project_id, each.pool, milli, preemptible=each.preemptible)
     _ = planning.shares  # as long as nothing was placed, and what is over was given back
 

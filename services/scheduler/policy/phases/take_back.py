@@ -183,7 +183,7 @@ def _get(planning: Planning, i: int, entry: Pending, searches: Sequence["Search"
         got.append(search.get(count, rest if gang else None))
     if (gang and got != needed) or not searches[0].makes_up(i, mark.share_used):
         planning.rollback(mark)
-        victims.gone = gone
+        victims.end_no_more(gone)
         return False
     if any(got):
         if entry is planning.snapshot.queues[i].entries[planning.short_at[i].entry]:
@@ -348,7 +348,7 @@ class Search:
             held = victim.request
             planning.soon().give_back(victim.row, held.cpu_milli, held.memory_bytes, devices, held.extended)
             quota.give_up(planning, workload, victim.pool, victim.gpu_milli)
-        self.victims.gone.update(unit)
+        self.victims.end(unit)
         planning.evictions.append(
             Eviction(
                 key=workload_key(workload.project_id, workload.name),
