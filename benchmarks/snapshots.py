@@ -101,7 +101,7 @@ def snapshot(
     return Snapshot(
         now=NOW,
         nodes=table,
-        clusters={"c": ClusterView(name="c", exists=True, connected=True, problem="", pools=pools)},
+        clusters={"c": ClusterView(name="c", kind="simulated", exists=True, connected=True, problem="", pools=pools)},
         projects=projects or {},
         held_milli={},
         queues=tuple(queues),

@@ -109,13 +109,12 @@ class World(Ledger):
         """With Muster's own mark; with UncordonNode it is taken off."""
         self.do("node", node_key(self.cluster_id, name), kind(cluster_id=self.cluster_id, name=name))
 
-    def submit(
-        self, name: str, *, project_id: str = "", cluster_id: str = "", among: tuple[str, ...] = (), **spec: Any
-    ) -> str:
-        """A training; keywords of ComputeSpec and of TrainingSpec alike. Its key. `among`: clusters, of which the
-        scheduler chooses one.
+    def submit(self, name: str, *, project_id: str = "", cluster_id: str = "", **spec: Any) -> str:
+        """A training; keywords of ComputeSpec and of TrainingSpec alike, and `among`: ids of clusters, of which the
+        scheduler chooses one. Its key.
         """
         self.now += timedelta(seconds=1)
+        among: tuple[str, ...] = spec.pop("among", ())
         compute = {field: spec.pop(field) for field in list(spec) if field in ComputeSpec.__struct_fields__}
         project_id = project_id or self.project_id
         key = workload_key(project_id, name)

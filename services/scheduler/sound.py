@@ -17,7 +17,6 @@ from functools import partial
 from typing import Final
 
 from events.workload.spec import WHOLE_GPU_MILLI
-from events.workload.state import LEAVES_NODE
 from services.scheduler.planning import Planning
 from services.scheduler.snapshot import Binding, Bound, Broken, Eviction, Plan, Release, Snapshot
 
@@ -25,8 +24,8 @@ CAPACITY: Final = "no node beyond its capacity"
 WHOLE: Final = "no gang half bound"
 QUOTA: Final = "nothing non-preemptible beyond its quota"
 FOR_SOMEBODY: Final = "nobody told to end for nothing"
-_FOR_NOBODY: Final = LEAVES_NODE | {"reserved", "window_closed"}
-"""Reasons of those that end for no workload that waits."""
+_FOR_NOBODY: Final = frozenset({"drained", "tainted", "reserved", "window_closed"})
+"""Reasons of those that end for nobody who waits: they have to leave their node, or their project's window closed."""
 
 
 def sound(planning: Planning, plan: Plan) -> Plan:

@@ -47,7 +47,7 @@ _LINE = CommandType(
     permission=Permission.MANAGE_PROJECTS,
     target=lambda command: command.project_id,
 )
-COMMANDS.update({LiftQuota: _LINE})  # pyright: ignore[reportArgumentType, reportCallIssue]
+COMMANDS.update({LiftQuota: _LINE})
 
 # -- its operation ----------------------------------------------------------------------------------------------------
 
