@@ -120,7 +120,7 @@ async def test_requests_wait_for_the_first_replica_and_are_counted_while_they_do
     given = Inferred()
     given.scale(0, 1)
     asked: list[str] = []
-    held = holding(given, on_held=lambda: asked.append("now"))
+    held = holding(given, on_held=lambda: asked.append("now"), clock=lambda: 0.0)
     async with asking(held, given.route, count=2) as requests:
         assert load(held, given) == InferenceLoad(workload_id=given.workload_id, arrived=2, held=2)
         assert asked == ["now", "now"], "the autoscaler hears of it at once"
