@@ -206,12 +206,21 @@ def test_a_table_and_csv_show_the_same_rows(muster: Any) -> None:
     assert next(row for row in read if row["measure"] == "time")["unchanged"] == "1800.0"
 
 
+HEARS_CTRL_C: Final = """
+import signal
+from muster.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+"""Also where the tests run in the background of a shell, which has all that it starts there ignore the signal."""
+
+
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     trace = tmp_path / "long.csv"
     trace.write_text("name,arrival,runtime,gpus\n" + "".join(f"w{n},{n},5000,{1 + n % 4}\n" for n in range(3000)))
     words = ("--trace", str(trace), "--trace-nodes", str(EXAMPLES / "nodes.yaml"), "--plot", str(tmp_path / "x.svg"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "muster.cli.main", "simulate", *words],
+        [sys.executable, "-c", HEARS_CTRL_C, "simulate", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
