@@ -1,6 +1,6 @@
 """Reservations of capacity: nodes that are kept for a project, as this api's fold of the log has them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from services.api.maintenance import EntryName, NodesFields, check_nodes, issues
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_moment
 from services.api.operations import Answer, changes, reads
 from services.api.paths import RESERVATION, RESERVATIONS
-from services.api.places import cluster_at, clusters_at, directory_caught_up, directory_fresh
+from services.api.places import cluster_at, clusters_at, directory_caught_up, directory_fresh, living_projects
 
 
 class ReservationFields(NodesFields, frozen=True, kw_only=True):
@@ -58,7 +58,8 @@ async def list_reservations(call: Look) -> Answer[answers.CapacityReservations]:
         headers = await directory_fresh(call)
         clusters = clusters_of(call) if wanted is None else [(await cluster_of(call, wanted)).state]
         seq = call.api.directory.seq
-    found = [await _answer(call, cluster, each, now) for cluster in clusters for each in cluster.reserved]
+    living = await living_projects(call, {of.project_id for each in clusters for of in each.reserved}, moment)
+    found = [await _answer(call, cluster, each, now, living) for cluster in clusters for each in cluster.reserved]
     return read_answer(answers.CapacityReservations(reservations=found), seq, headers)
 
 
@@ -85,7 +86,9 @@ async def get_reservation(call: Look) -> Answer[answers.CapacityReservation]:
     found = [each for each in cluster.reserved if each.name == name]
     if not found:
         raise not_found(f"cluster {cluster.name} has no reservation {shown(name)}")
-    return read_answer(await _answer(call, cluster, max(found, key=lambda each: each.starts_at), now), seq, headers)
+    last = max(found, key=lambda each: each.starts_at)
+    living = await living_projects(call, {last.project_id}, moment)
+    return read_answer(await _answer(call, cluster, last, now, living), seq, headers)
 
 
 @changes(
@@ -188,9 +191,14 @@ def _command(call: Call, cluster_id: str, name: str, given: ReservationFields, *
     )
 
 
-async def _answer(call: Look, cluster: Cluster, each: Reserved, now: datetime) -> answers.CapacityReservation:
+async def _answer(
+    call: Look, cluster: Cluster, each: Reserved, now: datetime, living: Set[str]
+) -> answers.CapacityReservation:
+    """Args:
+    living: ids of projects that there are: for others nothing is reserved any more.
+    """
     by = await call.api.actors.subjects_of((each.reserved_by,))
-    times = each.times(now)
+    times = each.times(now) if each.project_id in living else None
     starts_at, ends_at = times or Times(each.starts_at, each.ends_at)
     return answers.CapacityReservation(
         id=each.id,

@@ -17,6 +17,7 @@ from events.cluster import Cluster
 from events.maintenance import Maintenance
 from events.node import BeginMaintenance, EndMaintenance, MaintenanceOf, Node
 from events.phases import WaitingReason
+from events.project import Project
 from services.scheduler.snapshot import Booleans, Closing, NodeMark
 
 
@@ -34,6 +35,8 @@ class Calendar:
         """By key of a node: for which it is cordoned, or drained."""
         self._reserved: dict[str, tuple[Reserved, ...]] = {}
         """By id of a cluster that exists."""
+        self._projects: set[str] = set()
+        """Ids of those that exist: for others nothing is reserved."""
         self._fitting: dict[str, dict[str, Node]] = {}
         """By id of a reservation: the nodes, by key, that it may be about."""
         self._kept: dict[str, set[str]] = {}
@@ -70,6 +73,11 @@ class Calendar:
             for key, chain in nodes.items():
                 if chain.state.cluster_id == cluster.cluster_id:
                     self._set(key, chain.state)
+
+    def set_project(self, before: Project, after: Project) -> None:
+        self._projects.discard(before.project_id)
+        if after.exists:
+            self._projects.add(after.project_id)
 
     def set_node(self, key: str, before: Node, after: Node) -> None:
         of = after.out_for
@@ -172,7 +180,7 @@ class Calendar:
     def _times(self, now: datetime) -> Iterator[tuple[Reserved, Times]]:
         for cluster_id in sorted(self._reserved):
             for entry in self._reserved[cluster_id]:
-                if (times := entry.times(now)) is not None:
+                if entry.project_id in self._projects and (times := entry.times(now)) is not None:
                     yield entry, times
 
     def kept_now(self, now: datetime) -> dict[str, tuple[Reserved, ...]]:

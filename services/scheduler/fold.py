@@ -264,6 +264,7 @@ class SchedulingState(LogFold):
     def _project_changed(self, before: Project, after: Project) -> None:
         self.freed += 1
         self._windows.set_project(after)
+        self._calendar.set_project(before, after)
         if before.time_limits != after.time_limits:
             # How long what waits would run at most is otherwise now.
             for key, state in self._settled_workloads.items():
@@ -304,6 +305,7 @@ class SchedulingState(LogFold):
             self._calendar.set_cluster(chain.state, {})
         for chain in self.projects.values():
             self._windows.set_project(chain.state)
+            self._calendar.set_project(chain.state, chain.state)
 
     def beside(self) -> bytes:
         """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
@@ -381,9 +383,9 @@ class SchedulingState(LogFold):
         self._due.clear()
         for queue in self._queues.values():
             queue.reported_at = None
-        if self._look_again is not None:
-            self._look_again = None
-            self.freed += 1
+        self._look_again = None
+        # What waits may wait for something that lies ahead again.
+        self.freed += 1
         latest = now + timedelta(seconds=MAX_GRACE_SECONDS) + LEAVING_LATE
         for id_, (node_key, until) in self._leaving.items():
             self._leaving[id_] = node_key, min(until, latest)
@@ -710,7 +712,7 @@ class SchedulingState(LogFold):
         closed, running = self._windows.closed(project_id), self._running.get(project_id, {})
         for key in sorted(running) if closed is not None else ():
             state = running[key]
-            message = f"a window of its project closed: {closed.told if closed else ''}"
+            message = f"it runs outside of the windows of its project ({closed.told if closed else ''})"
             for (name, index), pod in sorted(state.pods.live.items()) if state.preemptible else ():
                 if evictable(pod):
                     ref = PodRef(pod_set=name, index=index, attempt=pod.attempt, try_=pod.try_)

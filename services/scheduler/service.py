@@ -31,7 +31,16 @@ from events.workload.state import fold as fold_workload
 from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.folding import follow_into
 from services.runtime.log.jetstream import JetStreamEventStore
-from services.runtime.log.store import Committed, Conflict, EventStore, OnStanding, Outcome, Rejected, Unknown
+from services.runtime.log.store import (
+    Committed,
+    Conflict,
+    EventStore,
+    OnStanding,
+    Outcome,
+    Rejected,
+    Unknown,
+    check_batch,
+)
 from services.runtime.nats.connection import connect
 from services.runtime.nats.inboxes import inbox_prefix, is_inbox
 from services.runtime.nats.streams import assert_streams
@@ -338,11 +347,14 @@ class Scheduler:
         return await self._append_batch(drafts) and not any(isinstance(drafts, Refusal) for drafts in decided)
 
     async def _append_batch(self, drafts: Sequence[Draft]) -> bool:
-        stored = not drafts or self._applied(await self._store.append_batch(drafts), drafts)
+        stored = not drafts or (_fits_together(drafts) and await self._stored(drafts))
         # Halves, so that one aggregate that others write does not keep all the rest waiting.
         size = self._batch_messages * 2 if stored else self._batch_messages // 2
         self._batch_messages = max(SMALLEST_BATCH_MESSAGES, min(size, BATCH_MESSAGES))
         return stored
+
+    async def _stored(self, drafts: Sequence[Draft]) -> bool:
+        return self._applied(await self._store.append_batch(drafts), drafts)
 
     def _heads(self, seen: Mapping[str, NodeFacts] = NOTHING_SEEN) -> Heads:
         fold = self.fold
@@ -365,6 +377,16 @@ class Scheduler:
                 # Whatever became of it, the follower will bring it; the pause grows until the log takes commits again.
                 log.warning("commit_not_stored", outcome=type(outcome).__name__, message=outcome.message)
                 return False
+
+
+def _fits_together(drafts: Sequence[Draft]) -> bool:
+    """Whether they can be one batch. Where they cannot, a fault of the planner ends that batch alone, and is told."""
+    try:
+        check_batch(drafts)
+    except ValueError:
+        log.exception("batch_cannot_be_built", commits=len(drafts), of=sorted({each.key for each in drafts})[:10])
+        return False
+    return True
 
 
 async def _let_others_go_on() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from events.capacity import CancelCapacityReservation, ReserveCapacity
-from events.ids import cluster_key
+from events.ids import cluster_key, project_key
 from events.phases import Phase, WaitingReason
+from events.project import DeleteProject
 from services.scheduler.fold import ENDS_LATE_SECONDS, SchedulingState
 from services.scheduler.snapshot import Plan
 from tests.scheduler.test_maintenance import FIRM, HOUR, fresh, limit
@@ -171,6 +172,39 @@ def test_where_it_is_cancelled_everybody_may_use_the_nodes_at_once() -> None:
     command = CancelCapacityReservation(cluster_id=lab.cluster_id, name="bench")
     lab.do("cluster", cluster_key("local"), command)
     lab.settle()
+    assert lab.places(key)
+
+
+def test_where_the_project_is_deleted_everybody_may_use_the_nodes_and_nobody_gives_way() -> None:
+    lab = Lab("n0", "n1")
+    starts = lab.reserve("n0", lasts=48 * HOUR)
+    lab.reserve("n1", name="later", after=8 * HOUR)
+    lab.at(starts)
+    firm = lab.begun("firm", gpu_devices_request=4, **FIRM)
+    assert not lab.places(firm)
+
+    lab.do("project", project_key("owner"), DeleteProject(project_id=lab.owner))
+    lab.settle()
+
+    assert lab.places(firm)
+    soft = lab.begun("soft", gpu_devices_request=4)
+    lab.at(starts + 6 * HOUR)
+    assert lab.workload(soft).phase is Phase.RUNNING
+    assert lab.fold.next_due() is None
+    restored = SchedulingState()
+    restored.restore(lab.fold.seq, lab.fold.chains, beside=lab.fold.beside())
+    for fold in (fresh(lab), restored, lab.fold):
+        assert fold.snapshot(lab.now).nodes.closings == ()
+    assert not lab.check().violations
+
+
+def test_what_waited_for_it_by_a_clock_that_was_ahead_starts_once_that_is_set_back() -> None:
+    lab = Lab("n0")
+    starts, began = lab.reserve("n0", after=48 * HOUR), lab.now
+    lab.now = starts + HOUR / 2
+    key = lab.begun("w")
+    assert lab.reason(key) == WaitingReason.CAPACITY_RESERVED
+    lab.at(began + timedelta(minutes=1))
     assert lab.places(key)
 
 

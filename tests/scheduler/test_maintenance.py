@@ -337,6 +337,34 @@ def test_two_that_overlap_take_a_node_out_once_each_and_it_comes_back_when_both_
         assert not world.check().violations
 
 
+@pytest.mark.parametrize("ends_then", [False, True])
+def test_of_two_that_begin_at_one_moment_or_end_and_begin_a_plan_has_one_mark_of_a_node(*, ends_then: bool) -> None:
+    """Two of one node would be two commits of it in one atomic batch, which cannot be."""
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0", name="a")
+    plan_maintenance(world, "n0", name="b", after=(3 if ends_then else 2) * HOUR)
+    for moment in (starts, starts + HOUR):
+        plans = at(world, moment)
+        assert max(len(planned.marks) for planned in plans) <= 1
+    assert node(world, "n0").cordoned is ends_then
+    at(world, starts + 2 * HOUR)
+    assert not node(world, "n0").cordoned
+    assert kinds(world, "n0").count("NodeDrainStarted") == 2
+    assert not world.check().violations
+
+
+def test_what_waited_for_its_lead_time_by_a_clock_that_was_ahead_starts_once_that_is_set_back() -> None:
+    world = lab("n0")
+    starts, began = plan_maintenance(world, "n0", after=72 * HOUR), world.now
+    world.now = starts - HOUR
+    key = world.submit("firm", gpu_devices_request=1, **FIRM)
+    world.settle()
+    assert world.workload(key).reason == WaitingReason.MAINTENANCE
+    world.now = began + timedelta(minutes=1)
+    world.settle()
+    assert world.places(key)
+
+
 def test_who_uncordons_a_node_of_two_that_overlap_has_it_back_for_both() -> None:
     world = lab("n0")
     starts = plan_maintenance(world, "n0", name="a", lasts=2 * HOUR)

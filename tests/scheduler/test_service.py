@@ -23,6 +23,7 @@ from events.codec import encode_commit
 from events.ids import cluster_key
 from events.maintenance import PlanMaintenance
 from events.node import NodeFacts
+from events.refusal import Refusal
 from events.subjects import aggregate_subject
 from events.workload.commands import DeleteWorkload, SuspendWorkload
 from services.runtime.log.fold_snapshots import FoldSnapshots
@@ -32,8 +33,10 @@ from services.runtime.log.store import EventStore, Outcome
 from services.runtime.nats.connection import connect
 from services.runtime.process.host import Health
 from services.scheduler import service
+from services.scheduler.batches import Heads, mark_drafts
 from services.scheduler.fold import SchedulingState
 from services.scheduler.service import APPENDS_IN_FLIGHT, BATCH_MESSAGES, MANY_UPDATES, Scheduler
+from services.scheduler.snapshot import NodeMark
 from tests.support import openb
 from tests.support.people import People, commits_of, in_flight
 
@@ -508,3 +511,40 @@ async def test_a_few_are_told_at_once_why_they_wait(monkeypatch: pytest.MonkeyPa
         fold.apply(commit)
     await Scheduler(store, fold).cycle()
     assert (await people.workload(key)).reason
+
+
+async def test_a_batch_that_cannot_be_built_is_told_and_ends_neither_the_service_nor_the_rest_of_the_plan(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+):
+    """GIVEN a fault by which a plan has two marks of one node, THEN all else is placed, and the pause grows."""
+
+    def doubled(heads: Heads, marks: Sequence[NodeMark], command_id: str, now: datetime) -> list[Draft]:
+        drafts = mark_drafts(heads, marks, command_id, now)
+        assert not isinstance(drafts, Refusal)
+        return [*drafts, *drafts]
+
+    monkeypatch.setattr(service, "mark_drafts", doubled)
+    store = MemoryEventStore()
+    people = People(store)
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    await people.nodes({"n0": NODE, "n1": NODE})
+    starts = datetime.now(UTC)
+    command = PlanMaintenance(
+        cluster_id=people.cluster_id,
+        name="firmware",
+        starts_at=starts,
+        ends_at=starts + timedelta(hours=1),
+        nodes=("n0",),
+        new=True,
+    )
+    await people.do("cluster", cluster_key("local"), command)
+    running.start(store)
+    key = await people.submit("w", gpu_devices_request=1)
+
+    async def placed() -> bool:
+        return (await people.workload(key)).phase == "Initializing"
+
+    await until(placed, "a place")
+    assert not running.tasks[0].done()

@@ -175,3 +175,13 @@ def test_the_same_follows_from_the_log_read_anew_and_from_a_snapshot(hours: int)
     for fold in (fresh(world), restored):
         of = fold.snapshot(world.now)
         assert (of.projects, of.must_leave) == (kept.projects, kept.must_leave)
+
+
+def test_who_sets_windows_that_end_what_runs_outside_of_them_has_it_told_why() -> None:
+    """No window has closed."""
+    world = lab("n0", windows=())
+    key = started(world, "soft")
+    setting(world, "Mon-Fri 20:00-06:00", ends_running=True)
+    evicted = [each for planned in world.settle() for each in planned.evictions]
+    assert [each.key for each in evicted] == [key]
+    assert evicted[0].message == "it runs outside of the windows of its project (Mon-Fri 20:00-06:00 UTC)"

@@ -79,7 +79,7 @@ class CapacityReservation(Form, frozen=True, kw_only=True):
     project_name: str
     """Its name."""
     state: Literal["Planned", "InProgress", "Over"]
-    """Whether it is still to come, goes on, or is over."""
+    """Whether it is still to come, goes on, or is over; it is over, too, once its project is deleted."""
     starts_at: Moment
     """When it begins: the time that goes on, or comes next."""
     ends_at: Moment
