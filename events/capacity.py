@@ -21,6 +21,7 @@ from events.maintenance import (
     MOST_LEAD,
     MOST_NODES_NAMED,
     MOST_POOLS_NAMED,
+    SHORTEST,
     told,
 )
 from events.node import Node
@@ -30,6 +31,8 @@ WEEK: Final = timedelta(days=7)
 MOST_RESERVED: Final = 200
 """Of one cluster, those that are over included."""
 MOST_GPUS: Final = 1_000_000
+MOST_AGO: Final = timedelta(days=366)
+"""So long ago one that comes again each week may have begun."""
 
 
 class _Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,6 +108,32 @@ class Reserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
         weeks = WEEK * ((now - self.ends_at) // WEEK + 1)
         return Times(self.starts_at + weeks, self.ends_at + weeks)
 
+    def clashes(self, other: "Reserved", now: datetime) -> bool:
+        """Whether both keep the same nodes at the same time, from now on, as far as that can be told without nodes."""
+        return self._may_share_nodes(other) and self._share_time(other, now)
+
+    def _may_share_nodes(self, other: "Reserved") -> bool:
+        """A node has one name, one pool, and of each label one value. So many GPUs of some nodes begin with the first
+        of them, whoever asks.
+        """
+        for mine, others in ((self.nodes, other.nodes), (self.node_pools, other.node_pools)):
+            if mine and others and not set(mine) & set(others):
+                return False
+        return all(other.labels.get(key, value) == value for key, value in self.labels.items())
+
+    def _share_time(self, other: "Reserved", now: datetime) -> bool:
+        if other.weekly and not self.weekly:
+            return other._share_time(self, now)  # noqa: SLF001 (of the same class)
+        begin = max(now, other.starts_at)
+        if other.weekly:
+            begin = max(begin, self.starts_at)
+        mine, theirs = self.times(begin), other.times(begin)
+        if mine is None or theirs is None:
+            return False
+        # Of two that come again each week, one of either may meet the one before or after of the other.
+        shifts = (-WEEK, timedelta(0), WEEK) if other.weekly else (timedelta(0),)
+        return any(mine.starts_at < theirs.ends_at + each and theirs.starts_at + each < mine.ends_at for each in shifts)
+
 
 class CapacityReserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
     """An administrator keeps nodes for a project for a time, or changed that. The event holds all of it."""
@@ -140,6 +169,8 @@ class ReserveCapacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     lead_seconds: int = DEFAULT_LEAD_SECONDS
     new: bool = False
     """Whether there must be none of this name yet; otherwise there must be one, which becomes this."""
+    gone_projects: tuple[str, ...] = ()
+    """Ids of projects that are deleted: what is reserved for them stands in nobody's way."""
 
     def __post_init__(self) -> None:
         """Raises ValueError where these cannot be: nobody but the api has looked at them before."""
@@ -208,7 +239,7 @@ def decide(
     if there is not None and command.new:
         message = f"cluster {cluster!r} has a reservation {command.name!r} already; change it, or choose another name"
         return Refusal(code="name_taken", field="name", message=message)
-    if wrong := _wrong(command, pools, now):
+    if wrong := _wrong(command, there, pools, now):
         return wrong
     if there is None and len(reserved) >= MOST_RESERVED:
         message = f"cluster {cluster!r} has {MOST_RESERVED} reservations, which is the limit; cancel one"
@@ -232,16 +263,39 @@ def decide(
     made = _as_reserved(event)
     if there is not None and replace(made, reserved_by=there.reserved_by) == there:
         return ()
-    return (event,)
+    others = (each for each in reserved if each is not there and each.project_id not in command.gone_projects)
+    return _clash(made, others, now) or (event,)
 
 
-def _wrong(command: ReserveCapacity, pools: tuple[str, ...], now: datetime) -> Refusal | None:
+def _clash(made: Reserved, others: Iterable[Reserved], now: datetime) -> Refusal | None:
+    """Where two projects are to have the same nodes, neither can use them."""
+    for other in others:
+        if other.project_id == made.project_id or not made.clashes(other, now):
+            continue
+        times = other.times(now)
+        assert times is not None
+        each_week = ", each week" if other.weekly else ""
+        message = (
+            f"reservation {other.name!r} keeps nodes for project {other.project_name!r} then, and they may be the same "
+            f"({told(times.starts_at)} to {told(times.ends_at)}{each_week}); choose another time, or give both "
+            "node names, or node pools, that differ"
+        )
+        return Refusal(code="invalid", field="startsAt", message=message)
+    return None
+
+
+def _wrong(command: ReserveCapacity, there: Reserved | None, pools: tuple[str, ...], now: datetime) -> Refusal | None:
     def invalid(field: str, message: str) -> Refusal:
         return Refusal(code="invalid", field=field, message=message)
 
     longest = WEEK if command.weekly else LONGEST
     if command.ends_at <= command.starts_at:
         return invalid("endsAt", f"must be after startsAt, {told(command.starts_at)}; got {told(command.ends_at)}")
+    if command.ends_at - command.starts_at < SHORTEST:
+        return invalid("endsAt", f"must be at least a minute after startsAt, got {told(command.ends_at)}")
+    stays = there is not None and there.starts_at == command.starts_at
+    if command.starts_at < now - MOST_AGO and not stays:
+        return invalid("startsAt", f"must be at most {MOST_AGO.days} days ago, got {told(command.starts_at)}")
     if command.ends_at <= now and not command.weekly:
         return invalid("endsAt", f"must be a time to come; now it is {told(now)}, got {told(command.ends_at)}")
     if command.starts_at > now + MOST_AHEAD:

@@ -75,6 +75,10 @@ LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 """Times in between can be told in every zone, compared and subtracted."""
 
 
+class UnwritableError(ValueError):
+    """An event holds what nobody could read again: it is not written."""
+
+
 class UnknownEventError(Exception):
     """The log holds an event that this version of Muster does not know: stop, never skip."""
 
@@ -107,7 +111,13 @@ _COMMIT_DECODER: Final = msgspec.json.Decoder(CommitRecord)
 
 
 def encode_event(event: msgspec.Struct) -> EventRecord:
+    """Raises UnwritableError at a time that `decode_commit` would refuse."""
     name, version = _NAMES[type(event)]
+    for field in _MOMENTS[type(event)]:
+        try:
+            check_moment(field, getattr(event, field))
+        except ValueError as error:
+            raise UnwritableError(f"{name}: {error}") from error
     return EventRecord(type=name, version=version, data=msgspec.Raw(_ENCODER.encode(event)))
 
 

@@ -20,6 +20,7 @@ DEFAULT_LEAD_SECONDS: Final = 24 * 3600
 MOST_LEAD: Final = timedelta(days=60)
 MOST_AHEAD: Final = timedelta(days=366)
 LONGEST: Final = timedelta(days=366)
+SHORTEST: Final = timedelta(minutes=1)
 MOST_PLANNED: Final = 200
 """Of one cluster, those that are over included."""
 MOST_NODES_NAMED: Final = 1_000
@@ -208,6 +209,8 @@ def _wrong(
         return invalid("startsAt", f"it began at {told(there.starts_at)}, which stays so; only its end can be changed")
     if command.ends_at <= command.starts_at:
         return invalid("endsAt", f"must be after startsAt, {told(command.starts_at)}; got {told(command.ends_at)}")
+    if command.ends_at - command.starts_at < SHORTEST:
+        return invalid("endsAt", f"must be at least a minute after startsAt, got {told(command.ends_at)}")
     if command.ends_at <= now:
         return invalid("endsAt", f"must be a time to come; now it is {told(now)}, got {told(command.ends_at)}")
     if command.starts_at > now + MOST_AHEAD:
@@ -221,4 +224,4 @@ def _wrong(
 
 
 def told(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

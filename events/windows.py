@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Final, NamedTuple
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 
@@ -136,8 +136,16 @@ def zone_of(name: str) -> ZoneInfo:
         return ZoneInfo("UTC")
 
 
+@lru_cache(maxsize=1)
+def _zones() -> frozenset[str]:
+    """Names of the IANA database: `localtime` is the machine's own, and `posix/` and `right/` count other seconds."""
+    found = {"UTC", *available_timezones()} - {"localtime", "posixrules"}
+    return frozenset(name for name in found if not name.startswith(("posix/", "right/")))
+
+
 def is_zone(name: str) -> bool:
-    return 0 < len(name) <= LONGEST_ZONE and (name == "UTC" or zone_of(name).key == name)
+    """Whether it is one, written exactly so."""
+    return len(name) <= LONGEST_ZONE and name in _zones()
 
 
 # -- as text ---------------------------------------------------------------------------------------------------------
@@ -177,6 +185,11 @@ def read_window(text: str) -> Window:
     begin, end = _read_time(opens), _read_time(closes)
     if begin == MINUTES_OF_A_DAY:
         raise ValueError(f"{opens!r}: a window opens at 23:59 at the latest; write 00:00 of the next day")
+    if begin == end:
+        raise ValueError(
+            f"{words[-1]!r} opens and closes at the same time; a whole day is 00:00-24:00, as in Mon 00:00-24:00, and "
+            "what goes on over midnight is two windows, as Mon 20:00-24:00 and Tue 00:00-20:00"
+        )
     return Window(days=days, opens=begin, closes=end)
 
 

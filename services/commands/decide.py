@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from events.aggregate import Aggregate, Chain, Draft, draft
+from events.codec import UnwritableError
 from events.commands import COMMANDS, UserCommand, creates
 from events.decision import Context
 from events.envelope import Accepted, AdmittedCommand, CommandReply, Refused
@@ -43,17 +44,20 @@ def decide_on[S](
         return Refused(refusal=decision)
     if not decision:
         return Accepted(seq=chain.version, changed=False)
-    return draft(
-        aggregate,
-        key,
-        chain,
-        decision,
-        command_id=admitted.command_id,
-        actor=admitted.actor,
-        now=now,
-        body_hash=admitted.body_hash,
-        correlation_id=admitted.correlation_id,
-    )
+    try:
+        return draft(
+            aggregate,
+            key,
+            chain,
+            decision,
+            command_id=admitted.command_id,
+            actor=admitted.actor,
+            now=now,
+            body_hash=admitted.body_hash,
+            correlation_id=admitted.correlation_id,
+        )
+    except UnwritableError as error:
+        return refused("invalid", f"nobody could read this again, so it is not written: {error}")
 
 
 def fits_full_log(admitted: AdmittedCommand) -> bool:

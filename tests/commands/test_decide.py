@@ -13,6 +13,7 @@ from events.project import CreateProject
 from events.tenant import GrantTenantRole
 from events.workload.commands import CreateWorkload, DeleteWorkload, SuspendWorkload
 from events.workload.spec import TrainingSpec
+from events.workload.state import WorkloadStopped
 from services.commands.decide import decide_on, not_for_service
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
@@ -145,3 +146,19 @@ def test_a_due_auto_deletion_that_moved_on_does_nothing(workload: Story) -> None
     due = DeleteWorkload(workload_id=workload_id, generation=7)
     service = Actor(id="muster.auto_deletion", kind="service")
     assert workload.when(due, "due", actor=service) == Accepted(seq=10, changed=False)
+
+
+def test_what_nobody_could_read_again_is_refused_and_not_written() -> None:
+    """Given a decider that lets in a time that no reader of the log takes, then that one command is refused."""
+    before_all = datetime(1, 1, 1, tzinfo=UTC)
+    broken = Aggregate(
+        name=WORKLOAD.name,
+        state=WORKLOAD.state,
+        initial=WORKLOAD.initial,
+        evolve=WORKLOAD.evolve,
+        decide=lambda *_: (WorkloadStopped(at=before_all),),
+        about=WORKLOAD.about,
+        fold_version=1,
+    )
+    answer = Story(broken, CREATE).when(CREATE, "create")
+    assert code(answer) == "invalid"

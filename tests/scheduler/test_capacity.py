@@ -1,19 +1,25 @@
 """Reservations of capacity: before, while they hold, and when they are over (issue 14 section 2; ADR 0133)."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from events.capacity import CancelCapacityReservation, ReserveCapacity
+from events.cluster import NodePool, SetNodePool
+from events.codec import decode_commit, encode_commit
 from events.ids import cluster_key, project_key
 from events.phases import Phase, WaitingReason
 from events.project import DeleteProject
+from events.refusal import Refusal
 from services.scheduler.fold import ENDS_LATE_SECONDS, SchedulingState
+from services.scheduler.simulation.ledger import RefusedError
 from services.scheduler.snapshot import Plan
 from tests.scheduler.test_maintenance import FIRM, HOUR, fresh, limit
 from tests.scheduler.test_take_back import gang
 from tests.scheduler.world import World
+
+CPU_POOL = NodePool(name="cpu", label_key="pool", label_value="cpu")
 
 
 class Lab(World):
@@ -30,12 +36,10 @@ class Lab(World):
 
     def reserve(self, *nodes: str, after: timedelta = 2 * HOUR, lasts: timedelta = HOUR, **more: Any) -> datetime:
         """When it begins."""
-        given: dict[str, Any] = {"name": "bench", "new": True} | more
+        given: dict[str, Any] = {"name": "bench", "new": True, "project_id": self.owner, "project_name": "owner"} | more
         starts = self.now + after
         command = ReserveCapacity(
             cluster_id=self.cluster_id,
-            project_id=self.owner,
-            project_name="owner",
             nodes=nodes,
             starts_at=starts,
             ends_at=starts + lasts,
@@ -249,3 +253,92 @@ def test_the_same_follows_from_the_log_read_anew_and_from_a_snapshot() -> None:
             ]
         lab.settle()
     assert not lab.check().violations
+
+
+def refused(lab: Lab, *nodes: str, **more: Any) -> Refusal:
+    with pytest.raises(RefusedError) as caught:
+        lab.reserve(*nodes, **more)
+    return caught.value.refusal
+
+
+@pytest.mark.parametrize("starts", [datetime(1, 1, 1, tzinfo=UTC), datetime(1, 1, 1, 12, tzinfo=UTC)])
+def test_a_weekly_one_that_begins_before_there_were_gpus_is_refused_and_the_log_can_be_read(starts: datetime) -> None:
+    """Given a beginning whose year has a digit too few, when it is to be reserved, then it is refused by name."""
+    lab = Lab("a")
+    refusal = refused(lab, "a", after=starts - lab.now, weekly=True)
+    assert (refusal.code, refusal.field) == ("invalid", "startsAt")
+    assert "366 days ago" in refusal.message
+    for commit in lab.commits:
+        decode_commit(f"ev.{commit.aggregate}.{commit.key}", commit.seq, encode_commit(commit.record))
+
+
+def test_one_that_has_come_again_for_years_can_still_be_changed() -> None:
+    lab = Lab("a")
+    starts = lab.reserve("a", weekly=True)
+    lab.now += timedelta(days=800)
+    lab.reserve("a", weekly=True, new=False, after=starts - lab.now, lead_seconds=7)
+    assert lab.chain("cluster", cluster_key("local")).state.reserved[0].lead_seconds == 7
+
+
+def test_one_that_is_over_as_soon_as_it_begins_is_refused() -> None:
+    assert "a minute" in refused(Lab("a"), "a", lasts=timedelta(seconds=59)).message
+
+
+OTHER_WEEK = timedelta(days=7 * 30)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {}),
+        ({"weekly": True}, {"after": 2 * HOUR + OTHER_WEEK}),
+        ({"after": 2 * HOUR + OTHER_WEEK}, {"weekly": True}),
+        ({"weekly": True}, {"after": 1.5 * HOUR + OTHER_WEEK, "weekly": True}),
+        ({"weekly": True, "lasts": timedelta(days=6)}, {"after": timedelta(days=-1), "weekly": True}),
+        ({"nodes": ("b", "a")}, {}),
+        ({"nodes": (), "node_pools": ("gpu",)}, {"nodes": (), "node_pools": ("gpu",), "gpus": 4}),
+        ({"nodes": (), "node_pools": ("gpu",)}, {"nodes": (), "labels": {"rack": "4"}}),
+        ({"nodes": (), "node_pools": ("gpu",)}, {}),
+    ],
+)
+def test_two_projects_cannot_be_given_the_same_nodes_for_the_same_time(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    """Given a reservation, when another project is to have nodes then that may be the same, then the first is named."""
+    lab = Lab("a", "b")
+    given = {"nodes": ("a",)} | first
+    lab.reserve(*given.pop("nodes"), name="mine", **given)
+    wanted = {"nodes": ("a",), "project_id": lab.project_id, "project_name": "default"} | second
+    refusal = refused(lab, *wanted.pop("nodes"), **wanted)
+    assert (refusal.code, refusal.field) == ("invalid", "startsAt")
+    assert "'mine'" in refusal.message
+    assert "'owner'" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {"after": 3 * HOUR}),
+        ({}, {"after": HOUR}),
+        ({}, {"nodes": ("b",)}),
+        ({}, {"after": 2 * HOUR + OTHER_WEEK, "weekly": True}),
+        ({"weekly": True}, {"after": 2 * HOUR + OTHER_WEEK + timedelta(days=1)}),
+        ({"weekly": True}, {"after": 3 * HOUR, "weekly": True}),
+        ({"nodes": (), "labels": {"rack": "3"}}, {"nodes": (), "labels": {"rack": "4"}}),
+        ({"node_pools": ("gpu",)}, {"node_pools": ("cpu",)}),
+        ({}, {"gone_projects": ("owner",)}),
+        ({}, {"project_id": "owner"}),
+    ],
+)
+def test_what_does_not_meet_is_reserved(first: dict[str, Any], second: dict[str, Any]) -> None:
+    lab = Lab("a", "b")
+    lab.do("cluster", cluster_key("local"), SetNodePool(cluster_id=lab.cluster_id, pool=CPU_POOL))
+    given = {"nodes": ("a",)} | first
+    lab.reserve(*given.pop("nodes"), name="mine", **given)
+    wanted = {"nodes": ("a",), "project_id": lab.project_id, "project_name": "default"} | second
+    if wanted["project_id"] == "owner":
+        wanted["project_id"] = lab.owner
+    if "gone_projects" in wanted:
+        wanted["gone_projects"] = (lab.owner,)
+    lab.reserve(*wanted.pop("nodes"), **wanted)
+    assert len(lab.chain("cluster", cluster_key("local")).state.reserved) == 2
