@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import msgspec
 import structlog
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
 from events.aggregate import ASSET
 from events.asset import Asset, credential_keys
@@ -35,7 +33,7 @@ from services.cluster_sync.reconcile import Desired, mpi_of, template_of
 from services.runtime.credentials.kept import KeptCredentials
 from services.runtime.credentials.keys import MOST_SEEDS, KeyFileError, Ring, read_ring
 from services.runtime.credentials.sealed import SealError, seal
-from services.runtime.credentials.ssh import ssh_pair
+from services.runtime.credentials.ssh import has_passphrase, ssh_pair
 from services.runtime.log.jetstream import JetStreamEventStore
 
 FIND_SECONDS: Final = 4.0
@@ -228,7 +226,7 @@ def _repository_key(found: _Found, wanted: FolderLogin) -> RepositoryKey:
     about = f"key {name!r} of credential {found.name!r}"
     if "PRIVATE KEY-----" not in private:
         raise NotFoundError(f"{about} holds no private key for ssh: set it again")
-    if _has_passphrase(private.encode()):
+    if has_passphrase(private):
         raise NotFoundError(f"{about} has a passphrase, and nobody is there to type it: set a key without one")
     if all(line.startswith("#") or not line.strip() for line in known_hosts.splitlines()):
         raise NotFoundError(
@@ -242,15 +240,3 @@ def _lines(text: str) -> str:
     if "\0" in text:
         raise NotFoundError("a key for ssh holds bytes that are no text: set it again")
     return text.replace("\r\n", "\n").rstrip("\n") + "\n"
-
-
-def _has_passphrase(private: bytes) -> bool:
-    """What neither form knows, ssh itself judges."""
-    for load in (load_ssh_private_key, load_pem_private_key):
-        try:
-            load(private, password=None)
-        except TypeError:
-            return True
-        except (ValueError, UnsupportedAlgorithm):
-            continue
-    return False
