@@ -37,7 +37,7 @@ from services.scheduler.kept import kept
 from services.scheduler.plan import MAX_PODS_PER_PLAN
 from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.phases import explain, release
-from services.scheduler.policy.phases.report import is_news
+from services.scheduler.policy.phases.report import is_another
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.victims import kept_until
@@ -102,7 +102,7 @@ def _backs_off(state: Workload, retry_at: datetime) -> Why:
 def _waits(scene: Scene, places: tuple[Place, ...]) -> Why:
     waiting, state = scene.waiting, scene.state
     # The table and the history give this one: on a full cluster each pod that ends turns one into another.
-    same = bool(state.reason) and not is_news(state.reason, waiting.reason)
+    same = bool(state.reason) and not is_another(state.reason, waiting.reason)
     holders, others = _holders(scene)
     placed = sum(entry is scene.entry for entry in scene.planning.placed.entries)
     return Why(
