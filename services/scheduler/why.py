@@ -183,7 +183,7 @@ def counts_of(view: View, filters: list[Filter]) -> Iterator[NodeCount]:
 
     for each in filters:
         if each.barred is not None and (refused := each.barred.refuses(view)).any():
-            yield count(each.name, int(refused.sum()), each.barred.words(view))
+            yield count(each.name, int(refused.sum()), each.barred.words(view.at(refused)))
             view = view.at(~refused)
     too_small = explain.too_small_in(view, filters)
     if too_small.any():
@@ -191,14 +191,14 @@ def counts_of(view: View, filters: list[Filter]) -> Iterator[NodeCount]:
     view = view.at(~too_small)
     for each in filters:
         if each.closed is not None and (refused := each.closed.refuses(view)).any():
-            told = each.closed.words(view) or "not ready, or its cluster does not report"
+            told = each.closed.words(view.at(refused)) or "not ready, or its cluster does not report"
             yield count(each.name, int(refused.sum()), told)
             view = view.at(~refused)
     room = np.ones(len(view.rows), dtype=np.bool_)
     for each in filters:
         if each.full is not None and len(view.rows) and (refused := each.full.refuses(view)).any():
             room &= ~refused
-            yield count(each.name, int(refused.sum()), each.full.words(view))
+            yield count(each.name, int(refused.sum()), each.full.words(view.at(refused)))
     if room.any():
         yield count("room", int(room.sum()), "with room for such a pod now")
 

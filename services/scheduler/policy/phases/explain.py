@@ -299,7 +299,7 @@ def _by_free_room(view: View, filters: list[Filter], elsewhere: together.Elsewhe
         refused = each.full.refuses(possible) if each.full is not None else None
         if each.full is None or refused is None or not refused.any():
             continue
-        parts.append(f"{int(refused.sum())} {each.full.words(possible)}")
+        parts.append(f"{int(refused.sum())} {each.full.words(possible.at(refused))}")
         if refused.all():
             everywhere.append(each.reason)
     if count := int(too_small.sum()):
@@ -319,7 +319,7 @@ def labels_lacking(view: View, filters: list[Filter]) -> list[str]:
     for check in (each.barred for each in filters if each.barred is not None):
         refused = check.refuses(view)
         if refused.any():
-            parts.append(f"{int(refused.sum())} {check.words(view)}")
+            parts.append(f"{int(refused.sum())} {check.words(view.at(refused))}")
         view = view.at(~refused)
     return parts
 
