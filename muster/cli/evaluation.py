@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 from muster.cli.client import told_issue
 from muster.cli.command import Session
 from muster.cli.exits import ExitCode, Problem
-from muster.cli.explain import kept_in_words
+from muster.cli.explain import kept_in_words, of_cluster
 from muster.cli.output import Column, Format, plain_text
 from muster.cli.values import Row, counted, format_number, number_of, row_of, rows_of, text_of
 
@@ -73,7 +73,8 @@ def _outlook(outlook: Row) -> Iterator[str]:
         gpus = number_of(one, "gpus")
         held = f", with {format_number(gpus)} GPU" if gpus else ""
         pods = int(number_of(one, "pods"))
-        yield f"{counted(pods, 'pod')} of {text_of(one, 'podSet')} would run on {text_of(one, 'node')}{held}"
+        on = f"{text_of(one, 'node')}{of_cluster(one)}"
+        yield f"{counted(pods, 'pod')} of {text_of(one, 'podSet')} would run on {on}{held}"
     more = len(placed[MOST_NODES:]) + int(number_of(outlook, "moreNodes"))
     if more:
         yield f"and pods on {counted(more, 'more node')}"

@@ -38,6 +38,12 @@ _SUSPENDED: Final[dict[str, str]] = dict.fromkeys(
 """By phase, of what has not ended, and yet asks for no place."""
 
 
+def of_cluster(one: Row) -> str:
+    """After the name of a node, where it is said of which cluster it is."""
+    cluster = text_of(one, "cluster")
+    return f" of {cluster}" if cluster else ""
+
+
 def done_by(step: Row) -> str:
     """The command or flag that does a step; empty where it needs none, or there is none that does just that."""
     from muster.cli.training_flags import FLAG_OF_FIELD

@@ -7,7 +7,7 @@ import typer
 from muster.cli.apply import FilesOption, Wanted, place_all, read_workloads
 from muster.cli.command import Session, command
 from muster.cli.exits import ExitCode, usage
-from muster.cli.explain import kept_in_words
+from muster.cli.explain import kept_in_words, of_cluster
 from muster.cli.options import ProjectOption, RunsOnOption
 from muster.cli.output import Column
 from muster.cli.values import Row, counted, format_number, number_of, row_of, rows_of, text_of
@@ -19,17 +19,12 @@ MOST_NODES: Final = 3
 def _where(row: Row) -> str:
     placed = rows_of(row, "placed")
     told = [
-        f"{text_of(one, 'node')}{_of_cluster(one)} ({_pods(number_of(one, 'pods'))}"
+        f"{text_of(one, 'node')}{of_cluster(one)} ({_pods(number_of(one, 'pods'))}"
         + (f", {format_number(number_of(one, 'gpus'))} GPU)" if number_of(one, "gpus") else ")")
         for one in placed[:MOST_NODES]
     ]
     more = len(placed[MOST_NODES:]) + int(number_of(row, "moreNodes"))
     return ", ".join(told) + (f" and {counted(more, 'more node')}" if more else "")
-
-
-def _of_cluster(one: Row) -> str:
-    cluster = text_of(one, "cluster")
-    return f" of {cluster}" if cluster else ""
 
 
 def _evicts(row: Row) -> str:

@@ -62,7 +62,7 @@ from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
 from services.scheduler.must_leave import AT_ONCE, is_emptied, leavers
 from services.scheduler.policy.among import Stands, standing
-from services.scheduler.policy.phases.report import is_news
+from services.scheduler.policy.phases.report import is_another
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Age, Order
 from services.scheduler.queue import WaitingQueue
@@ -585,6 +585,7 @@ class SchedulingState(LogFold):
                 queued=state.queued,
                 idle=idle,
                 reported="" if state.reason == WaitingReason.BACKOFF else state.reason,
+                told=state.message,
                 since=stint.since,
                 waits_from=stint.at,
                 gave_way_to=state.gave_way_to,
@@ -877,8 +878,8 @@ class SchedulingState(LogFold):
             if plan.more:
                 continue  # not all of the queue was reported yet
             if not queue.reported or seen.report_again:
-                queue.reported, queue.reported_at = waiting.reason, snapshot.now
-            elif queue.reported_at is not None and is_news(queue.reported, waiting.reason):
+                queue.reported, queue.planned, queue.reported_at = waiting.reason, waiting.planned, snapshot.now
+            elif queue.reported_at is not None and _may_be_news(queue, waiting):
                 heapq.heappush(self._due, (queue.reported_at + REPORT_AGAIN_AFTER, ""))
 
     def next_due(self) -> datetime | None:
@@ -901,7 +902,7 @@ class SchedulingState(LogFold):
         if now - queue.reported_at < REPORT_AGAIN_AFTER:
             return False
         blocked = queue.blocked(self.freed)
-        return blocked is None or is_news(queue.reported, blocked.reason)
+        return blocked is None or _may_be_news(queue, blocked)
 
     def _cluster_view(self, state: Cluster) -> ClusterView:
         on_nodes = {pool for (id_, pool), count in self._nodes_in.items() if count and id_ == state.cluster_id}
@@ -964,6 +965,11 @@ class SchedulingState(LogFold):
     def _department_of(self, project_id: str) -> str:
         chain = self.projects.get(key_of_id(project_id) or "")
         return "" if chain is None else chain.state.department_id
+
+
+def _may_be_news(queue: WaitingQueue, waiting: Waiting) -> bool:
+    """To some of the queue; which, the report finds out by what the log tells of each."""
+    return is_another(queue.reported, waiting.reason) or not queue.planned <= waiting.planned
 
 
 def _weights(of: Project | Department | None) -> Weights:

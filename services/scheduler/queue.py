@@ -26,6 +26,7 @@ class WaitingQueue:
         "_frozen",
         "_gone",
         "_ranks",
+        "planned",
         "pod_class",
         "pods",
         "put_off",
@@ -43,6 +44,8 @@ class WaitingQueue:
         """How many plans in a row did not get to it."""
         self.reported = ""
         """The reason that was reported last for this queue as a whole."""
+        self.planned = frozenset[str]()
+        """What the calendar had then."""
         self.reported_at: datetime | None = None
         self._entries: list[Pending] = []
         """In order; what has come and gone since is still to be worked in, all at once."""

@@ -46,6 +46,8 @@ class Waiting:
 
     reason: WaitingReason
     message: str
+    planned: frozenset[str] = frozenset()
+    """Entries of the calendar that were to come soon or went on when this was found out (filters.calendar)."""
 
 
 class GangPart(NamedTuple):
@@ -139,6 +141,8 @@ class Pending:
     """Whether no pod of the workload holds a node: only then does the log say why it waits."""
     reported: str
     """The reason that the log gives, empty where it gives none."""
+    told: str = ""
+    """Its sentence."""
     since: float = INFINITE
     """When it began to wait, in seconds since 1970, as if what it had waited for before had been just before that."""
     waits_from: float = INFINITE

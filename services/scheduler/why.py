@@ -37,7 +37,7 @@ from services.scheduler.kept import kept
 from services.scheduler.plan import MAX_PODS_PER_PLAN
 from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.phases import explain, release
-from services.scheduler.policy.phases.report import is_news
+from services.scheduler.policy.phases.report import is_another
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.victims import kept_until
@@ -102,7 +102,7 @@ def _backs_off(state: Workload, retry_at: datetime) -> Why:
 def _waits(scene: Scene, places: tuple[Place, ...]) -> Why:
     waiting, state = scene.waiting, scene.state
     # The table and the history give this one: on a full cluster each pod that ends turns one into another.
-    same = bool(state.reason) and not is_news(state.reason, waiting.reason)
+    same = bool(state.reason) and not is_another(state.reason, waiting.reason)
     holders, others = _holders(scene)
     placed = sum(entry is scene.entry for entry in scene.planning.placed.entries)
     return Why(
@@ -183,7 +183,7 @@ def counts_of(view: View, filters: list[Filter]) -> Iterator[NodeCount]:
 
     for each in filters:
         if each.barred is not None and (refused := each.barred.refuses(view)).any():
-            yield count(each.name, int(refused.sum()), each.barred.words(view))
+            yield count(each.name, int(refused.sum()), each.barred.words(view.at(refused)))
             view = view.at(~refused)
     too_small = explain.too_small_in(view, filters)
     if too_small.any():
@@ -191,14 +191,14 @@ def counts_of(view: View, filters: list[Filter]) -> Iterator[NodeCount]:
     view = view.at(~too_small)
     for each in filters:
         if each.closed is not None and (refused := each.closed.refuses(view)).any():
-            told = each.closed.words(view) or "not ready, or its cluster does not report"
+            told = each.closed.words(view.at(refused)) or "not ready, or its cluster does not report"
             yield count(each.name, int(refused.sum()), told)
             view = view.at(~refused)
     room = np.ones(len(view.rows), dtype=np.bool_)
     for each in filters:
         if each.full is not None and len(view.rows) and (refused := each.full.refuses(view)).any():
             room &= ~refused
-            yield count(each.name, int(refused.sum()), each.full.words(view))
+            yield count(each.name, int(refused.sum()), each.full.words(view.at(refused)))
     if room.any():
         yield count("room", int(room.sum()), "with room for such a pod now")
 

@@ -135,6 +135,14 @@ def test_a_dry_run_on_the_server_is_a_table_of_what_would_be(api: ShapeServer, m
     assert muster("training", "submit", "hello", "-i", "a", "--dry-run=server", "-o", "json").json() == evaluation()
 
 
+def test_a_dry_run_on_the_server_says_on_which_cluster_it_would_run(api: ShapeServer, muster: Muster) -> None:
+    placed = {"podSet": "main", "cluster": "lab", "node": "n0", "nodePool": "default", "pods": 1, "gpus": 2}
+    outlook = {"outcome": "runs", "placed": [placed], "moreNodes": 0, "waitingPods": 0, "kept": []}
+    api.on("POST", "/workloads/trainings:evaluate", Reply(body=evaluation() | {"placement": outlook}))
+    ran = muster("training", "submit", "hello", "-i", "a", "--dry-run=server")
+    assert "1 pod of main would run on n0 of lab, with 2 GPU" in ran.err
+
+
 def test_a_dry_run_that_would_be_refused_says_all_that_is_wrong(api: ShapeServer, muster: Muster) -> None:
     issue = {"field": "spec.completions", "details": "must be at most 2 by the tenant's policy, got 3", "rule": "max"}
     api.on("POST", "/workloads/trainings:evaluate", Reply(body=evaluation(issue)))

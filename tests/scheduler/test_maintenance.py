@@ -10,6 +10,7 @@ from events.maintenance import CancelMaintenance, PlanMaintenance
 from events.node import CordonNode, DrainNode, Node, UncordonNode
 from events.phases import Phase, WaitingReason
 from events.time_limits import SetTimeLimits, TimeLimit
+from events.workload.state import WorkloadWaiting
 from services.scheduler.fold import ENDS_LATE_SECONDS, SchedulingState
 from services.scheduler.snapshot import Plan
 from tests.scheduler.world import World
@@ -174,7 +175,7 @@ def test_at_its_start_the_nodes_are_drained_and_come_back_at_its_end() -> None:
     world.settle()
     assert kinds(world, "n0")[-1] == "NodeDrained"
     assert world.workload(key).reason == WaitingReason.MAINTENANCE
-    assert "goes on until" in world.workload(key).message
+    assert "maintenance firmware until 2026-03-01" in world.workload(key).message
 
     due = world.fold.next_due()
     assert due is not None
@@ -430,3 +431,82 @@ def test_the_same_follows_from_the_log_read_anew_and_from_a_snapshot() -> None:
             assert [q.pod_class for q in of.queues] == [q.pod_class for q in kept.queues]
         world.settle()
     assert not world.check().violations
+
+
+# -- what the log tells of it ------------------------------------------------------------------------------------------
+
+
+def reasons_told(world: World, key: str) -> list[str]:
+    return [
+        event.message
+        for commit in world.commits
+        if commit.key == key
+        for event in commit.events
+        if isinstance(event, WorkloadWaiting)
+    ]
+
+
+def beside_a_full_node() -> tuple[World, str]:
+    """It waits for GPUs: one node is full, and on the other one is maintenance soon."""
+    world = lab("n0", "n1")
+    plan_maintenance(world, "n1")
+    holder = world.submit("holder", gpu_devices_request=4, **FIRM)
+    world.settle()
+    world.fact(holder, "running")
+    key = world.submit("firm", gpu_devices_request=2, **FIRM)
+    world.settle()
+    assert world.workload(key).reason == "insufficient_gpu"
+    assert "maintenance firmware" in world.workload(key).message
+    return world, key
+
+
+def test_where_it_is_cancelled_the_reason_of_what_waits_on_does_not_name_it_any_more() -> None:
+    """The table tells what holds now. The code stays the same, and the sentence does not."""
+    world, key = beside_a_full_node()
+    small = world.submit("small", gpu_devices_request=3)
+    world.settle()
+    world.fact(small, "running")
+
+    cancel(world)
+    at(world, world.now + timedelta(seconds=11))
+
+    assert not world.places(key)
+    assert world.workload(key).reason == "insufficient_gpu"
+    assert "firmware" not in world.workload(key).message
+    assert fresh(world).snapshot(world.now).queues
+
+
+def test_where_its_end_is_moved_the_reason_says_the_new_one() -> None:
+    world = lab("n0")
+    plan_maintenance(world, "n0", lasts=HOUR)
+    key = world.submit("firm", gpu_devices_request=1, **FIRM)
+    world.settle()
+    cancel(world)
+    plan_maintenance(world, "n0", lasts=2 * HOUR)
+    at(world, world.now + timedelta(seconds=11))
+    state = world.workload(key)
+    assert state.reason == "maintenance"
+    assert f"to {world.now - timedelta(seconds=11) + 4 * HOUR:%Y-%m-%d %H:%M} UTC" in state.message
+
+
+def test_numbers_that_are_others_by_now_are_told_no_second_time() -> None:
+    world, key = beside_a_full_node()
+    told = reasons_told(world, key)
+    world.node("n2", gpu_count=1)
+    at(world, world.now + timedelta(minutes=1))
+    world.node("n3", gpu_count=1)
+    at(world, world.now + timedelta(minutes=1))
+    assert reasons_told(world, key) == told
+
+
+def test_the_reason_names_an_entry_once_and_without_counting_twice() -> None:
+    world = lab("n0", "n1", "n2")
+    plan_maintenance(world, "n1")
+    world.submit("holder", gpu_devices_request=4, **FIRM)
+    other = world.submit("other", gpu_devices_request=4, **FIRM)
+    world.settle()
+    assert world.places(other)
+    key = world.submit("firm", gpu_devices_request=2, **FIRM)
+    world.settle()
+    assert "1 taking no new pods (maintenance firmware from 2026-" in world.workload(key).message
+    assert "by maintenance" not in world.workload(key).message

@@ -735,3 +735,23 @@ def test_a_question_looks_at_few_of_those_who_hold_a_node_however_many_they_are(
     monkeypatch.setattr(Scene, "has_room", counted)
     assert asked(world, key).outcome == "waits"
     assert looked < 2 * MOST_WEIGHED
+
+
+def test_of_nodes_that_lack_something_it_says_what_those_have_and_not_what_others_have() -> None:
+    """Its own node has eight free GPUs without it, and lacks none: only the other one does."""
+    world = cluster(a={"gpu_count": 8}, b={"gpu_count": 8})
+    key = world.submit("w", gpu_devices_request=8)
+    world.settle()
+    world.submit("other", gpu_devices_request=3)
+    world.settle()
+    (place,) = asked(world, key).places
+    assert [(each.nodes, each.message) for each in place.refused] == [(1, "short of GPU (need 8, largest free 5)")]
+
+    world = cluster(a={"gpu_count": 4, "cpu_milli": 1000}, b={"gpu_count": 4})
+    world.submit("holder", gpu_devices_request=3, cpu_core_request=2.0)
+    world.settle()
+    key = world.submit("w", gpu_devices_request=4, cpu_core_request=2.0)
+    world.settle()
+    told = {each.message for each in asked(world, key).nodes}
+    assert "short of GPU (need 4, largest free 1)" in told
+    assert "(need 4, largest free 1)" in world.workload(key).message

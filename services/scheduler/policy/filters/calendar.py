@@ -1,16 +1,23 @@
 """The calendar lets the pod on a node: nothing is planned there that would have to end it, or that is not for it."""
 
+import re
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
 from services.scheduler.policy.rules import Check, Filter
 from services.scheduler.room import View
-from services.scheduler.snapshot import Booleans, Closing
+from services.scheduler.snapshot import Booleans, Closed, Closing
 
 MOST_NAMED: Final = 3
 """Entries in one sentence."""
 NAME: Final = "calendar"
+_TOLD: Final = re.compile(
+    r"(maintenance \S+|reservation \S+ for project \S+) (?:from \S+ \S+ to|until) (\d{4}-\d\d-\d\d \d\d:\d\d) UTC"
+)
+"""An entry in a sentence, as `times` has it."""
+_OPENS: Final = re.compile(r"the next one opens at (\d{4}-\d\d-\d\d \d\d:\d\d) UTC")
 
 
 def refuses(view: View) -> Booleans:
@@ -23,18 +30,34 @@ def refuses(view: View) -> Booleans:
 def words(view: View) -> str:
     """How many nodes are closed by what, and until when."""
     counts = [(int(each.rows[view.rows].sum()), each) for each in view.closings]
-    told = [f"{count} by {each.called}, {times(each)}" for count, each in counts if count]
+    found = [(count, each) for count, each in counts if count]
+    alone = len(found) == 1 and found[0][0] == len(view.rows)  # how many is said already
+    told = [f"{'' if alone else f'{count} by '}{each.called} {times(each)}" for count, each in found]
     more = len(told) - MOST_NAMED
     return ", ".join(told[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def times(closing: Closing) -> str:
-    if not closing.left_seconds:
-        return f"which goes on until {closing.ends_at:%Y-%m-%d %H:%M} UTC"
-    return (
-        f"from {closing.starts_at:%Y-%m-%d %H:%M} to {closing.ends_at:%Y-%m-%d %H:%M} UTC, when pods of it could still "
-        "run, which do not give way"
-    )
+    """A non-preemptible pod that could still run then is kept away before it begins, too."""
+    ends = f"{closing.ends_at:%Y-%m-%d %H:%M} UTC"
+    return f"from {closing.starts_at:%Y-%m-%d %H:%M} to {ends}" if closing.left_seconds else f"until {ends}"
+
+
+def opens(closed: Closed) -> str:
+    """When the next window of a project does; empty where there is none."""
+    return "" if closed.opens_at is None else f"the next one opens at {closed.opens_at:%Y-%m-%d %H:%M} UTC"
+
+
+def entries(closings: Iterable[Closing], closed: Closed | None = None) -> frozenset[str]:
+    """What sentences say of these, such that `told_of` finds the same."""
+    window = opens(closed) if closed is not None else ""
+    return frozenset(f"{each.called} until {each.ends_at:%Y-%m-%d %H:%M}" for each in closings) | told_of(window)
+
+
+def told_of(message: str) -> frozenset[str]:
+    """The entries that a sentence names, each with its end, and the next window."""
+    named = {f"{called} until {ends}" for called, ends in _TOLD.findall(message)}
+    return frozenset(named.union(_OPENS.findall(message)))
 
 
 FILTER: Final = Filter(name=NAME, asks=lambda _: True, closed=Check(refuses=refuses, words=words))

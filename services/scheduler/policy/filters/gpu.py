@@ -10,7 +10,7 @@ from events.workload.spec import WHOLE_GPU_MILLI
 from services.scheduler.policy.rules import Check, Filter
 from services.scheduler.policy.words import counted, gpus
 from services.scheduler.room import View
-from services.scheduler.snapshot import Booleans
+from services.scheduler.snapshot import Booleans, Integers
 
 
 def too_small(view: View) -> Booleans:
@@ -31,8 +31,12 @@ def largest(view: View) -> str:
 
 def full(view: View) -> Booleans:
     """Where the devices that have room are too few: as the node's decider counts."""
-    free = view.device_fits.sum(axis=1) - view.withheld
-    return (free < view.request.gpu_devices) | (view.room.free_devices[view.rows] < 0)
+    return (_fitting(view) < view.request.gpu_devices) | (view.room.free_devices[view.rows] < 0)
+
+
+def _fitting(view: View) -> Integers:
+    """Per node: how many of its devices have room for such a share."""
+    return view.device_fits.sum(axis=1) - view.withheld
 
 
 def need(view: View) -> str:
@@ -48,7 +52,7 @@ def _need(view: View) -> str:
         share = gpus(request.gpu_milli)
         each = f"need {request.gpu_devices} × {share}" if request.gpu_devices > 1 else f"need {share}"
         return f"{each}, largest free share {gpus(_largest_share_milli(view))}"
-    most = max(int(view.room.free_devices[view.rows].max()), 0)
+    most = max(int(np.minimum(view.room.free_devices[view.rows], _fitting(view)).max()), 0)
     return f"need {request.gpu_devices}, largest free {most}"
 
 

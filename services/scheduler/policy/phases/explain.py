@@ -35,12 +35,15 @@ class _Room(NamedTuple):
 
 def run(planning: Planning) -> None:
     """Queues that were blocked before stay so for the reason that was found then."""
+    closings = planning.snapshot.nodes.closings
     for i, queue in enumerate(planning.snapshot.queues):
         if queue.blocked is not None:
             planning.blocked[i] = queue.blocked
         elif i in planning.short:
             waiting = why(planning, planning.class_of(i), planning.short[i])
-            planning.blocked[i] = _with_others(planning, i, waiting)
+            project = planning.snapshot.projects.get(planning.class_of(i).project_id)
+            planned = calendar.entries(closings, None if project is None else project.closed)
+            planning.blocked[i] = replace(_with_others(planning, i, waiting), planned=planned)
 
 
 def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waiting:
@@ -120,11 +123,9 @@ def _with_others(planning: Planning, i: int, waiting: Waiting) -> Waiting:
 
 
 def _outside(name: str, closed: Closed) -> Waiting:
-    opens = "" if closed.opens_at is None else f"; the next one opens at {closed.opens_at:%Y-%m-%d %H:%M} UTC"
-    return Waiting(
-        reason=WaitingReason.OUTSIDE_WINDOW,
-        message=f"workloads of project {name} start only in its windows ({closed.told}){opens}",
-    )
+    told = f"workloads of project {name} start only in its windows ({closed.told})"
+    opens = calendar.opens(closed)
+    return Waiting(reason=WaitingReason.OUTSIDE_WINDOW, message=f"{told}; {opens}" if opens else told)
 
 
 def _of_share(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> str:
@@ -298,7 +299,7 @@ def _by_free_room(view: View, filters: list[Filter], elsewhere: together.Elsewhe
         refused = each.full.refuses(possible) if each.full is not None else None
         if each.full is None or refused is None or not refused.any():
             continue
-        parts.append(f"{int(refused.sum())} {each.full.words(possible)}")
+        parts.append(f"{int(refused.sum())} {each.full.words(possible.at(refused))}")
         if refused.all():
             everywhere.append(each.reason)
     if count := int(too_small.sum()):
@@ -318,7 +319,7 @@ def labels_lacking(view: View, filters: list[Filter]) -> list[str]:
     for check in (each.barred for each in filters if each.barred is not None):
         refused = check.refuses(view)
         if refused.any():
-            parts.append(f"{int(refused.sum())} {check.words(view)}")
+            parts.append(f"{int(refused.sum())} {check.words(view.at(refused))}")
         view = view.at(~refused)
     return parts
 

@@ -4,6 +4,7 @@ from typing import Final
 
 from events.phases import WaitingReason
 from services.scheduler.planning import Phase, Planning
+from services.scheduler.policy.filters import calendar
 from services.scheduler.snapshot import NotSchedulable, Pending, Queue, StatusUpdate, Waiting
 
 _ALIKE: Final = frozenset(
@@ -43,14 +44,21 @@ def run(planning: Planning) -> None:
     planning.updates = list(updates.values())
 
 
-def is_news(reported: str, reason: WaitingReason) -> bool:
+def is_another(reported: str, reason: WaitingReason) -> bool:
     """Whether, for a person, a reason is another one than was reported."""
     return reported != reason and not (reported in _ALIKE and reason in _ALIKE)
 
 
+def is_news(reported: str, told: str, waiting: Waiting) -> bool:
+    """Whether a person is told why it waits once more: for another reason, or where the sentence names what is over,
+    was cancelled or has another end now. Numbers that are others by now are no news: they change with each pod.
+    """
+    return is_another(reported, waiting.reason) or not calendar.told_of(told) <= waiting.planned
+
+
 def _update(entry: Pending, queue: Queue, waiting: Waiting | None) -> StatusUpdate | None:
     due = waiting is not None and entry.idle and (not entry.reported or queue.report_again)
-    if due and waiting is not None and is_news(entry.reported, waiting.reason):
+    if due and waiting is not None and is_news(entry.reported, entry.told, waiting):
         return _status(entry, waiting)
     return None if entry.queued else _status(entry, None)
 
