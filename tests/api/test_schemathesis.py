@@ -1,4 +1,4 @@
-"""Requests made from the served OpenAPI document, four for every operation; tests/faults asks at the edges of fields."""
+"""Requests made from the served OpenAPI document, four per operation; tests/faults asks at the edges of fields."""
 
 from collections.abc import Sequence
 from itertools import batched
