@@ -1,6 +1,7 @@
 """Reservations of capacity: nodes that are kept for a project, as this api's fold of the log has them."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -192,7 +193,7 @@ def _command(call: Call, cluster_id: str, name: str, given: ReservationFields, *
 
 
 async def _answer(
-    call: Look, cluster: Cluster, each: Reserved, now: datetime, living: Set[str]
+    call: Look, cluster: Cluster, each: Reserved, now: datetime, living: AbstractSet[str]
 ) -> answers.CapacityReservation:
     """Args:
     living: ids of projects that there are: for others nothing is reserved any more.
