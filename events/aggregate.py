@@ -98,7 +98,7 @@ NODE: Final = Aggregate(
     evolve=node.evolve,
     decide=node.decide,
     about=lambda state: About(cluster_id=state.cluster_id or None),
-    fold_version=8,
+    fold_version=9,
 )
 CLUSTER: Final = Aggregate(
     name="cluster",

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from events.decision import Context, Decision
-from events.node import MOST_MAINTAINED, Node
+from events.node import MOST_MAINTAINED, MaintenanceOf, Node
 from events.refusal import Refusal
 
 DEFAULT_LEAD_SECONDS: Final = 24 * 3600
@@ -57,6 +57,11 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Maintenance(_Fields, frozen=True, kw_only=True, omit_defaults=True):
     """As it is planned."""
+
+    @property
+    def itself(self) -> MaintenanceOf:
+        """As its nodes name it."""
+        return MaintenanceOf(id=self.id, name=self.name, starts_at=self.starts_at)
 
     def covers(self, node: Node) -> bool:
         """Whether it is about this node."""

@@ -114,6 +114,8 @@ class MaintenanceOf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Its id."""
     name: str
     """Its name."""
+    starts_at: datetime | None = None
+    """When it began, or was to begin then."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -174,6 +176,10 @@ class NodeUncordoned(_Event, frozen=True, kw_only=True):
 
     maintenance: MaintenanceOf | None = None
     """The maintenance that is over, or cancelled. Nothing if an administrator uncordoned the node."""
+    again: tuple[str, ...] = ()
+    """Ids of maintenance that may take the node out of service once more: it is still to begin, or is not about this
+    node now.
+    """
 
 
 class NodeDrainStarted(_Event, frozen=True, kw_only=True):
@@ -240,8 +246,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cordoned_at: datetime | None = None
     cordoned_for: MaintenanceOf | None = None
     """The maintenance for which it is; None where somebody wants it whatever is planned."""
-    maintained: tuple[str, ...] = ()
-    """Ids of the last maintenance that took it out of service: each does so once, also where somebody uncordons it."""
+    maintained: dict[str, datetime | None] = {}
+    """The last maintenance that took it out of service, by id, and for which beginning: each does so once for each,
+    also where somebody uncordons the node.
+    """
+    undone: dict[str, datetime | None] = {}
+    """Likewise, that which began before its time, and was undone: once for each beginning."""
     drain: Drain | None = None
     """The last one, until somebody uncordons the node."""
     reservations: dict[str, Reservation] = msgspec.field(default_factory=dict[str, Reservation])
@@ -265,6 +275,16 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def out_for(self) -> MaintenanceOf | None:
         """The maintenance for which it is cordoned, or drained."""
         return self.cordoned_for or (None if self.drain is None else self.drain.maintenance)
+
+    def begun(self, of: MaintenanceOf) -> bool:
+        """Whether this maintenance has taken it out of service."""
+        return of.id in self.maintained and self.maintained[of.id] in (None, of.starts_at)
+
+    def spares(self, of: MaintenanceOf, *, force: bool) -> bool:
+        """Whether a drain for maintenance goes on that spares those which now are to end, too."""
+        drain = self.drain
+        spared = drain is not None and drain.maintenance is not None and not drain.force
+        return force and spared and self.draining and self.begun(of)
 
     @property
     def draining(self) -> bool:
@@ -354,7 +374,8 @@ def _evolve(state: Node, event: NodeEvent) -> Node:
         case NodeCordoned():
             return replace(state, cordoned_by=event.actor, cordoned_at=event.at, cordoned_for=event.maintenance)
         case NodeUncordoned():
-            return replace(state, cordoned_by="", cordoned_at=None, cordoned_for=None, drain=None)
+            opened = replace(state, cordoned_by="", cordoned_at=None, cordoned_for=None, drain=None)
+            return _may_come_again(opened, event.again) if event.again else opened
         case NodeDrainStarted():
             return _drained(state, event)
         case NodeDrained():
@@ -367,8 +388,21 @@ def _drained(state: Node, event: NodeDrainStarted) -> Node:
     drain = Drain(by=event.actor, at=event.at, force=event.force, maintenance=event.maintenance)
     if event.maintenance is None:
         return replace(state, drain=drain)
-    others = tuple(id_ for id_ in state.maintained if id_ != event.maintenance.id)
-    return replace(state, drain=drain, maintained=(*others, event.maintenance.id)[-MOST_MAINTAINED:])
+    return replace(state, drain=drain, maintained=_with_last(state.maintained, event.maintenance))
+
+
+def _with_last(of: dict[str, datetime | None], last: MaintenanceOf) -> dict[str, datetime | None]:
+    others = [(id_, at) for id_, at in of.items() if id_ != last.id]
+    return dict([*others, (last.id, last.starts_at)][-MOST_MAINTAINED:])
+
+
+def _may_come_again(state: Node, ids: tuple[str, ...]) -> Node:
+    undone = state.undone
+    for id_ in ids:
+        if id_ in state.maintained:
+            undone = _with_last(undone, MaintenanceOf(id=id_, name="", starts_at=state.maintained[id_]))
+    kept = {id_: at for id_, at in state.maintained.items() if id_ not in ids}
+    return replace(state, maintained=kept, undone=undone)
 
 
 def _with(state: Node, changed: tuple[Reservation, ...], sign: int) -> Node:
@@ -467,6 +501,8 @@ class EndMaintenance(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """From the scheduler: what was done to the node for this maintenance is to be undone."""
 
     id: str
+    again: tuple[str, ...] = ()
+    """As of NodeUncordoned."""
 
 
 UserNodeCommand = CordonNode | UncordonNode | DrainNode
@@ -515,7 +551,12 @@ def _mark(command: UserNodeCommand, state: Node, context: Context) -> Decision[N
         return () if _kept_by_a_person(state) else (NodeCordoned(actor=context.actor.id, at=context.now),)
     if isinstance(command, DrainNode):
         return _drain(command, state, context)
-    return (NodeUncordoned(),) if state.cordoned else ()
+    if not state.cordoned:
+        return ()
+    of = state.out_for
+    began = None if of is None else state.maintained.get(of.id)
+    early = of is not None and began is not None and context.now < began
+    return (NodeUncordoned(again=(of.id,) if of is not None and early else ()),)
 
 
 def _drain(command: DrainNode, state: Node, context: Context) -> Decision[NodeEvent]:
@@ -542,7 +583,7 @@ def _kept_by_a_person(state: Node) -> bool:
 
 def _begin_maintenance(command: BeginMaintenance, state: Node, context: Context) -> Decision[NodeEvent]:
     of = command.maintenance
-    if not state.present or of.id in state.maintained:
+    if not state.present or (state.begun(of) and not state.spares(of, force=command.force)):
         return ()
     events: list[NodeEvent] = []
     if not state.cordoned:
@@ -559,7 +600,7 @@ def _end_maintenance(command: EndMaintenance, state: Node) -> Decision[NodeEvent
     of = state.out_for
     if of is None or of.id != command.id or not state.cordoned:
         return ()
-    events: list[NodeEvent] = [NodeUncordoned(maintenance=of)]
+    events: list[NodeEvent] = [NodeUncordoned(maintenance=of, again=command.again)]
     if _kept_by_a_person(state) and state.cordoned_at is not None:
         events.append(NodeCordoned(actor=state.cordoned_by, at=state.cordoned_at))
     return tuple(events)

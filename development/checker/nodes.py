@@ -21,8 +21,8 @@ class Node:
     draining: bool = False
     cordoned_for: str = ""
     """Id of the maintenance for which; empty where somebody wants it in any case."""
-    maintained: set[str] = field(default_factory=set[str])
-    """Ids of the maintenance for which it was drained."""
+    maintained: dict[str, tuple[str, bool]] = field(default_factory=dict[str, tuple[str, bool]])
+    """By id of the maintenance for which it was drained: for which beginning, and whether everybody was to end."""
     facts: Fields = field(default_factory=dict[str, object])
     held: dict[str, Fields] = field(default_factory=dict[str, Fields])
     """Reservations by their id."""
@@ -87,13 +87,17 @@ class Nodes:
                 if (of := _maintenance(data)) and of not in node.maintained:
                     yield "cordon", f"{node.name} is uncordoned for maintenance {of}, which did not take it out"
                 node.cordoned_by, node.cordoned_for, node.draining = "", "", False
+                for id_ in data.get("again", []):
+                    if node.maintained.pop(id_, None) is None:
+                        yield "cordon", f"{node.name} was not out for maintenance {id_}, which is to come again"
             case "NodeDrainStarted":
                 if not node.cordoned_by:
                     yield "drain", f"{node.name} is drained, and is not cordoned"
                 if of := _maintenance(data):
-                    if of in node.maintained:
+                    new = data["maintenance"].get("starts_at", ""), data.get("force", False)
+                    if (old := node.maintained.get(of)) is not None and (new[0] == old[0] and new[1] <= old[1]):
                         yield "drain", f"{node.name} is drained a second time for maintenance {of}"
-                    node.maintained.add(of)
+                    node.maintained[of] = new
                 node.draining = True
             case "NodeDrained":
                 if not node.draining or node.held:

@@ -6,8 +6,8 @@ are made anew only after something did.
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from events.node import BeginMaintenance, EndMaintenance, MaintenanceOf, Node
 from events.phases import WaitingReason
 from events.project import Project
 from services.scheduler.snapshot import Booleans, Closing, NodeMark
+
+CLOCKS_APART: Final = timedelta(minutes=10)
+"""No more than so the clocks of two schedulers differ. What began earlier than that began by a clock that was wrong."""
 
 
 class Calendar:
@@ -81,7 +84,7 @@ class Calendar:
 
     def set_node(self, key: str, before: Node, after: Node) -> None:
         of = after.out_for
-        if self._out.get(key) != of:
+        if self._out.get(key) != of or before.drain is not after.drain:
             self._forget_found()
         if of is not None:
             self._out[key] = of
@@ -108,14 +111,16 @@ class Calendar:
             self._kept.pop(each.id, None)
         for each in self._planned.get(node.cluster_id, ()):
             covered, opened = self._covered.setdefault(each.id, set()), self._opened.setdefault(each.id, set())
-            (covered.add if node.present and each.covers(node) else covered.discard)(key)
-            (opened.add if each.id in node.maintained and not node.cordoned else opened.discard)(key)
+            begun = node.begun(each.itself)
+            # One that is taken away meanwhile, and comes back, is still meant.
+            (covered.add if (node.present or begun) and each.covers(node) else covered.discard)(key)
+            (opened.add if begun and not node.cordoned else opened.discard)(key)
 
     def marks(self, nodes: Mapping[str, Chain[Any]], now: datetime) -> tuple[NodeMark, ...]:
         """What is to be done to nodes now; of each node one thing, and the next plan does what comes after."""
         if not (self._planned or self._out):
             return ()
-        state = [(entry.id, entry.is_on(now), entry.is_over(now)) for entry in self._all()]
+        state = [(entry.id, entry.is_on(now), entry.is_over(now), _is_far(entry, now)) for entry in self._all()]
         if self._found is None or self._found[0] != state:
             found: dict[str, NodeMark] = {}
             for mark in self._marks(nodes, now):
@@ -128,19 +133,36 @@ class Calendar:
         """Nodes that some maintenance is to have now."""
         for entry in self._all():
             if entry.is_on(now):
-                of = MaintenanceOf(id=entry.id, name=entry.name)
+                of = entry.itself
                 begin = BeginMaintenance(maintenance=of, by=entry.planned_by, force=entry.force)
                 for key in self._out_by(entry):
                     out.add(key)
-                    if entry.id not in nodes[key].state.maintained:
-                        yield NodeMark(key, nodes[key].state.name, begin)
+                    node: Node = nodes[key].state
+                    if node.present and (not node.begun(of) or node.spares(of, force=entry.force)):
+                        yield NodeMark(key, node.name, begin)
         known = {entry.id: entry for entry in self._all()}
         for key, of in self._out.items():
+            if key in out:
+                continue
+            node = nodes[key].state
+            again = tuple(
+                id_ for id_ in node.maintained if id_ in known and self._comes_again(key, node, known[id_], now)
+            )
             entry = known.get(of.id)
-            # By the clock of another scheduler it may have begun: nothing is undone before it is over.
-            ends = entry is None or entry.is_over(now) or key not in self._covered.get(of.id, ())
-            if ends and key not in out:
-                yield NodeMark(key, nodes[key].state.name, EndMaintenance(id=of.id))
+            if entry is None or entry.is_over(now) or of.id in again:
+                yield NodeMark(key, node.name, EndMaintenance(id=of.id, again=again))
+
+    def _comes_again(self, key: str, node: Node, entry: Maintenance, now: datetime) -> bool:
+        """Whether it has a node out of service that it is not about, or that it is to have later."""
+        if entry.is_over(now):
+            return False
+        if key not in self._covered.get(entry.id, ()):
+            return True
+        if entry.starts_at <= now:
+            return False
+        # By the clock of another scheduler it may have begun: that is undone only where it is surely too early.
+        later = not node.begun(entry.itself)
+        return later or (_is_far(entry, now) and node.undone.get(entry.id) != entry.starts_at)
 
     def _out_by(self, entry: Maintenance) -> set[str]:
         """Keys of nodes that it has out of service while it goes on."""
@@ -218,6 +240,10 @@ class Calendar:
             mask[[rows[key] for key in (self._out_by(entry) if on else self._covered.get(entry.id, ()))]] = True
             self._masks[entry.id, on] = mask
         return Closing(f"maintenance {entry.name}", mask, entry.starts_at, entry.ends_at, left)
+
+
+def _is_far(entry: Maintenance, now: datetime) -> bool:
+    return entry.starts_at - now > CLOCKS_APART
 
 
 def _matters(entry: Maintenance, now: datetime) -> bool:

@@ -402,7 +402,8 @@ def test_capacity_is_reserved_changed_and_given_back_by_the_command_line(admin: 
     assert muster("project", "create", "leaves").code == 0
     assert muster(*reservation, *made, "--for", "leaves").code == 0
     assert muster("project", "delete", "leaves", "-y").code == 0
-    rows = muster(*reservation, "list", "-o", "json").json()
+    assert muster(*reservation, "list", "-o", "json").json() == []
+    rows = muster(*reservation, "list", "--all", "-o", "json").json()
     assert [(row["projectName"], row["state"]) for row in rows] == [("leaves", "Over")], "it keeps nodes for nobody"
     assert muster(*reservation, "delete", "bench", *at, "-y").code == 0
     assert muster("cluster", "remove", "hall", "-y").code == 0

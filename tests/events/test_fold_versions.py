@@ -16,7 +16,7 @@ KNOWN: Final = {
     "department": (2, "e04932da791c"),
     "hours": (1, "3e43f81ae15d"),
     "log": (1, "a5444f9f85d0"),
-    "node": (8, "582187bd556f"),
+    "node": (9, "56d79f0b3942"),
     "policy": (3, "e50a43252122"),
     "prices": (1, "8fcf2c5d2bd8"),
     "project": (11, "ebc1f08e9f9f"),

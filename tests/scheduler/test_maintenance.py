@@ -7,8 +7,8 @@ import pytest
 
 from events.ids import cluster_key, node_key, project_key
 from events.maintenance import CancelMaintenance, PlanMaintenance
-from events.node import CordonNode, DrainNode, Node, UncordonNode
-from events.phases import Phase, WaitingReason
+from events.node import CordonNode, DrainNode, Node, ReportNodeGone, UncordonNode
+from events.phases import Phase, PodPhase, WaitingReason
 from events.time_limits import SetTimeLimits, TimeLimit
 from events.workload.state import WorkloadWaiting
 from services.scheduler.fold import ENDS_LATE_SECONDS, SchedulingState
@@ -364,6 +364,147 @@ def test_what_waited_for_its_lead_time_by_a_clock_that_was_ahead_starts_once_tha
     world.now = began + timedelta(minutes=1)
     world.settle()
     assert world.places(key)
+
+
+def gone(world: World, name: str) -> None:
+    world.do("node", node_key(world.cluster_id, name), ReportNodeGone())
+    world.settle()
+
+
+def test_a_node_that_is_removed_and_comes_again_while_it_goes_on_stays_out_until_it_is_over() -> None:
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0")
+    at(world, starts)
+    gone(world, "n0")
+    world.node("n0", gpu_count=4)
+    world.settle()
+
+    assert node(world, "n0").cordoned
+    assert waits(world, "soft")[0] == WaitingReason.MAINTENANCE
+    at(world, starts + HOUR)
+    assert not node(world, "n0").cordoned
+    assert not world.check().violations
+
+
+def test_a_node_that_is_away_when_it_is_over_comes_back_without_a_mark() -> None:
+    """Also where another one that overlaps goes on: then it is out for that."""
+    for other in (False, True):
+        world = lab("n0")
+        starts = plan_maintenance(world, "n0")
+        if other:
+            plan_maintenance(world, "n0", name="b", lasts=3 * HOUR)
+        at(world, starts)
+        gone(world, "n0")
+        at(world, starts + HOUR)
+        world.node("n0", gpu_count=4)
+        world.settle()
+        assert node(world, "n0").cordoned is other
+        at(world, starts + 3 * HOUR)
+        assert not node(world, "n0").cordoned
+        assert not world.check().violations
+
+
+def test_a_node_that_leaves_the_entry_for_a_while_is_taken_out_again() -> None:
+    world = lab()
+    world.node("n0", gpu_count=4, labels={"rack": "4"})
+    starts = plan_maintenance(world, labels={"rack": "4"})
+    at(world, starts)
+    world.node("n0", gpu_count=4)
+    world.settle()
+    assert not node(world, "n0").cordoned
+    world.node("n0", gpu_count=4, labels={"rack": "4"})
+    world.settle()
+    assert node(world, "n0").cordoned
+    assert not world.check().violations
+
+
+def test_a_node_that_leaves_two_entries_one_after_the_other_is_taken_out_again_by_the_second() -> None:
+    world = lab()
+    world.node("n0", gpu_count=4, labels={"rack": "4"})
+    starts = plan_maintenance(world, "n0", name="a")
+    plan_maintenance(world, name="b", labels={"rack": "4"}, lasts=3 * HOUR)
+    at(world, starts)
+    world.node("n0", gpu_count=4)
+    at(world, starts + HOUR)
+    assert not node(world, "n0").cordoned
+    world.node("n0", gpu_count=4, labels={"rack": "4"})
+    world.settle()
+    assert node(world, "n0").cordoned
+    assert not world.check().violations
+
+
+def test_where_force_is_set_while_it_goes_on_everybody_is_told_to_end_once() -> None:
+    world = lab("n0")
+    key = running(world, "firm", **FIRM)
+    starts = plan_maintenance(world, "n0", lead_seconds=0)
+    at(world, starts)
+    assert world.workload(key).pods["main", 0].phase is PodPhase.RUNNING
+
+    plan_maintenance(world, "n0", after=timedelta(0), lead_seconds=0, force=True, new=False)
+    world.settle()
+
+    assert world.workload(key).pods["main", 0].phase is PodPhase.STOPPING
+    assert world.plan().marks == ()
+    world.fact(key, "stopped")
+    world.settle()
+    assert kinds(world, "n0").count("NodeDrainStarted") == 2
+    at(world, starts + HOUR)
+    assert not node(world, "n0").cordoned
+    assert not world.check().violations
+
+
+def begun_by_a_clock_ahead(world: World) -> datetime:
+    """By three minutes; it is postponed by a day meanwhile. When it begins now."""
+    starts = plan_maintenance(world, "n0")
+    at(world, starts)
+    assert node(world, "n0").cordoned
+    world.now = starts - timedelta(minutes=3)
+    plan_maintenance(world, "n0", after=24 * HOUR, new=False)
+    return world.now + 24 * HOUR
+
+
+def test_what_began_by_a_clock_ahead_and_is_postponed_is_undone_and_begins_when_it_should() -> None:
+    world = lab("n0")
+    starts = begun_by_a_clock_ahead(world)
+    world.settle()
+    assert not node(world, "n0").cordoned
+    at(world, starts)
+    assert node(world, "n0").cordoned
+    at(world, starts + HOUR)
+    assert not node(world, "n0").cordoned
+    assert not world.check().violations
+
+
+def test_who_uncordons_what_began_too_early_has_it_until_it_begins() -> None:
+    for postponed in (True, False):
+        world = lab("n0")
+        if postponed:
+            starts = begun_by_a_clock_ahead(world)
+        else:
+            starts = plan_maintenance(world, "n0")
+            at(world, starts)
+            world.now = starts - timedelta(minutes=3)
+        world.cordon("n0", UncordonNode)
+        world.settle()
+        assert not node(world, "n0").cordoned
+        at(world, starts)
+        assert node(world, "n0").cordoned, postponed
+        assert not world.check().violations
+
+
+def test_of_two_schedulers_whose_clocks_are_far_apart_each_drains_a_node_once_before_its_time() -> None:
+    """The one that is behind undoes it once, and no more: else they wrote the log without end."""
+    world = lab("n0")
+    starts = plan_maintenance(world, "n0")
+    for _ in range(5):
+        world.now = starts
+        world.settle()
+        world.now = starts - HOUR
+        world.settle()
+    assert node(world, "n0").cordoned
+    assert kinds(world, "n0").count("NodeDrainStarted") == 2
+    assert kinds(world, "n0").count("NodeUncordoned") == 1
+    assert not world.check().violations
 
 
 def test_who_uncordons_a_node_of_two_that_overlap_has_it_back_for_both() -> None:
