@@ -272,9 +272,9 @@ def test_two_projects_cannot_be_given_the_same_nodes_for_the_same_time(
 ) -> None:
     """Given a reservation, when another project is to have nodes then that may be the same, then the first is named."""
     lab = Lab("a", "b")
-    given = {"nodes": ("a",)} | first
+    given: dict[str, Any] = {"nodes": ("a",)} | first
     lab.reserve(*given.pop("nodes"), name="mine", **given)
-    wanted = {"nodes": ("a",), "project_id": lab.project_id, "project_name": "default"} | second
+    wanted: dict[str, Any] = {"nodes": ("a",), "project_id": lab.project_id, "project_name": "default"} | second
     refusal = refused(lab, *wanted.pop("nodes"), **wanted)
     assert (refusal.code, refusal.field) == ("invalid", "startsAt")
     assert "'mine'" in refusal.message
@@ -299,9 +299,9 @@ def test_two_projects_cannot_be_given_the_same_nodes_for_the_same_time(
 def test_what_does_not_meet_is_reserved(first: dict[str, Any], second: dict[str, Any]) -> None:
     lab = Lab("a", "b")
     lab.do("cluster", cluster_key("local"), SetNodePool(cluster_id=lab.cluster_id, pool=CPU_POOL))
-    given = {"nodes": ("a",)} | first
+    given: dict[str, Any] = {"nodes": ("a",)} | first
     lab.reserve(*given.pop("nodes"), name="mine", **given)
-    wanted = {"nodes": ("a",), "project_id": lab.project_id, "project_name": "default"} | second
+    wanted: dict[str, Any] = {"nodes": ("a",), "project_id": lab.project_id, "project_name": "default"} | second
     if wanted["project_id"] == "owner":
         wanted["project_id"] = lab.owner
     if "gone_projects" in wanted:
