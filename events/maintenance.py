@@ -211,7 +211,10 @@ def _wrong(
         return Refusal(code="invalid", field=field, message=message)
 
     if there is not None and there.is_on(now) and command.starts_at != there.starts_at:
-        return invalid("startsAt", f"it began at {told(there.starts_at)}, which stays so; only its end can be changed")
+        return invalid(
+            "startsAt",
+            f"it began at {told(there.starts_at)}, and that stays; its end, nodes and force can be changed",
+        )
     if command.ends_at <= command.starts_at:
         return invalid("endsAt", f"must be after startsAt, {told(command.starts_at)}; got {told(command.ends_at)}")
     if command.ends_at - command.starts_at < SHORTEST:

@@ -6,6 +6,7 @@ from urllib.parse import quote
 import typer
 
 from muster.cli.calendar_options import (
+    EXACTLY_COLUMNS,
     FromOption,
     LabelOption,
     LeadOption,
@@ -14,6 +15,8 @@ from muster.cli.calendar_options import (
     NodeOption,
     PoolOption,
     ToOption,
+    done_there,
+    find_entry,
     given_nodes,
     time_of,
     which_nodes,
@@ -22,7 +25,7 @@ from muster.cli.calendar_reservations import add_reservations
 from muster.cli.calendar_windows import add_windows
 from muster.cli.command import MusterGroup, Session, command, group
 from muster.cli.exits import usage
-from muster.cli.names import cluster_id, default_cluster, find_cluster, refuse_name
+from muster.cli.names import cluster_id, find_cluster
 from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm, switch_option
 from muster.cli.output import Column
 from muster.cli.values import Row, exact_span, number_of, row_of, rows_of, text_of
@@ -34,13 +37,14 @@ MAINTENANCE_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("CLUSTER", "clusterName"),
     Column("STATE", "state"),
-    Column("FROM", "startsAt", show=lambda row: text_of(row, "startsAt")),
-    Column("TO", "endsAt", show=lambda row: text_of(row, "endsAt")),
+    Column("FROM", "startsAt", exact=True),
+    Column("TO", "endsAt", exact=True),
     Column("NODES", "nodes", show=which_nodes),
     Column("LEAD", "leadSeconds", show=lambda row: exact_span(int(number_of(row, "leadSeconds")))),
     Column("FORCE", "force"),
     Column("PLANNED-BY", "plannedBy", wide=True),
     Column("ID", "id", wide=True),
+    *EXACTLY_COLUMNS,
 )
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the maintenance in its cluster.")]
@@ -176,7 +180,7 @@ def _add_changes(app: typer.Typer) -> None:
         kept: Row = {key: row[key] for key in ("startsAt", "endsAt", "nodes", "nodePools", "leadSeconds", "force")}
         kept["labels"] = [{"name": key, "value": value} for key, value in row_of(row, "labels").items()]
         done = session.api.mutate("PUT", _path(row), kept | changes, idempotency_key=idempotency_key)
-        session.out.talk(text_of(done.body, "message"))
+        session.out.talk(done_there(text_of(done.body, "message"), row))
 
     @command(
         app,
@@ -199,7 +203,7 @@ def _add_changes(app: typer.Typer) -> None:
         row = _find(session, name, cluster)
         confirm(f"Cancel maintenance {name} of cluster {text_of(row, 'clusterName')}?", yes=yes)
         done = session.api.mutate("DELETE", _path(row), idempotency_key=idempotency_key)
-        session.out.talk(text_of(done.body, "message"))
+        session.out.talk(done_there(text_of(done.body, "message"), row))
 
 
 def _rows(session: Session, cluster: str | None) -> list[Row]:
@@ -208,11 +212,8 @@ def _rows(session: Session, cluster: str | None) -> list[Row]:
 
 
 def _find(session: Session, name: str, cluster: str | None) -> Row:
-    """The last one of this name in the cluster. Raises Problem."""
-    of = text_of(default_cluster(session, cluster), "id")
-    rows = [row for row in _rows(session, None) if text_of(row, "clusterId") == of]
-    found = [row for row in rows if text_of(row, "name") == name]
-    return found[-1] if found else refuse_name(rows, name, what="maintenance", as_of=session.as_of)
+    """Raises Problem."""
+    return find_entry(session, _rows(session, None), name, cluster, what="maintenance")
 
 
 def _path(row: Row) -> str:
@@ -225,8 +226,8 @@ def _describe(session: Session, row: Row) -> None:
             ("Name", text_of(row, "name")),
             ("Cluster", text_of(row, "clusterName")),
             ("State", text_of(row, "state")),
-            ("From", session.out.time(row.get("startsAt"))),
-            ("To", session.out.time(row.get("endsAt"))),
+            ("From", session.out.cell(row, MAINTENANCE_COLUMNS[3])),
+            ("To", session.out.cell(row, MAINTENANCE_COLUMNS[4])),
             ("Nodes", which_nodes(row)),
             ("Lead", exact_span(int(number_of(row, "leadSeconds")))),
             ("Non-preemptible", "told to end, too" if row.get("force") else "stay until they end"),

@@ -1,12 +1,18 @@
 """What commands about the calendar share."""
 
-from typing import Annotated
+from datetime import date, datetime
+from typing import Annotated, Final
 
 import typer
 
+from muster.cli.command import Session
 from muster.cli.exits import usage
+from muster.cli.names import find_cluster, refuse_name
 from muster.cli.options import duration_option
-from muster.cli.values import Row, format_utc, parse_time, row_of
+from muster.cli.output import Column
+from muster.cli.values import Row, format_utc, parse_time, row_of, text_of
+
+MOST_LEAD_SECONDS: Final = 60 * 86400
 
 FromOption = Annotated[str, typer.Option("--from", metavar="TIME", help="When it begins.")]
 ToOption = Annotated[str, typer.Option("--to", metavar="TIME", help="When it is over.")]
@@ -33,6 +39,13 @@ LeadOption = Annotated[
 ]
 
 
+EXACTLY_COLUMNS: Final = (
+    Column("NODE-POOLS", "nodePools", rare=True),
+    Column("LABELS", "labels", rare=True),
+)
+"""For programs: what the column NODES tells people, too."""
+
+
 def which_nodes(row: Row) -> str:
     """The nodes that it is about."""
     nodes, pools = (row.get(key) for key in ("nodes", "nodePools"))
@@ -52,7 +65,9 @@ def given_nodes(node: list[str] | None, pool: list[str] | None, label: list[str]
     if label:
         given["labels"] = [_label(each) for each in label]
     if lead is not None:
-        given["leadSeconds"] = duration_option("--lead", lead)
+        given["leadSeconds"] = seconds = duration_option("--lead", lead)
+        if seconds > MOST_LEAD_SECONDS:
+            raise usage(f"--lead: {lead!r} is longer than 60 days", todo="write 60d or less")
     return given
 
 
@@ -69,4 +84,39 @@ def time_of(flag: str, given: str) -> str:
     if moment is None:
         todo = "write a time as 2030-01-31T12:00:00Z or 2030-01-31T12:00:00+01:00, or a date as 2030-01-31 (UTC)"
         raise usage(f"{flag}: {given!r} is no time", todo=todo)
+    if datetime.fromisoformat(given).tzinfo is None and not _is_date(given):
+        todo = f"write {given}Z for UTC, or the time with its offset, as 2027-01-01T10:00:00+01:00"
+        raise usage(f"{flag}: {given!r} has no zone", todo=todo)
     return format_utc(moment)
+
+
+def _is_date(given: str) -> bool:
+    try:
+        date.fromisoformat(given)
+    except ValueError:
+        return False
+    return True
+
+
+def find_entry(session: Session, rows: list[Row], name: str, cluster: str | None, *, what: str) -> Row:
+    """The last one of this name: of the cluster that is given, else of the only one that has it, else of the default
+    one. Raises Problem.
+    """
+    if cluster:
+        of = text_of(find_cluster(session.api, cluster), "id")
+        rows = [row for row in rows if text_of(row, "clusterId") == of]
+    named = [row for row in rows if text_of(row, "name") == name]
+    found = [row for row in named if text_of(row, "state") != "Over"] or named
+    clusters = dict.fromkeys(text_of(row, "clusterName") for row in found)
+    if len(clusters) > 1 and session.target.cluster:
+        of = text_of(find_cluster(session.api, session.target.cluster), "id")
+        found = [row for row in found if text_of(row, "clusterId") == of] or found
+        clusters = dict.fromkeys(text_of(row, "clusterName") for row in found)
+    if len(clusters) > 1:
+        raise usage(f"several clusters have {what} {name!r}: {', '.join(clusters)}", todo="choose one with --cluster")
+    return found[-1] if found else refuse_name(rows, name, what=what, as_of=session.as_of)
+
+
+def done_there(message: str, row: Row) -> str:
+    """What was done, and on which cluster: nobody may have named it."""
+    return f"{message} (cluster {text_of(row, 'clusterName')})"

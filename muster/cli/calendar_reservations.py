@@ -6,6 +6,7 @@ from urllib.parse import quote
 import typer
 
 from muster.cli.calendar_options import (
+    EXACTLY_COLUMNS,
     FromOption,
     LabelOption,
     LeadOption,
@@ -14,13 +15,15 @@ from muster.cli.calendar_options import (
     NodeOption,
     PoolOption,
     ToOption,
+    done_there,
+    find_entry,
     given_nodes,
     time_of,
     which_nodes,
 )
 from muster.cli.command import MusterGroup, Session, command
 from muster.cli.exits import usage
-from muster.cli.names import cluster_id, default_cluster, find_cluster, find_project, refuse_name
+from muster.cli.names import cluster_id, find_cluster, find_project
 from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm, switch_option
 from muster.cli.output import Column
 from muster.cli.values import Row, exact_span, number_of, row_of, rows_of, text_of
@@ -37,14 +40,15 @@ RESERVATION_COLUMNS: Final = (
     Column("CLUSTER", "clusterName"),
     Column("PROJECT", "projectName"),
     Column("STATE", "state"),
-    Column("FROM", "startsAt", show=lambda row: text_of(row, "startsAt")),
-    Column("TO", "endsAt", show=lambda row: text_of(row, "endsAt")),
+    Column("FROM", "startsAt", exact=True),
+    Column("TO", "endsAt", exact=True),
     Column("WEEKLY", "weekly"),
     Column("GPUS", "gpus", show=_gpus),
     Column("NODES", "nodes", show=which_nodes),
     Column("LEAD", "leadSeconds", show=lambda row: exact_span(int(number_of(row, "leadSeconds")))),
     Column("RESERVED-BY", "reservedBy", wide=True),
     Column("ID", "id", wide=True),
+    *EXACTLY_COLUMNS,
 )
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the reservation in its cluster.")]
@@ -63,18 +67,18 @@ _ForOption = Annotated[str, typer.Option("--for", metavar="PROJECT", help="Proje
 def add_reservations(app: typer.Typer) -> None:
     below = typer.Typer(
         cls=MusterGroup,
-        help="Reservations: nodes that are kept for a project for a time. Create, list, change, delete.",
+        help="Reservations: nodes that are kept for a project for a time. Create, list, describe, change, delete.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
-    _add_list(below)
+    _add_reads(below)
     _add_create(below)
     _add_set(below)
     _add_delete(below)
     app.add_typer(below, name="reservation")
 
 
-def _add_list(app: typer.Typer) -> None:
+def _add_reads(app: typer.Typer) -> None:
     @command(
         app,
         "list",
@@ -91,6 +95,30 @@ def _add_list(app: typer.Typer) -> None:
         """List reservations of capacity that are planned or go on."""
         rows = [row for row in _rows(session, cluster) if everything or text_of(row, "state") != "Over"]
         session.out.rows(rows, RESERVATION_COLUMNS, empty="no reservations")
+
+    @command(app, "describe", examples="muster calendar reservation describe bench", past=True)
+    def describe(session: Session, name: NameArgument, *, cluster: ClusterOption = None) -> None:
+        """Show a reservation: when it is, of which nodes, and for which project."""
+        row = _find(session, name, cluster)
+        session.out.one(row, lambda: _describe(session, row), columns=RESERVATION_COLUMNS)
+
+
+def _describe(session: Session, row: Row) -> None:
+    session.out.pairs(
+        [
+            ("Name", text_of(row, "name")),
+            ("Cluster", text_of(row, "clusterName")),
+            ("Project", text_of(row, "projectName")),
+            ("State", text_of(row, "state")),
+            ("From", session.out.cell(row, RESERVATION_COLUMNS[4])),
+            ("To", session.out.cell(row, RESERVATION_COLUMNS[5])),
+            ("Weekly", "yes" if row.get("weekly") else "no"),
+            ("GPUs", _gpus(row)),
+            ("Nodes", which_nodes(row)),
+            ("Lead", exact_span(int(number_of(row, "leadSeconds")))),
+            ("Reserved by", text_of(row, "reservedBy")),
+        ]
+    )
 
 
 def _add_create(app: typer.Typer) -> None:
@@ -188,7 +216,7 @@ def _add_set(app: typer.Typer) -> None:
         kept: Row = {key: row[key] for key in same}
         kept["labels"] = [{"name": key, "value": value} for key, value in row_of(row, "labels").items()]
         done = session.api.mutate("PUT", _path(row), kept | changes, idempotency_key=idempotency_key)
-        session.out.talk(text_of(done.body, "message"))
+        session.out.talk(done_there(text_of(done.body, "message"), row))
 
 
 def _add_delete(app: typer.Typer) -> None:
@@ -210,7 +238,7 @@ def _add_delete(app: typer.Typer) -> None:
         row = _find(session, name, cluster)
         confirm(f"Cancel reservation {name} of cluster {text_of(row, 'clusterName')}?", yes=yes)
         done = session.api.mutate("DELETE", _path(row), idempotency_key=idempotency_key)
-        session.out.talk(text_of(done.body, "message"))
+        session.out.talk(done_there(text_of(done.body, "message"), row))
 
 
 def _given_gpus(gpus: str | None) -> Row:
@@ -229,11 +257,8 @@ def _rows(session: Session, cluster: str | None) -> list[Row]:
 
 
 def _find(session: Session, name: str, cluster: str | None) -> Row:
-    """The last one of this name in the cluster. Raises Problem."""
-    of = text_of(default_cluster(session, cluster), "id")
-    rows = [row for row in _rows(session, None) if text_of(row, "clusterId") == of]
-    found = [row for row in rows if text_of(row, "name") == name]
-    return found[-1] if found else refuse_name(rows, name, what="reservation", as_of=session.as_of)
+    """Raises Problem."""
+    return find_entry(session, _rows(session, None), name, cluster, what="reservation")
 
 
 def _path(row: Row) -> str:

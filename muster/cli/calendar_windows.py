@@ -22,7 +22,7 @@ WINDOW_COLUMNS: Final = (
     Column("WINDOWS", "windows", show=_windows),
     Column("ZONE", "zone"),
     Column("OPEN", "open"),
-    Column("CHANGES-AT", "changesAt", show=lambda row: text_of(row, "changesAt") or "-"),
+    Column("CHANGES-AT", "changesAt", exact=True),
     Column("ENDS-RUNNING", "endsRunning"),
 )
 

@@ -403,6 +403,23 @@ _NODE_FLAGS: Final = {
     "names": "NODE",
 }
 """Of nodes of simulated clusters, by the first word of the path below them."""
+_CALENDAR_FLAGS: Final = {
+    "startsAt": "--from",
+    "endsAt": "--to",
+    "nodes": "--node",
+    "nodePools": "--pool",
+    "labels": "--label",
+    "leadSeconds": "--lead",
+    "force": "--force",
+    "projectId": "--for",
+    "weekly": "--weekly",
+    "gpus": "--gpus",
+    "name": "NAME",
+    "zone": "--zone",
+    "windows": "WINDOW",
+    "endsRunning": "--ends-running",
+}
+"""Of maintenance, reservations and windows, by the first word of the path."""
 _NAMED_BY_FLAG: Final = ("/webhooks", "/subscriptions")
 """Ends of paths whose commands take a name as a flag, and not as an argument."""
 
@@ -417,6 +434,8 @@ def told_issue(issue: Mapping[str, Json], asked: str = "") -> str:
     flag = _OTHER_FLAGS.get(whole) or FLAG_OF_FIELD.get(field) or _OTHER_FLAGS.get(field)
     if "/nodes" in asked or whole.startswith("simulatedNodes."):
         flag = _NODE_FLAGS.get(re.split(r"[.\[]", re.sub(r"^(nodes|simulatedNodes)\[\d+\]\.", "", path))[0], flag)
+    if "/calendar/" in asked or asked.endswith("/start-windows"):
+        flag = _CALENDAR_FLAGS.get(field, flag)
     if field == "name" and asked.endswith(_NAMED_BY_FLAG):
         flag = "--name"
     where = f"{path} ({flag})" if flag else path

@@ -63,6 +63,8 @@ class Column:
     rare: bool = False
     """Only with -o csv, or by name in --columns."""
     time: bool = False
+    exact: bool = False
+    """Of a time: shown as the time that it is, and not as an age."""
     clock: bool = False
     """Its value moves as time goes by, though nothing happens."""
     rest: bool = False
@@ -268,6 +270,9 @@ class Output:
         value = value_at(row, column.key)
         if column.time:
             return self.time(value)
+        if column.exact:
+            moment = parse_time(value) if isinstance(value, str) else None
+            return "-" if moment is None else self.moment(moment)
         if column.show is not None:
             return printable(column.show(row))
         return printable(plain_text(value))

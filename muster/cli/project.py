@@ -310,8 +310,8 @@ def _add_lives(app: typer.Typer) -> None:
         name = text_of(row, "name")
         confirm(f"delete project {name}, with its roles and service accounts?", yes=yes)
         path = f"/org-unit/projects/{text_of(row, 'id')}"
-        session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
-        session.out.talk(f"project {name} deleted")
+        done = session.api.mutate("DELETE", path, idempotency_key=idempotency_key)
+        session.out.talk(text_of(done.body, "message").replace(text_of(row, "id"), name))
 
 
 def _add_set(app: typer.Typer) -> None:

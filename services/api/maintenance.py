@@ -23,7 +23,7 @@ from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer
 from services.api.errors import not_found
 from services.api.issues import BadValueError, Issue, shown
 from services.api.label_rules import check_label_key, check_label_value
-from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_moment
+from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_zoned
 from services.api.operations import Answer, changes, reads
 from services.api.paths import MAINTENANCE, MAINTENANCES
 from services.api.places import cluster_at, clusters_at, directory_caught_up, directory_fresh
@@ -37,9 +37,9 @@ class NodesFields(Body, frozen=True, kw_only=True):
     """When, and which nodes: those to which all fits that is said of them."""
 
     starts_at: Time
-    """When it begins (RFC 3339)."""
+    """When it begins: a time with its zone (RFC 3339), or a date, which is its midnight by UTC."""
     ends_at: Time
-    """When it is over (RFC 3339)."""
+    """When it is over, likewise."""
     nodes: Annotated[tuple[NodeName, ...], Limits(longest=MOST_NODES_NAMED)] = ()
     """Names of nodes; empty for nodes of any name."""
     node_pools: Annotated[tuple[PoolName, ...], Limits(longest=MOST_POOLS_NAMED)] = ()
@@ -140,10 +140,10 @@ async def plan_maintenance(call: Call) -> Answer[answers.HttpResponse]:
 
     given = call.fields(MaintenanceCreation, issues_of_nodes, unknown)
     await cluster_of(call, given.cluster_id)
-    await check_nodes(call, given.cluster_id, given)
+    told = await check_nodes(call, given.cluster_id, given)
     reply = await call.send(_command(given.cluster_id, given.name, given, new=True), creation=True)
     await directory_caught_up(call, reply)
-    return call.accepted(reply, f"maintenance {given.name} is planned")
+    return call.accepted(reply, f"maintenance {given.name} is planned{told}")
 
 
 @changes(
@@ -160,10 +160,10 @@ async def change_maintenance(call: Call) -> Answer[answers.HttpResponse]:
     given = call.fields(MaintenanceFields, issues_of_nodes)
     await directory_fresh(call)
     await cluster_of(call, cluster_id)
-    await check_nodes(call, cluster_id, given)
+    told = await check_nodes(call, cluster_id, given)
     reply = await call.send(_command(cluster_id, name, given, new=False))
     await directory_caught_up(call, reply)
-    return call.accepted(reply, f"maintenance {name} {'is changed' if reply.changed else 'was so already'}")
+    return call.accepted(reply, f"maintenance {name} {'is changed' if reply.changed else 'was so already'}{told}")
 
 
 @changes(
@@ -188,8 +188,8 @@ def _command(cluster_id: str, name: str, given: MaintenanceFields, *, new: bool)
     return PlanMaintenance(
         cluster_id=cluster_id,
         name=name,
-        starts_at=parse_moment(given.starts_at),
-        ends_at=parse_moment(given.ends_at),
+        starts_at=parse_zoned(given.starts_at),
+        ends_at=parse_zoned(given.ends_at),
         nodes=given.nodes,
         node_pools=given.node_pools,
         labels={each.name: each.value for each in given.labels},
@@ -199,15 +199,14 @@ def _command(cluster_id: str, name: str, given: MaintenanceFields, *, new: bool)
     )
 
 
-async def check_nodes(call: Call, cluster_id: str, given: NodesFields) -> None:
-    """Raises 400 where the cluster has no node of a name, as far as the tables can be read: a name with a typing error
-    would do nothing, and say so to nobody.
+async def check_nodes(call: Call, cluster_id: str, given: NodesFields, gpus: int | None = None) -> str:
+    """What is to be said of the nodes that it is about, to go behind the answer: that there are none yet, or fewer GPUs
+    than are wanted. Raises 400 where the cluster has no node of a name, as far as the tables can be read: a name with a
+    typing error would do nothing, and say so to nobody.
     """
-    if not given.nodes:
-        return
     found = await if_answered(call.queries.nodes(cluster_id=cluster_id))
     if found is None:
-        return
+        return ""
     there = {str(row["name"]) for row in found.rows}
 
     def unknown(asked: NodesFields) -> Iterator[Issue]:
@@ -216,6 +215,18 @@ async def check_nodes(call: Call, cluster_id: str, given: NodesFields) -> None:
                 yield Issue(field=f"nodes[{index}]", details=f"the cluster has no node {shown(name)}")
 
     call.fields(type(given), unknown)
+    labels = {each.name: each.value for each in given.labels}
+    fitting = [
+        row
+        for row in found.rows
+        if (not given.nodes or row["name"] in given.nodes)
+        and (not given.node_pools or row["pool"] in given.node_pools)
+        and labels.items() <= row["labels"].items()
+    ]
+    if not fitting:
+        return "; no node of the cluster is meant now: none fits all of nodes, node pools and labels"
+    have = sum(int(row["gpu_count"]) for row in fitting)
+    return f"; the nodes that are meant have {have} GPUs now" if gpus is not None and gpus > have else ""
 
 
 def issues_of_nodes(given: NodesFields) -> Iterator[Issue]:
@@ -225,7 +236,7 @@ def issues_of_nodes(given: NodesFields) -> Iterator[Issue]:
     times: list[datetime] = []
     for field, text in (("startsAt", given.starts_at), ("endsAt", given.ends_at)):
         try:
-            times.append(parse_moment(text))
+            times.append(parse_zoned(text))
         except BadValueError as error:
             yield Issue(field=field, details=str(error))
     if len(times) == 2 and times[1] - times[0] <= timedelta(0):  # noqa: PLR2004 (both)

@@ -1,7 +1,7 @@
 """Reading as of a moment of the past: the parameter `as_of`, and which place of the log it means."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Final
 
 from projections.queries import Moment, Queries
@@ -20,6 +20,25 @@ def parse_moment(given: str, *, or_else: str = "") -> datetime:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise BadValueError(f"{shown(given)} is not a time; write it like 2026-11-21T09:30:00Z{or_else}") from None
+
+
+def parse_zoned(given: str) -> datetime:
+    """A time of something that is planned: with its zone, or a date alone, which is its midnight by UTC. Raises
+    BadValueError.
+    """
+    moment = parse_moment(given)
+    if datetime.fromisoformat(given).tzinfo is None and not _is_date(given):
+        details = f"{shown(given)} has no zone; write it like 2027-01-01T10:00:00Z or 2027-01-01T10:00:00+01:00"
+        raise BadValueError(details)
+    return moment
+
+
+def _is_date(given: str) -> bool:
+    try:
+        date.fromisoformat(given)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_as_of(given: str) -> datetime | int:

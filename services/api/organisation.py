@@ -1,6 +1,7 @@
 """Projects, and who has which role where."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 from events.aggregate import TENANT, Chain
@@ -62,6 +63,7 @@ from services.api.quotas import (
     stored,
     told,
 )
+from services.api.reservations import reserved_for
 from services.api.rules import check_name, free_name
 
 TENANT_ROLES: Final = ("administrator", "researcher", "viewer")
@@ -307,9 +309,11 @@ async def set_project(call: Call) -> Answer[answers.HttpResponse]:
     errors=(403, 404),
 )
 async def delete_project(call: Call) -> Answer[answers.HttpResponse]:
+    ends = reserved_for([*call.api.directory.clusters.values()], call.id, datetime.now(UTC))
     reply = await call.send(DeleteProject(project_id=call.id))
     await directory_caught_up(call, reply)
-    return call.accepted(reply, f"project {call.id} is deleted, with its roles and service accounts")
+    told = f". What was reserved for it has ended: {', '.join(ends)}" if ends else ""
+    return call.accepted(reply, f"project {call.id} is deleted, with its roles and service accounts{told}")
 
 
 @reads(RULES, tag="Organisation", summary="List who has which role where", query=(MIN_SEQ,), errors=(403,))

@@ -1,7 +1,6 @@
 """Reservations of capacity: nodes that are kept for a project, as this api's fold of the log has them."""
 
-from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -14,10 +13,10 @@ from services.api.context import MIN_SEQ, Call, Look, read_answer
 from services.api.errors import not_found
 from services.api.issues import Issue, shown
 from services.api.maintenance import EntryName, NodesFields, check_nodes, issues_of_nodes
-from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_moment
+from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_zoned
 from services.api.operations import Answer, changes, reads
 from services.api.paths import RESERVATION, RESERVATIONS
-from services.api.places import cluster_at, clusters_at, directory_caught_up, directory_fresh, living_projects
+from services.api.places import cluster_at, clusters_at, directory_caught_up, directory_fresh
 
 
 class ReservationFields(NodesFields, frozen=True, kw_only=True):
@@ -50,8 +49,9 @@ class ReservationCreation(ReservationFields, frozen=True, kw_only=True):
 async def list_reservations(call: Look) -> Answer[answers.CapacityReservations]:
     require_some_role(call)
     wanted: str | None = call.values["clusterId"]
-    now = datetime.now(UTC)
+    now, projects = datetime.now(UTC), call.api.directory.projects.keys()
     if (moment := await moment_of(call)) is not None:
+        projects = {*await call.queries.as_of(moment).project_ids()}
         were = await clusters_at(call, moment, removed=False)
         clusters = [each for each in were if wanted in (None, each.cluster_id)]
         seq, headers, now = moment.seq, moment_headers(moment), moment.at or now
@@ -59,8 +59,7 @@ async def list_reservations(call: Look) -> Answer[answers.CapacityReservations]:
         headers = await directory_fresh(call)
         clusters = clusters_of(call) if wanted is None else [(await cluster_of(call, wanted)).state]
         seq = call.api.directory.seq
-    living = await living_projects(call, {of.project_id for each in clusters for of in each.reserved}, moment)
-    found = [await _answer(call, cluster, each, now, living) for cluster in clusters for each in cluster.reserved]
+    found = [await _answer(call, cluster, each, now, projects) for cluster in clusters for each in cluster.reserved]
     return read_answer(answers.CapacityReservations(reservations=found), seq, headers)
 
 
@@ -75,8 +74,9 @@ async def list_reservations(call: Look) -> Answer[answers.CapacityReservations]:
 async def get_reservation(call: Look) -> Answer[answers.CapacityReservation]:
     require_some_role(call)
     cluster_id, name = _named(call)
-    now = datetime.now(UTC)
+    now, projects = datetime.now(UTC), call.api.directory.projects.keys()
     if (moment := await moment_of(call)) is not None:
+        projects = {*await call.queries.as_of(moment).project_ids()}
         chain = await cluster_at(call, moment, cluster_id)
         if chain is None:
             raise not_found("there was no such cluster then")
@@ -88,8 +88,7 @@ async def get_reservation(call: Look) -> Answer[answers.CapacityReservation]:
     if not found:
         raise not_found(f"cluster {cluster.name} has no reservation {shown(name)}")
     last = max(found, key=lambda each: each.starts_at)
-    living = await living_projects(call, {last.project_id}, moment)
-    return read_answer(await _answer(call, cluster, last, now, living), seq, headers)
+    return read_answer(await _answer(call, cluster, last, now, projects), seq, headers)
 
 
 @changes(
@@ -119,10 +118,10 @@ async def reserve_capacity(call: Call) -> Answer[answers.HttpResponse]:
 
     given = call.fields(ReservationCreation, issues_of_nodes, unknown)
     await cluster_of(call, given.cluster_id)
-    await check_nodes(call, given.cluster_id, given)
+    told = await check_nodes(call, given.cluster_id, given, given.gpus)
     reply = await call.send(_command(call, given.cluster_id, given.name, given, new=True), creation=True)
     await directory_caught_up(call, reply)
-    return call.accepted(reply, f"reservation {given.name} is made")
+    return call.accepted(reply, f"reservation {given.name} is made{told}")
 
 
 @changes(
@@ -144,10 +143,10 @@ async def change_reservation(call: Call) -> Answer[answers.HttpResponse]:
     await directory_fresh(call)
     given = call.fields(ReservationFields, issues_of_nodes, lambda asked: _unknown_project(call, asked))
     await cluster_of(call, cluster_id)
-    await check_nodes(call, cluster_id, given)
+    told = await check_nodes(call, cluster_id, given, given.gpus)
     reply = await call.send(_command(call, cluster_id, name, given, new=False))
     await directory_caught_up(call, reply)
-    return call.accepted(reply, f"reservation {name} {'is changed' if reply.changed else 'was so already'}")
+    return call.accepted(reply, f"reservation {name} {'is changed' if reply.changed else 'was so already'}{told}")
 
 
 @changes(
@@ -175,13 +174,15 @@ def _unknown_project(call: Call, asked: ReservationFields) -> Iterator[Issue]:
 
 def _command(call: Call, cluster_id: str, name: str, given: ReservationFields, *, new: bool) -> ReserveCapacity:
     project = call.api.directory.project(given.project_id)
+    cluster = call.api.directory.cluster(cluster_id)
+    owners = () if cluster is None else {each.project_id for each in cluster.reserved}
     return ReserveCapacity(
         cluster_id=cluster_id,
         name=name,
         project_id=given.project_id,
         project_name="" if project is None else project.name,
-        starts_at=parse_moment(given.starts_at),
-        ends_at=parse_moment(given.ends_at),
+        starts_at=parse_zoned(given.starts_at),
+        ends_at=parse_zoned(given.ends_at),
         weekly=given.weekly,
         nodes=given.nodes,
         node_pools=given.node_pools,
@@ -189,26 +190,38 @@ def _command(call: Call, cluster_id: str, name: str, given: ReservationFields, *
         gpus=given.gpus,
         lead_seconds=given.lead_seconds,
         new=new,
+        gone_projects=tuple(sorted(id_ for id_ in owners if call.api.directory.project(id_) is None)),
     )
 
 
+def reserved_for(clusters: Iterable[Cluster], project_id: str, now: datetime) -> list[str]:
+    """What is reserved for a project, for a person."""
+    return [
+        f"{each.name} (cluster {cluster.name})"
+        for cluster in clusters
+        for each in cluster.reserved
+        if each.project_id == project_id and each.times(now) is not None
+    ]
+
+
 async def _answer(
-    call: Look, cluster: Cluster, each: Reserved, now: datetime, living: AbstractSet[str]
+    call: Look, cluster: Cluster, each: Reserved, now: datetime, projects: Collection[str]
 ) -> answers.CapacityReservation:
     """Args:
-    living: ids of projects that there are: for others nothing is reserved any more.
+    projects: ids of those that there are; what was reserved for another is over.
     """
     by = await call.api.actors.subjects_of((each.reserved_by,))
-    times = each.times(now) if each.project_id in living else None
+    times = each.times(now)
     starts_at, ends_at = times or Times(each.starts_at, each.ends_at)
+    over, seen = times is None or each.project_id not in projects, call.may_read(each.project_id)
     return answers.CapacityReservation(
         id=each.id,
         cluster_id=cluster.cluster_id,
         cluster_name=cluster.name,
         name=each.name,
-        project_id=each.project_id,
-        project_name=each.project_name,
-        state="Over" if times is None else "InProgress" if starts_at <= now else "Planned",
+        project_id=each.project_id if seen else None,
+        project_name=each.project_name if seen else "another project",
+        state="Over" if over else "InProgress" if starts_at <= now else "Planned",
         starts_at=starts_at,
         ends_at=ends_at,
         weekly=each.weekly,

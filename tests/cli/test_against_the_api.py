@@ -409,6 +409,30 @@ def test_capacity_is_reserved_changed_and_given_back_by_the_command_line(admin: 
     assert muster("cluster", "remove", "hall", "-y").code == 0
 
 
+def test_an_entry_is_found_without_its_cluster_and_the_cluster_is_told(admin: Served, muster: Any) -> None:
+    """Given two clusters, when an entry of one of them is described or deleted, then it need not be said which."""
+    soon = datetime.now(UTC) + timedelta(days=2)
+    window = ("--from", soon.isoformat(), "--to", (soon + timedelta(hours=1)).isoformat())
+    for cluster in ("north", "south"):
+        assert muster("cluster", "add", cluster, "--simulated", "1x1").code == 0
+    for verb, owner in (("maintenance", ()), ("reservation", ("--for", "default"))):
+        calendar = ("calendar", verb)
+        made = ("--label", "a=b", *owner, *window)
+        told = muster(*calendar, "create", "fan", "--cluster", "south", *made)
+        assert (told.code, "no node of the cluster" in told.err) == (0, True)
+        assert "south" in muster(*calendar, "describe", "fan").out
+        assert "+" in muster(*calendar, "describe", "fan", "--tz", "Asia/Tokyo").out
+        assert muster(*calendar, "describe", "fan", "--cluster", "north").code == 3
+        assert "(cluster south)" in muster(*calendar, "set", "fan", "--lead", "2d").err
+        assert muster(*calendar, "create", "fan", "--cluster", "north", *made).code == 0
+        several = muster(*calendar, "delete", "fan", "-y")
+        assert (several.code, "north, south" in several.err, "--cluster" in several.err) == (2, True, True)
+        assert "(cluster north)" in muster(*calendar, "delete", "fan", "-y", "--cluster", "north").err
+        assert "(cluster south)" in muster(*calendar, "delete", "fan", "-y").err
+    for cluster in ("north", "south"):
+        assert muster("cluster", "remove", cluster, "-y").code == 0
+
+
 def test_what_is_done_by_name_and_comes_again_with_its_key_is_answered_as_the_first_time(
     admin: Served, muster: Any
 ) -> None:

@@ -1695,9 +1695,9 @@ class MaintenanceCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     """Body of a request: MaintenanceCreation."""
 
     starts_at: str
-    """When it begins (RFC 3339)."""
+    """When it begins: a time with its zone (RFC 3339), or a date, which is its midnight by UTC."""
     ends_at: str
-    """When it is over (RFC 3339)."""
+    """When it is over, likewise."""
     nodes: list[str] | None = None
     """Names of nodes; empty for nodes of any name."""
     node_pools: list[str] | None = None
@@ -1751,9 +1751,9 @@ class MaintenanceFields(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Body of a request: MaintenanceFields."""
 
     starts_at: str
-    """When it begins (RFC 3339)."""
+    """When it begins: a time with its zone (RFC 3339), or a date, which is its midnight by UTC."""
     ends_at: str
-    """When it is over (RFC 3339)."""
+    """When it is over, likewise."""
     nodes: list[str] | None = None
     """Names of nodes; empty for nodes of any name."""
     node_pools: list[str] | None = None
@@ -1779,9 +1779,9 @@ class ReservationCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     """Body of a request: ReservationCreation."""
 
     starts_at: str
-    """When it begins (RFC 3339)."""
+    """When it begins: a time with its zone (RFC 3339), or a date, which is its midnight by UTC."""
     ends_at: str
-    """When it is over (RFC 3339)."""
+    """When it is over, likewise."""
     nodes: list[str] | None = None
     """Names of nodes; empty for nodes of any name."""
     node_pools: list[str] | None = None
@@ -1815,12 +1815,12 @@ class CapacityReservation(Model, frozen=True, kw_only=True, rename="camel", omit
     """Name of its cluster."""
     name: str
     """Unique in its cluster among those that are not over."""
-    project_id: str
-    """Only its workloads may use the nodes meanwhile."""
+    project_id: str | None
+    """Only its workloads may use the nodes meanwhile. Null where you may not see the project."""
     project_name: str
-    """Its name."""
+    """Its name; `another project` where you may not see it."""
     state: MaintenanceState
-    """Whether it is still to come, goes on, or is over."""
+    """Whether it is still to come, goes on, or is over. It is over, too, when its project is deleted."""
     starts_at: datetime
     """When it begins: the time that goes on, or comes next."""
     ends_at: datetime
@@ -1847,9 +1847,9 @@ class ReservationFields(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Body of a request: ReservationFields."""
 
     starts_at: str
-    """When it begins (RFC 3339)."""
+    """When it begins: a time with its zone (RFC 3339), or a date, which is its midnight by UTC."""
     ends_at: str
-    """When it is over (RFC 3339)."""
+    """When it is over, likewise."""
     nodes: list[str] | None = None
     """Names of nodes; empty for nodes of any name."""
     node_pools: list[str] | None = None

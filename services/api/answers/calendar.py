@@ -74,12 +74,12 @@ class CapacityReservation(Form, frozen=True, kw_only=True):
     """Name of its cluster."""
     name: str
     """Unique in its cluster among those that are not over."""
-    project_id: Uuid
-    """Only its workloads may use the nodes meanwhile."""
+    project_id: Uuid | None
+    """Only its workloads may use the nodes meanwhile. Null where you may not see the project."""
     project_name: str
-    """Its name."""
+    """Its name; `another project` where you may not see it."""
     state: Literal["Planned", "InProgress", "Over"]
-    """Whether it is still to come, goes on, or is over; it is over, too, once its project is deleted."""
+    """Whether it is still to come, goes on, or is over. It is over, too, when its project is deleted."""
     starts_at: Moment
     """When it begins: the time that goes on, or comes next."""
     ends_at: Moment

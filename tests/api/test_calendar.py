@@ -1,0 +1,112 @@
+"""Maintenance and reservations as the api takes and shows them (issue 14 section 2; ADR 0133)."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from development.stack import until
+from tests.support.api import Served, report_node
+
+MAINTENANCE, RESERVATIONS = "/api/v1/calendar/maintenance", "/api/v1/calendar/reservations"
+PROJECTS = "/api/v1/org-unit/projects"
+SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(days=2)
+
+
+def times(after: int = 0, hours: int = 1) -> dict[str, str]:
+    begin = SOON + timedelta(hours=after)
+    return {"startsAt": begin.isoformat(), "endsAt": (begin + timedelta(hours=hours)).isoformat()}
+
+
+@pytest.fixture
+def lab(served: Served) -> str:
+    """A cluster with one node of 8 GPUs."""
+    with served.client() as admin:
+        name = f"lab-{datetime.now(UTC).timestamp():.6f}".replace(".", "-")
+        made = admin.post("/api/v1/clusters", json={"name": name, "kind": "kubernetes"}).json()["id"]
+        report_node(served, made, "gpu-1", gpus=8)
+        until(lambda: admin.get(f"/api/v1/nodes?clusterId={made}").json()["nodes"] or None, 20)
+    return made
+
+
+def project(admin: httpx.Client, name: str) -> str:
+    return admin.post(PROJECTS, json={"name": name}).json()["id"]
+
+
+def details(answer: httpx.Response) -> str:
+    assert answer.status_code == 400, answer.text
+    return answer.json()["complianceIssues"][0]["details"]
+
+
+@pytest.mark.parametrize("path", [MAINTENANCE, RESERVATIONS])
+@pytest.mark.parametrize("given", ["2027-01-01T10:00:00", "2027-01-01T10:00", "2027-01-01 10:00:00"])
+def test_a_time_without_a_zone_is_refused_and_told_what_would_do(
+    served: Served, lab: str, path: str, given: str
+) -> None:
+    body: dict[str, Any] = {
+        "clusterId": lab,
+        "name": "x",
+        "nodes": ["gpu-1"],
+        "endsAt": "2027-01-02",
+        "startsAt": given,
+    }
+    if path == RESERVATIONS:
+        body["projectId"] = served.project
+    with served.client() as admin:
+        told = details(admin.post(path, json=body))
+    assert "no zone" in told
+    assert "2027-01-01T10:00:00+01:00" in told
+
+
+def test_a_project_is_not_given_nodes_that_another_one_has_then(served: Served, lab: str) -> None:
+    body = {"clusterId": lab, "nodes": ["gpu-1"], **times()}
+    with served.client() as admin:
+        other = project(admin, "rival")
+        first = admin.post(RESERVATIONS, json=body | {"name": "first", "projectId": served.project, "weekly": True})
+        assert first.status_code == 202
+        told = details(admin.post(RESERVATIONS, json=body | {"name": "second", "projectId": other}))
+        assert "'first'" in told
+        assert "'default'" in told
+        later = body | times(after=1) | {"name": "second", "projectId": other}
+        assert admin.post(RESERVATIONS, json=later).status_code == 202
+
+
+def test_what_is_reserved_for_a_project_ends_with_it(served: Served, lab: str) -> None:
+    """Given a reservation, when its project is deleted, then it is named, is over, and stands in nobody's way."""
+    body = {"clusterId": lab, "nodes": ["gpu-1"], "weekly": True, **times()}
+    with served.client() as admin:
+        gone = project(admin, "passing")
+        assert admin.post(RESERVATIONS, json=body | {"name": "theirs", "projectId": gone}).status_code == 202
+        before = admin.get(f"{RESERVATIONS}/{lab}/theirs")
+        assert before.json()["state"] == "Planned"
+        told = admin.delete(f"{PROJECTS}/{gone}").json()["message"]
+        assert "theirs" in told
+        assert admin.get(f"{RESERVATIONS}/{lab}/theirs").json()["state"] == "Over"
+        then = before.headers["X-Log-Sequence"]
+        assert admin.get(f"{RESERVATIONS}/{lab}/theirs?as_of={then}").json()["state"] == "Planned"
+        again = admin.post(RESERVATIONS, json=body | {"name": "ours", "projectId": served.project})
+        assert again.status_code == 202
+
+
+def test_who_may_not_see_a_project_is_told_of_another_one(served: Served, lab: str) -> None:
+    body = {"clusterId": lab, "name": "secret", "nodes": ["gpu-1"], **times()}
+    with served.client() as admin, served.client("alice") as alice:
+        hidden = project(admin, "hidden")
+        assert admin.post(RESERVATIONS, json=body | {"projectId": hidden}).status_code == 202
+        row = alice.get(f"{RESERVATIONS}/{lab}/secret").json()
+    assert (row["projectId"], row["projectName"]) == (None, "another project")
+
+
+@pytest.mark.parametrize(
+    ("meant", "word"),
+    [
+        ({"labels": [{"name": "rack", "value": "4"}]}, "no node of the cluster is meant now"),
+        ({"nodes": ["gpu-1"], "gpus": 9}, "have 8 GPUs now"),
+    ],
+)
+def test_who_reserves_what_is_not_there_is_told(served: Served, lab: str, meant: dict[str, Any], word: str) -> None:
+    """Given nodes that may come later, when they are reserved, then it is done, and said that they are not there."""
+    body = {"clusterId": lab, "name": "later", "projectId": served.project, **times(), **meant}
+    with served.client() as admin:
+        assert word in admin.post(RESERVATIONS, json=body).json()["message"]
