@@ -122,13 +122,6 @@ async def projects_at(call: Look, moment: Moment) -> list[Project]:
     return sorted((state for state in found if state.exists), key=lambda project: project.name)
 
 
-async def living_projects(call: Look, ids: Iterable[str], moment: Moment | None) -> set[str]:
-    """Of projects (by id) those that there are, or were at a moment."""
-    if moment is None:
-        return {id_ for id_ in ids if call.api.directory.project(id_) is not None}
-    return {chain.state.project_id for chain in await _chains_at(call, PROJECT, ids, moment) if chain.state.exists}
-
-
 async def departments_at(call: Look, moment: Moment) -> list[Department]:
     """Those that there were at a moment, by name."""
     ids = {DEFAULT_DEPARTMENT_ID, *await call.queries.as_of(moment).department_ids()}

@@ -310,6 +310,8 @@ SET_WITH_DEVICES: Final = frozenset({"GPU_MEMORY_LIMIT_BYTES", "GPU_PORTION", "G
 """Those of a workload with devices."""
 SET_WITH_PORTIONS: Final = frozenset({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"})
 """Those of a workload that shares devices."""
+OF_MPS: Final = "CUDA_MPS_"
+"""So begins all that CUDA reads of MPS. A workload that shares devices sets none: another server has other limits."""
 
 
 def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
@@ -416,7 +418,8 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
     names = SET_BY_MUSTER if kind == "kubernetes" else SET_BY_MUSTER | {"CUDA_VISIBLE_DEVICES"}
     if spec.compute.gpu_devices_request or spec.compute.gpu_request_type:
         names |= SET_WITH_DEVICES
-    if spec.compute.gpu_request_type:
+    shares = bool(spec.compute.gpu_request_type)
+    if shares:
         names |= SET_WITH_PORTIONS
     given = {
         f"spec.environmentVariables[{index}].name": variable.name
@@ -427,6 +430,12 @@ def _set_by_muster(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]:
         if name in names or name.startswith(PORT_VARIABLE):
             details = f"{name} is set by Muster on a cluster of kind {kind}; choose another name"
             yield fault(field, details, "locked", "clusterId")
+        elif shares and name.startswith(OF_MPS):
+            details = (
+                f"{name} cannot be set by a workload that shares devices: variables that begin with {OF_MPS} say how "
+                "CUDA limits it, which Muster does; leave it out, or ask for whole devices"
+            )
+            yield fault(field, details, "locked", "clusterId", "spec.compute.gpuRequestType")
 
 
 def _secrets(spec: TrainingSpec) -> Iterator[Issue]:

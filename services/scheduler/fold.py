@@ -61,7 +61,7 @@ from services.scheduler.columns import Columns, uncount
 from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
 from services.scheduler.must_leave import AT_ONCE, is_emptied, leavers
-from services.scheduler.policy.among import Stands, standing
+from services.scheduler.policy.among import Known, Stands, standing
 from services.scheduler.policy.phases.report import is_another
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Age, Order
@@ -141,7 +141,7 @@ class SchedulingState(LogFold):
         self._waits, self.mix, self.forecast = Waits(), Mix(), Forecast()
         self.ends: Kept | None = None
         """When what runs is expected to end, while that holds (services.scheduler.estimate)."""
-        self._columns, self._calendar, self._windows = Columns(), Calendar(), ProjectWindows()
+        self._columns, self._calendar, self._windows, self._known = Columns(), Calendar(), ProjectWindows(), Known()
         self._queues: dict[PodClass, WaitingQueue] = {}
         self._extended_asked: Counter[str] = Counter()
         """By extended resource: queues whose pods want it."""
@@ -668,7 +668,7 @@ class SchedulingState(LogFold):
             stints=self._waits.frozen(),
             head_start_seconds=self._head_start_seconds,
         )
-        return standing(snapshot, POLICY)
+        return standing(snapshot, POLICY, self._known)
 
     def is_idle(self, now: datetime) -> bool:
         """Whether nothing waits or may grow, nothing is to be released or reported, and no node is to be emptied."""

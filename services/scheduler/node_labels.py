@@ -42,6 +42,10 @@ class NodeLabels:
         """The same, and those of further nodes behind them."""
         return NodeLabels((*self._nodes, *nodes))
 
+    def of(self, rows: Sequence[int]) -> list[Mapping[str, str]]:
+        """All labels of these nodes."""
+        return [self._nodes[row] for row in rows]
+
     def column(self, key: str) -> LabelColumn:
         if self._columns is None:
             self._columns = {key: _NOT_MADE for labels in self._nodes for key in labels}

@@ -13,7 +13,7 @@ from services.agent.backends.kubernetes.act.manifests import pod_manifest
 from services.agent.backends.local.environment import pod_environment
 from services.agent.backends.local.gpus import Gpu
 from services.agent.backends.local.mpi import Meetings
-from services.api.rules import SET_BY_MUSTER, SET_WITH_DEVICES, SET_WITH_PORTIONS
+from services.api.rules import OF_MPS, SET_BY_MUSTER, SET_WITH_DEVICES, SET_WITH_PORTIONS
 from tests.agent.given import machine, run_pod
 
 FORGED = dict.fromkeys((*SET_BY_MUSTER, *SET_WITH_DEVICES, *SET_WITH_PORTIONS), "forged")
@@ -32,6 +32,11 @@ def test_on_kubernetes_every_variable_that_is_refused_is_set_and_no_other() -> N
     said = {one["name"]: one.get("value") for one in made["spec"]["containers"][0]["env"]}
     assert "forged" not in said.values()
     assert said.keys() == FORGED.keys()
+
+
+def test_all_of_mps_that_is_set_is_among_what_is_refused_by_its_beginning() -> None:
+    """More is refused than is set: by the folder of another server a program would not be limited."""
+    assert {name for name in FORGED if name.startswith(OF_MPS)} == SET_WITH_PORTIONS
 
 
 @pytest.mark.parametrize("framework", [one for one in get_args(DistributedFramework) if one != "MPI"])

@@ -254,15 +254,24 @@ def test_a_variable_that_muster_sets_itself_is_refused_by_name(served: Served, n
         assert name in details
 
 
-def test_who_shares_devices_cannot_set_the_limits_of_mps_and_who_has_whole_ones_can(served: Served) -> None:
-    """S036, ADR 0132."""
-    variables = [{"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": "0=1G"}]
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
+    ],
+)
+def test_who_shares_devices_cannot_set_what_mps_reads_and_who_has_whole_ones_can(served: Served, name: str) -> None:
+    """S036, ADR 0132. By another folder of a server a program finds none, or one of its own."""
+    variables = [{"name": name, "value": "0=1G"}]
     shared = {"gpuDevicesRequest": 1, "gpuRequestType": "portion", "gpuPortionRequest": 0.5}
     with served.client("alice") as alice:
         spec = {"environmentVariables": variables, "compute": shared}
         field, details = the_issue(alice.post(TRAININGS, json=served.training(spec=spec)))
         assert field == "spec.environmentVariables[0].name"
-        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" in details
+        assert name in details
         spec["compute"] = {"gpuDevicesRequest": 1}
         assert alice.post(TRAININGS, json=served.training(spec=spec)).status_code == 202
 
