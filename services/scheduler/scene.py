@@ -168,13 +168,17 @@ class Scene:
 
     def lets_wait(self, snapshot: Snapshot, key: str = "") -> bool:
         """Whether it waits for room then, and not for what never comes by itself."""
+        return all(each.reason in explain.FULL for each in self.waits_for(snapshot, key))
+
+    def waits_for(self, snapshot: Snapshot, key: str = "") -> list[Waiting]:
+        """Why it still waits then."""
         key = key or self.key
         policy = phases(self.planning.policy, "take_back", NO_REPORT)
         planning = Planning(replace(snapshot, queues=_looked_at(snapshot.queues, key)), policy, MAX_PODS_PER_PLAN)
         for phase in policy.phases:
             phase.run(planning)
         own = (i for i, queue in enumerate(planning.snapshot.queues) if any(one.key == key for one in queue.entries))
-        return all(planning.blocked[i].reason in explain.FULL for i in own if i in planning.blocked)
+        return [planning.blocked[i] for i in own if i in planning.blocked]
 
     def takes_a_place(self, at: datetime) -> bool:
         """Whether at that moment it gets a place, or others are told to end for it."""

@@ -131,6 +131,9 @@ def _estimate(scene: Scene) -> _Estimated:
     forecast, reason = scene.fold.forecast, scene.waiting.reason
     if reason in NEVER:
         return {"no_estimate": "it starts only once somebody has changed something"}
+    closed = None if (project := scene.snapshot.projects.get(scene.state.project_id)) is None else project.closed
+    if reason is WaitingReason.OUTSIDE_WINDOW and closed is not None and closed.opens_at is not None:
+        return {"no_estimate": f"not before its project's next window opens at {closed.opens_at:%Y-%m-%d %H:%M} UTC"}
     if reason not in BY_ROOM | BY_BOUND:
         return {"no_estimate": "nobody can say how long this reason lasts"}
     start = Estimates(scene.fold, scene.snapshot).start(scene.queue, scene.entry, reason)

@@ -208,7 +208,8 @@ FULL: Final = frozenset(
 
 def or_never(planning: Planning, pod_class: PodClass, of: Pending, waiting: Waiting) -> Waiting:
     """The same, or that a gang can never find a place: also on empty nodes there is no room for all of it."""
-    if waiting.reason not in FULL:
+    # Before its window opens it is not even tried.
+    if waiting.reason not in FULL | {WaitingReason.OUTSIDE_WINDOW}:
         return waiting
     told = f"its {len(of.pods)} pods start together"
     needed_milli, rows = 0, np.zeros(len(planning.snapshot.nodes.keys), dtype=np.bool_)
