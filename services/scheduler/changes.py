@@ -137,15 +137,19 @@ def words(step: Step) -> str:
             hidden = f"{counted(step.hidden, 'workload')} of other projects" if step.hidden else ""
             return f"wait until these end, or end them: {' and '.join(part for part in (named, hidden) if part)}"
         case "uncordon_node":
-            return f"uncordon node {step.of}"
+            return f"uncordon node {step.of}{_of_cluster(step)}"
         case "open_node":
-            return f"make node {step.of} ready, and uncordon it in its cluster"
+            return f"make node {step.of}{_of_cluster(step)} ready, and uncordon it in its cluster"
         case "add_node":
-            return f"add {counted(value['nodes'], 'node')} with {_free(value)} to pool {step.pool}"
+            return f"add {counted(value['nodes'], 'node')} with {_free(value)} to pool {step.pool}{_of_cluster(step)}"
         case "connect_cluster":
             return f"have the agent of cluster {step.of} report again"
         case "wait":
             return step.of
+
+
+def _of_cluster(step: Step) -> str:
+    return f" of cluster {step.cluster}" if step.cluster else ""
 
 
 _NAMES: Final = {"gpuMemory": "GPU memory", "cpuCores": "CPU cores"}
@@ -528,8 +532,9 @@ def opened_nodes(scene: Scene) -> Generator[Trial, bool, None]:
     for row in rows[:MOST_ALIKE]:
         cordoned, usable = table.cordoned.copy(), table.usable.copy()
         cordoned[row], usable[row] = False, True
-        steps = [Step(act="uncordon_node", of=table.names[row])] if table.cordoned[row] else []
-        steps += [] if table.usable[row] else [Step(act="open_node", of=table.names[row])]
+        name, cluster = table.names[row], scene.cluster_of(row)
+        steps = [Step(act="uncordon_node", of=name, cluster=cluster)] if table.cordoned[row] else []
+        steps += [] if table.usable[row] else [Step(act="open_node", of=name, cluster=cluster)]
         if (yield Trial(tuple(steps), replace(scene.snapshot, nodes=replace(table, cordoned=cordoned, usable=usable)))):
             return
 
@@ -596,7 +601,8 @@ def _added(scene: Scene, snapshot: Snapshot) -> Trial | None:
         pool = pools_to_try(scene.snapshot, part)[0]
         needs, labels = _node_for(part.request)
         snapshot = _with_nodes(snapshot, part, pool, count, labels)
-        steps.append(Step(act="add_node", pool=pool, value=_json({"nodes": count} | needs)))
+        cluster = scene.cluster_name(part.cluster_id)
+        steps.append(Step(act="add_node", pool=pool, cluster=cluster, value=_json({"nodes": count} | needs)))
     return Trial(tuple(steps), snapshot)
 
 

@@ -87,9 +87,30 @@ class Scene:
         of = self.pod_class
         return tuple((of.part(each), each.needed) for each in of.gang) or ((of, 1),)
 
+    @cached_property
+    def clusters(self) -> tuple[str, ...]:
+        """Ids of those where it may go, the one where it stands first."""
+        of, there = self.pod_class, self.snapshot.clusters
+        return of.cluster_id, *(id_ for id_ in of.among if id_ != of.cluster_id and id_ in there and there[id_].exists)
+
+    def cluster_name(self, id_: str) -> str:
+        """Where it may go to several; else its cluster need not be said."""
+        return self.snapshot.clusters[id_].name if len(self.clusters) > 1 else ""
+
+    def view_of(self, part: PodClass, cluster_id: str) -> View:
+        """The nodes of the pools that it may use on one cluster."""
+        there = replace(part, cluster_id=cluster_id)
+        return explain.nodes_of(self.planning, there, pools_to_try(self.snapshot, there))
+
     def view(self, part: PodClass) -> View:
-        """The nodes of the pools that it may use."""
-        return explain.nodes_of(self.planning, part, pools_to_try(self.snapshot, part))
+        """Those of all clusters where it may go."""
+        views = [self.view_of(part, id_) for id_ in self.clusters]
+        rows = np.concatenate([each.rows for each in views])
+        return View(self.planning.room, part.request, rows, closings=views[0].closings)
+
+    def cluster_of(self, row: int) -> str:
+        """As `cluster_name`."""
+        return self.cluster_name(self.fold.nodes[self.snapshot.nodes.keys[row]].state.cluster_id)
 
     def filters(self, part: PodClass) -> list[Filter]:
         return [each for each in self.planning.policy.filters if each.asks(part.request)]

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TypedDict
 
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from events.ids import key_of_id
 from events.node import Reservation
@@ -175,7 +176,9 @@ def _ahead(scene: Scene) -> int:
 
 def _counts(scene: Scene, part: PodClass) -> Iterator[NodeCount]:
     """How many nodes each ground keeps the pods from."""
-    yield from counts_of(scene.view(part), scene.filters(part))
+    for id_ in scene.clusters:
+        for each in counts_of(scene.view_of(part, id_), scene.filters(part)):
+            yield replace_fields(each, cluster=scene.cluster_name(id_))
 
 
 def counts_of(view: View, filters: list[Filter]) -> Iterator[NodeCount]:
