@@ -191,7 +191,7 @@ HIDDEN = {**KEPT, "workloadId": None, "name": None, "workloads": 2, "until": Non
         (NEVER, ("it cannot ever fit as written", "no small change")),
         (ENDED, ("it has ended", "backoff_limit_exceeded", "pod main-0 ended with exit code 1")),
     ],
-    ids=["waits", "runs", "keeps", "may not take", "changes", "suspended", "never", "ended"],
+    ids=["waits", "runs", "by cluster", "keeps", "may not take", "changes", "suspended", "never", "ended"],
 )  # fmt: skip
 def test_an_explanation_says_all_that_a_person_needs(
     api: ShapeServer, muster: Muster, answer: dict[str, Any], told: tuple[str, ...]
