@@ -57,6 +57,8 @@ class NodeCount(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     """A node that is short of several things counts at each."""
     message: str
+    cluster: str = ""
+    """Name of the cluster that they are of, where the scheduler chooses among several."""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +95,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wait, until when where that is known."""
     pool: str = ""
     """Of a quota or limit in a node pool, and of add_node."""
+    cluster: str = ""
+    """Of what is done to nodes, where the scheduler chooses among several clusters: name of theirs."""
     workloads: tuple[str, ...] = ()
     """Of end_workloads: names of those that the asker may see."""
     hidden: int = 0

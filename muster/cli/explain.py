@@ -54,7 +54,8 @@ def done_by(step: Row) -> str:
             flag = "--gpu-quota" if act == "set_quota" else "--gpu-limit"
             return f"muster {of.partition(' ')[0]} set {of.partition(' ')[2]} {flag} {format_number(float(str(value)))}"
         case "uncordon_node":
-            return f"muster node uncordon {of}"
+            where = f" --cluster {cluster}" if (cluster := text_of(step, "cluster")) else ""
+            return f"muster node uncordon {of}{where}"
         case "change_workload" if text_of(step, "field") == "spec.preemptibility":
             return f"--preemptibility {value}; of a workspace --allow-over-quota"
         case "change_workload" if isinstance(value, str | int | float) and not of:
@@ -70,6 +71,7 @@ NODE_COLUMNS: Final = (
     Column("PODS WITH", "pods", wide=True),
     Column("WHY", "message", rest=True, wraps=True),
 )
+BY_CLUSTER: Final = (Column("CLUSTER", "cluster"), *NODE_COLUMNS)
 HOLDER_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("HOLDS", "gpus", show=_held),
@@ -140,8 +142,9 @@ def show(out: Output, found: Row) -> None:
             ("Work at risk", work_at_risk(out, found)),
         ]
     )
+    counts = rows_of(found, "nodes")
     for title, rows, columns in (
-        ("Nodes", rows_of(found, "nodes"), NODE_COLUMNS),
+        ("Nodes", counts, BY_CLUSTER if any(text_of(each, "cluster") for each in counts) else NODE_COLUMNS),
         ("Who holds it", rows_of(found, "holders"), HOLDER_COLUMNS),
     ):
         if rows:

@@ -141,7 +141,13 @@ def _estimate(estimate: Estimate) -> explanation.StartEstimate:
 
 
 def _nodes(count: NodeCount) -> explanation.NodesCounted:
-    return explanation.NodesCounted(pods=count.pods, ground=count.ground, nodes=count.nodes, message=count.message)
+    return explanation.NodesCounted(
+        pods=count.pods,
+        ground=count.ground,
+        nodes=count.nodes,
+        message=count.message,
+        cluster=count.cluster or UNSET,
+    )
 
 
 def _change(change: Change) -> explanation.LettingChange:
@@ -157,6 +163,7 @@ def _step(step: Step) -> explanation.ChangeStep:
         value=step.value if valued else UNSET,
         of=step.of or UNSET,
         node_pool=step.pool or UNSET,
+        cluster=step.cluster or UNSET,
         workloads=list(step.workloads) if ends else UNSET,
         hidden_workloads=step.hidden if ends else UNSET,
     )

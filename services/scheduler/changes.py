@@ -25,7 +25,7 @@ from services.scheduler.policy.filters import taints
 from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.words import counted
 from services.scheduler.scene import MOST_QUEUES, Holding, Scene
-from services.scheduler.snapshot import Bound, PodClass, Snapshot
+from services.scheduler.snapshot import Bound, Closing, PodClass, Snapshot
 from services.scheduler.what_if import NEVER
 
 MOST_TRIED: Final = 40
@@ -64,8 +64,9 @@ def changes(scene: Scene) -> tuple[Change, ...]:
     found: list[Change] = []
     tried, most = 0, _most_tried(scene)
     never = scene.waiting.reason in NEVER
-    for remedy in REMEDIES[scene.waiting.reason]:
+    for remedy in _remedies(scene):
         trials, last, first = remedy(scene), None, None
+        lets_wait = remedy is window_opens or (never and remedy in _LETS_WAIT)
         trial = next(trials, None)
         # Half of what is left, so that those after it have theirs.
         until = tried + max((most - tried + 1) // 2, 1)
@@ -73,8 +74,8 @@ def changes(scene: Scene) -> tuple[Change, ...]:
             tried += 1
             started = scene.starts(trial.snapshot, trial.key) if trial.at is None else scene.takes_a_place(trial.at)
             last = trial if started else last
-            if not started and never and remedy in _LETS_WAIT and scene.lets_wait(trial.snapshot, trial.key):
-                first = first or trial
+            if not started and lets_wait and first is None and (then := _then(scene, trial, remedy)):
+                first = trial, then
             try:
                 trial = trials.send(started)
             except StopIteration:
@@ -82,11 +83,32 @@ def changes(scene: Scene) -> tuple[Change, ...]:
         if last is not None:
             found.append(Change(steps=last.steps, message="; ".join(map(words, last.steps))))
         elif first is not None:
-            told = f"{'; '.join(map(words, first.steps))}, and then it waits for room as others do"
-            found.append(Change(steps=first.steps, message=told, waits=True))
+            found.append(_and_then(*first))
         if len(found) == MOST_CHANGES:
             break
     return tuple(found)
+
+
+def _remedies(scene: Scene) -> tuple[Remedy, ...]:
+    """Where it is among others the calendar that keeps it from nodes, also what helps against that."""
+    reason = scene.waiting.reason
+    if reason in explain.FULL and any(_closings(scene, part) for part, _ in scene.parts):
+        return (preemptible, after_closings, *REMEDIES[reason])
+    return REMEDIES[reason]
+
+
+def _then(scene: Scene, trial: Trial, remedy: Remedy) -> str:
+    """What it waits for then, though what is named was done; empty where that helps in nothing."""
+    if scene.lets_wait(trial.snapshot, trial.key):
+        return "and then it waits for room as others do"
+    if remedy is not window_opens:
+        return ""
+    # The window comes by itself: it is told whatever comes after it.
+    return f"and then it waits still: {'; '.join(each.message for each in scene.waits_for(trial.snapshot, trial.key))}"
+
+
+def _and_then(trial: Trial, then: str) -> Change:
+    return Change(steps=trial.steps, message=f"{'; '.join(map(words, trial.steps))}, {then}", waits=True)
 
 
 def _most_tried(scene: Scene) -> int:
@@ -115,15 +137,19 @@ def words(step: Step) -> str:
             hidden = f"{counted(step.hidden, 'workload')} of other projects" if step.hidden else ""
             return f"wait until these end, or end them: {' and '.join(part for part in (named, hidden) if part)}"
         case "uncordon_node":
-            return f"uncordon node {step.of}"
+            return f"uncordon node {step.of}{_of_cluster(step)}"
         case "open_node":
-            return f"make node {step.of} ready, and uncordon it in its cluster"
+            return f"make node {step.of}{_of_cluster(step)} ready, and uncordon it in its cluster"
         case "add_node":
-            return f"add {counted(value['nodes'], 'node')} with {_free(value)} to pool {step.pool}"
+            return f"add {counted(value['nodes'], 'node')} with {_free(value)} to pool {step.pool}{_of_cluster(step)}"
         case "connect_cluster":
             return f"have the agent of cluster {step.of} report again"
         case "wait":
             return step.of
+
+
+def _of_cluster(step: Step) -> str:
+    return f" of cluster {step.cluster}" if step.cluster else ""
 
 
 _NAMES: Final = {"gpuMemory": "GPU memory", "cpuCores": "CPU cores"}
@@ -506,16 +532,24 @@ def opened_nodes(scene: Scene) -> Generator[Trial, bool, None]:
     for row in rows[:MOST_ALIKE]:
         cordoned, usable = table.cordoned.copy(), table.usable.copy()
         cordoned[row], usable[row] = False, True
-        steps = [Step(act="uncordon_node", of=table.names[row])] if table.cordoned[row] else []
-        steps += [] if table.usable[row] else [Step(act="open_node", of=table.names[row])]
+        name, cluster = table.names[row], scene.cluster_of(row)
+        steps = [Step(act="uncordon_node", of=name, cluster=cluster)] if table.cordoned[row] else []
+        steps += [] if table.usable[row] else [Step(act="open_node", of=name, cluster=cluster)]
         if (yield Trial(tuple(steps), replace(scene.snapshot, nodes=replace(table, cordoned=cordoned, usable=usable)))):
             return
+
+
+def _closings(scene: Scene, part: PodClass) -> list[Closing]:
+    """Those that keep such pods from nodes which could run them."""
+    view, filters = scene.view(part), scene.filters(part)
+    able = view.at(~(explain.barred_in(view, filters) | explain.too_small_in(view, filters)))
+    return [each for each in view.closings if each.rows[able.rows].any()]
 
 
 def after_closings(scene: Scene) -> Generator[Trial, bool, None]:
     """What is planned for nodes where it could run is over: what ends first alone, then what ends next, too."""
     table, (part, _) = scene.snapshot.nodes, scene.parts[0]
-    closings = sorted(scene.view(part).closings, key=lambda each: (each.ends_at, each.called))
+    closings = sorted(_closings(scene, part), key=lambda each: (each.ends_at, each.called))
     for count, last in enumerate(closings, start=1):
         gone = closings[:count]
         nodes = replace(table, closings=tuple(each for each in table.closings if all(each is not one for one in gone)))
@@ -567,7 +601,8 @@ def _added(scene: Scene, snapshot: Snapshot) -> Trial | None:
         pool = pools_to_try(scene.snapshot, part)[0]
         needs, labels = _node_for(part.request)
         snapshot = _with_nodes(snapshot, part, pool, count, labels)
-        steps.append(Step(act="add_node", pool=pool, value=_json({"nodes": count} | needs)))
+        cluster = scene.cluster_name(part.cluster_id)
+        steps.append(Step(act="add_node", pool=pool, cluster=cluster, value=_json({"nodes": count} | needs)))
     return Trial(tuple(steps), snapshot)
 
 

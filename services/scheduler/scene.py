@@ -87,9 +87,30 @@ class Scene:
         of = self.pod_class
         return tuple((of.part(each), each.needed) for each in of.gang) or ((of, 1),)
 
+    @cached_property
+    def clusters(self) -> tuple[str, ...]:
+        """Ids of those where it may go, the one where it stands first."""
+        of, there = self.pod_class, self.snapshot.clusters
+        return of.cluster_id, *(id_ for id_ in of.among if id_ != of.cluster_id and id_ in there and there[id_].exists)
+
+    def cluster_name(self, id_: str) -> str:
+        """Where it may go to several; else its cluster need not be said."""
+        return self.snapshot.clusters[id_].name if len(self.clusters) > 1 else ""
+
+    def view_of(self, part: PodClass, cluster_id: str) -> View:
+        """The nodes of the pools that it may use on one cluster."""
+        there = replace(part, cluster_id=cluster_id)
+        return explain.nodes_of(self.planning, there, pools_to_try(self.snapshot, there))
+
     def view(self, part: PodClass) -> View:
-        """The nodes of the pools that it may use."""
-        return explain.nodes_of(self.planning, part, pools_to_try(self.snapshot, part))
+        """Those of all clusters where it may go."""
+        views = [self.view_of(part, id_) for id_ in self.clusters]
+        rows = np.concatenate([each.rows for each in views])
+        return View(self.planning.room, part.request, rows, closings=views[0].closings)
+
+    def cluster_of(self, row: int) -> str:
+        """As `cluster_name`."""
+        return self.cluster_name(self.fold.nodes[self.snapshot.nodes.keys[row]].state.cluster_id)
 
     def filters(self, part: PodClass) -> list[Filter]:
         return [each for each in self.planning.policy.filters if each.asks(part.request)]
@@ -168,13 +189,17 @@ class Scene:
 
     def lets_wait(self, snapshot: Snapshot, key: str = "") -> bool:
         """Whether it waits for room then, and not for what never comes by itself."""
+        return all(each.reason in explain.FULL for each in self.waits_for(snapshot, key))
+
+    def waits_for(self, snapshot: Snapshot, key: str = "") -> list[Waiting]:
+        """Why it still waits then."""
         key = key or self.key
         policy = phases(self.planning.policy, "take_back", NO_REPORT)
         planning = Planning(replace(snapshot, queues=_looked_at(snapshot.queues, key)), policy, MAX_PODS_PER_PLAN)
         for phase in policy.phases:
             phase.run(planning)
         own = (i for i, queue in enumerate(planning.snapshot.queues) if any(one.key == key for one in queue.entries))
-        return all(planning.blocked[i].reason in explain.FULL for i in own if i in planning.blocked)
+        return [planning.blocked[i] for i in own if i in planning.blocked]
 
     def takes_a_place(self, at: datetime) -> bool:
         """Whether at that moment it gets a place, or others are told to end for it."""

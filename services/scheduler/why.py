@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TypedDict
 
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from events.ids import key_of_id
 from events.node import Reservation
@@ -131,6 +132,9 @@ def _estimate(scene: Scene) -> _Estimated:
     forecast, reason = scene.fold.forecast, scene.waiting.reason
     if reason in NEVER:
         return {"no_estimate": "it starts only once somebody has changed something"}
+    closed = None if (project := scene.snapshot.projects.get(scene.state.project_id)) is None else project.closed
+    if reason is WaitingReason.OUTSIDE_WINDOW and closed is not None and closed.opens_at is not None:
+        return {"no_estimate": f"not before its project's next window opens at {closed.opens_at:%Y-%m-%d %H:%M} UTC"}
     if reason not in BY_ROOM | BY_BOUND:
         return {"no_estimate": "nobody can say how long this reason lasts"}
     start = Estimates(scene.fold, scene.snapshot).start(scene.queue, scene.entry, reason)
@@ -172,7 +176,9 @@ def _ahead(scene: Scene) -> int:
 
 def _counts(scene: Scene, part: PodClass) -> Iterator[NodeCount]:
     """How many nodes each ground keeps the pods from."""
-    yield from counts_of(scene.view(part), scene.filters(part))
+    for id_ in scene.clusters:
+        for each in counts_of(scene.view_of(part, id_), scene.filters(part)):
+            yield replace_fields(each, cluster=scene.cluster_name(id_))
 
 
 def counts_of(view: View, filters: list[Filter]) -> Iterator[NodeCount]:

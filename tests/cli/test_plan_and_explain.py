@@ -111,6 +111,17 @@ WAITS = explanation(
         "forWorkloadId": None, "forWorkload": None,
     },
 )  # fmt: skip
+BY_CLUSTER = explanation(
+    phase="Pending", outcome="waits", reason="no_nodes", message="cordoned", waitingPods=1,
+    nodes=[
+        {"pods": "1 GPU", "ground": "cordoned", "nodes": 2, "message": "n0 cordoned by ann", "cluster": "lab"},
+        {"pods": "1 GPU", "ground": "gpu", "nodes": 1, "message": "short of GPU", "cluster": "attic"},
+    ],
+    changes=[{
+        "message": "uncordon node n0 of cluster lab",
+        "steps": [{"act": "uncordon_node", "of": "n0", "cluster": "lab"}],
+    }],
+)  # fmt: skip
 SCORES = [{"name": "gpu_price", "value": 1500}, {"name": "free_cpu", "value": 62500}]
 CHOSEN = {"node": "n1", "nodePool": "default", "scores": SCORES}
 RUNS = explanation(
@@ -151,6 +162,7 @@ HIDDEN = {**KEPT, "workloadId": None, "name": None, "workloads": 2, "until": Non
                 "1.5        62.5",
             ),
         ),
+        (BY_CLUSTER, ("CLUSTER", "lab", "attic", "muster node uncordon n0 --cluster lab")),
         (RUNS | {"keepsItsPlace": KEPT}, ("Keeps its place: until 2026-01-02T03:14:05Z: it may",)),
         (
             WAITS | {"kept": [KEPT, HIDDEN]},
@@ -179,7 +191,7 @@ HIDDEN = {**KEPT, "workloadId": None, "name": None, "workloads": 2, "until": Non
         (NEVER, ("it cannot ever fit as written", "no small change")),
         (ENDED, ("it has ended", "backoff_limit_exceeded", "pod main-0 ended with exit code 1")),
     ],
-    ids=["waits", "runs", "keeps", "may not take", "changes", "suspended", "never", "ended"],
+    ids=["waits", "runs", "by cluster", "keeps", "may not take", "changes", "suspended", "never", "ended"],
 )  # fmt: skip
 def test_an_explanation_says_all_that_a_person_needs(
     api: ShapeServer, muster: Muster, answer: dict[str, Any], told: tuple[str, ...]

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events.cluster import RemoveCluster
-from events.ids import cluster_key
+from events.ids import cluster_key, node_key
+from events.node import CordonNode
 from events.phases import Phase
 from events.workload.commands import DeleteWorkload, PlacePods, ResumeWorkload, SuspendWorkload
 from events.workload.fields.scheduling import PodAffinity
@@ -233,6 +234,68 @@ def test_who_waits_is_told_of_each_cluster() -> None:
         "1 node of pool default of cluster a: 1 short of GPU (need 2, largest free 0); "
         "on cluster b: the agent of cluster b does not report"
     )
+
+
+def many(*gpus: int) -> tuple[World, tuple[str, ...]]:
+    """Clusters c0, c1 and so on, each with one node of so many GPUs."""
+    world = World()
+    ids = tuple(world.cluster(f"c{number}") for number in range(len(gpus)))
+    world.project()
+    for number, (id_, count) in enumerate(zip(ids, gpus, strict=True)):
+        world.node(f"n{number}", cluster_id=id_, gpu_count=count)
+    return world, ids
+
+
+def test_that_the_same_holds_elsewhere_is_said_only_where_the_numbers_are_the_same() -> None:
+    world, ids = many(8, 1, 8)
+    key = world.submit("w", among=ids, gpu_devices_request=20)
+    world.settle()
+    state = world.workload(key)
+    assert state.reason == "no_matching_node"
+    assert "(largest has 8); on cluster c1: the only node of pool default of cluster c1 is too small" in state.message
+    assert "(largest has 1)" in state.message
+    assert state.message.endswith("; the same holds for cluster c2")
+
+
+def test_of_many_clusters_that_differ_two_are_told_and_the_others_counted() -> None:
+    world, ids = many(8, 7, 6, 5, 4)
+    key = world.submit("w", among=ids, gpu_devices_request=20)
+    world.settle()
+    message = world.workload(key).message
+    assert message.count("on cluster") == 2
+    assert message.endswith("; and 2 more clusters cannot run it now either")
+
+
+def test_what_would_help_on_any_of_its_clusters_is_looked_for_and_nodes_are_counted_by_cluster() -> None:
+    world, ids = many(1, 8)
+    key = world.submit("w", among=ids, gpu_devices_request=20)
+    world.settle()
+    found = why(world.fold, world.workload(key).workload_id, world.now, None)
+    assert [(each.cluster, each.nodes) for each in found.nodes] == [("c0", 1), ("c1", 1)]
+    told = [change.message for change in found.changes]
+    assert "submit it again with spec.compute.gpuDevicesRequest as 8" in told
+    assert any(each.startswith("add 1 node with 20 free GPUs") and "of cluster c0" in each for each in told), told
+
+    world, ids = many(1, 2)
+    for number, id_ in enumerate(ids):
+        world.submit(f"holder{number}", cluster_id=id_, gpu_devices_request=number + 1)
+    world.settle()
+    world.do("node", node_key(ids[0], "n0"), CordonNode(cluster_id=ids[0], name="n0"))
+    key = world.submit("w", among=ids, gpu_devices_request=1)
+    world.settle()
+    found = why(world.fold, world.workload(key).workload_id, world.now, None)
+    assert {each.cluster for each in found.nodes} == {"c0", "c1"}
+    assert {each.name for each in found.holders} == {"holder1"}
+
+
+def test_a_node_that_is_to_be_uncordoned_is_named_with_its_cluster() -> None:
+    world, ids = many(2, 2)
+    for number, id_ in enumerate(ids):
+        world.do("node", node_key(id_, f"n{number}"), CordonNode(cluster_id=id_, name=f"n{number}"))
+    key = world.submit("w", among=ids, gpu_devices_request=1)
+    world.settle()
+    found = why(world.fold, world.workload(key).workload_id, world.now, None)
+    assert "uncordon node n0 of cluster c0" in [change.message for change in found.changes]
 
 
 def test_where_its_clusters_are_removed_it_says_so() -> None:

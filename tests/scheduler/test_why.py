@@ -755,3 +755,87 @@ def test_of_nodes_that_lack_something_it_says_what_those_have_and_not_what_other
     told = {each.message for each in asked(world, key).nodes}
     assert "short of GPU (need 4, largest free 1)" in told
     assert "(need 4, largest free 1)" in world.workload(key).message
+
+
+# -- the calendar beside other grounds ---------------------------------------------------------------------------------
+
+
+def test_outside_its_window_and_without_room_both_are_said() -> None:
+    world = cluster(a={"gpu_count": 2})
+    other = world.project("other")
+    world.submit("holder", project_id=other, gpu_devices_request=2, **FIRM)
+    world.settle()
+    windows = StartWindows(zone="UTC", windows=(read_window("Mon 08:00-10:00"),))
+    world.do("project", project_key("default"), SetStartWindows(project_id=world.project_id, windows=windows))
+    key = world.submit("w", gpu_devices_request=2)
+    world.settle()
+
+    found = asked(world, key)
+
+    assert (found.reason, found.outcome) == ("outside_window", "waits")
+    assert any(
+        re.fullmatch(
+            r"wait until 2026-03-02 08:00 UTC, when a window of project default opens, "
+            "and then it waits for room as others do",
+            each.message,
+        )
+        and each.waits
+        for each in found.changes
+    ), found.changes
+    assert found.no_estimate == "not before its project's next window opens at 2026-03-02 08:00 UTC"
+
+
+def test_outside_its_window_it_is_said_what_it_waits_for_after_that_also_where_that_is_no_room() -> None:
+    world = cluster(a={})
+    planned(world, after=timedelta(minutes=1))
+    world.now += timedelta(minutes=2)
+    windows = StartWindows(zone="UTC", windows=(read_window("Mon 08:00-10:00"),))
+    world.do("project", project_key("default"), SetStartWindows(project_id=world.project_id, windows=windows))
+    world.settle()
+    key = world.submit("w")
+    world.settle()
+
+    found = asked(world, key)
+
+    assert found.reason == "outside_window"
+    (told,) = [each.message for each in found.changes if each.waits]
+    assert "a window of project default opens, and then it waits still: the only node" in told
+    assert "maintenance firmware until" in told
+
+
+def test_a_gang_that_can_never_find_a_place_says_so_also_outside_its_window() -> None:
+    world = cluster(a={"gpu_count": 4})
+    windows = StartWindows(zone="UTC", windows=(read_window("Mon 08:00-10:00"),))
+    world.do("project", project_key("default"), SetStartWindows(project_id=world.project_id, windows=windows))
+    key = gang(world, "wide", workers=50, gpus=4)
+    world.settle()
+    found = asked(world, key)
+    assert (found.outcome, found.reason, world.workload(key).reason) == ("never", *(2 * ("no_matching_node",)))
+    assert "even when empty" in found.message
+
+
+@pytest.mark.parametrize("plan", [planned, reserved])
+def test_where_the_calendar_is_one_ground_of_several_what_helps_against_it_is_told(plan: Callable[..., None]) -> None:
+    world = cluster(a={"gpu_count": 2}, b={"gpu_count": 2})
+    plan(world, after=timedelta(hours=2))
+    world.submit("holder", gpu_devices_request=2, **FIRM)
+    world.settle()
+    key = world.submit("w", gpu_devices_request=2, **FIRM)
+    world.settle()
+
+    found = asked(world, key)
+
+    assert found.reason == "insufficient_gpu"
+    told = [each.message for each in found.changes]
+    assert any("spec.preemptibility" in each for each in told), told
+    assert any("is over" in each for each in told), told
+
+
+def test_where_the_calendar_closes_nodes_that_are_too_small_anyway_it_is_not_waited_for() -> None:
+    world = cluster(a={"gpu_count": 1}, b={"gpu_count": 2})
+    planned(world, after=timedelta(hours=2))
+    world.submit("holder", gpu_devices_request=2, **FIRM)
+    world.settle()
+    key = world.submit("w", gpu_devices_request=2, **FIRM)
+    world.settle()
+    assert not any("is over" in each.message for each in asked(world, key).changes)

@@ -4928,6 +4928,8 @@ class NodesCounted(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """How many nodes."""
     message: str
     """The same in words, with numbers."""
+    cluster: str | None = None
+    """Name of their cluster, where the scheduler chooses among several."""
 
 
 class CapacityHolder(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7349,6 +7351,8 @@ class ChangeStep(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Of which project, department, node or cluster; or what the value is the id of; of wait, for what."""
     node_pool: str | None = None
     """In which node pool."""
+    cluster: str | None = None
+    """Of what is done to nodes, where the scheduler chooses among several clusters: name of theirs."""
     workloads: list[str] | None = None
     """Of end_workloads: names of those that you may see."""
     hidden_workloads: int | None = None

@@ -22,6 +22,8 @@ class NodesCounted(Form, frozen=True, kw_only=True):
     """How many nodes."""
     message: str
     """The same in words, with numbers."""
+    cluster: str | UnsetType = UNSET
+    """Name of their cluster, where the scheduler chooses among several."""
 
 
 class CapacityHolder(Form, frozen=True, kw_only=True):
@@ -67,6 +69,8 @@ class ChangeStep(Form, frozen=True, kw_only=True):
     """Of which project, department, node or cluster; or what the value is the id of; of wait, for what."""
     node_pool: str | UnsetType = UNSET
     """In which node pool."""
+    cluster: str | UnsetType = UNSET
+    """Of what is done to nodes, where the scheduler chooses among several clusters: name of theirs."""
     workloads: list[str] | UnsetType = UNSET
     """Of end_workloads: names of those that you may see."""
     hidden_workloads: int | UnsetType = UNSET

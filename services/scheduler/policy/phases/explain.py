@@ -4,6 +4,7 @@ Codes are split into *cannot ever fit as written* and *waiting* (events/phases.p
 before what only time changes.
 """
 
+import re
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -17,7 +18,7 @@ from services.scheduler.policy import together
 from services.scheduler.policy.filters import calendar
 from services.scheduler.policy.phases import quota
 from services.scheduler.policy.rules import Filter
-from services.scheduler.policy.words import gpus, listed, nodes, wish
+from services.scheduler.policy.words import counted, gpus, listed, nodes, wish
 from services.scheduler.room import View
 from services.scheduler.snapshot import Booleans, Bound, Closed, ClusterView, Pending, PodClass, Waiting
 
@@ -107,19 +108,30 @@ def _with_others(planning: Planning, i: int, waiting: Waiting) -> Waiting:
     """Where it may go to several clusters, and stands at one of them: also why it cannot go to the others."""
     pod_class, elsewhere = planning.class_of(i), planning.choices.elsewhere.get(i, {})
     alike: list[str] = []
-    told = [waiting.message]
+    told, more = [waiting.message], 0
+    here = planning.snapshot.clusters.get(pod_class.cluster_id)
+    own = _of_any(waiting.message, "" if here is None else here.name)
     for id_, shortfall in elsewhere.items():
         view = planning.snapshot.clusters.get(id_)
         if id_ == pod_class.cluster_id or view is None or not view.exists:
             continue
         name, there = view.name, why(planning, pod_class.on(id_), shortfall)
-        if there.reason == waiting.reason or len(told) > MOST_TOLD:
+        if there.reason == waiting.reason and _of_any(there.message, name) == own:
             alike.append(name)
+        elif len(told) > MOST_TOLD:
+            more += 1
         else:
             told.append(f"on cluster {name}: {there.message}")
+    if more:
+        told.append(f"and {counted(more, 'more cluster')} cannot run it now either")
     if alike:
         told.append(f"the same holds for {'cluster' if len(alike) == 1 else 'clusters'} {listed(tuple(alike))}")
     return replace(waiting, message="; ".join(told))
+
+
+def _of_any(message: str, cluster: str) -> str:
+    """The same without the name of its cluster: whether it is true of another one, too."""
+    return re.sub(rf"\bcluster {re.escape(cluster)}(?![\w-])", "cluster", message)
 
 
 def _outside(name: str, closed: Closed) -> Waiting:
@@ -208,7 +220,8 @@ FULL: Final = frozenset(
 
 def or_never(planning: Planning, pod_class: PodClass, of: Pending, waiting: Waiting) -> Waiting:
     """The same, or that a gang can never find a place: also on empty nodes there is no room for all of it."""
-    if waiting.reason not in FULL:
+    # Before its window opens it is not even tried.
+    if waiting.reason not in FULL | {WaitingReason.OUTSIDE_WINDOW}:
         return waiting
     told = f"its {len(of.pods)} pods start together"
     needed_milli, rows = 0, np.zeros(len(planning.snapshot.nodes.keys), dtype=np.bool_)

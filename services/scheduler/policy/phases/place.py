@@ -60,7 +60,9 @@ def run(planning: Planning) -> None:
         queue = queues[i]
         entry = queue.entries[turn.entry]
         if is_closed(planning, queue.pod_class):
-            planning.short[i] = Shortfall(waiting=explain.why(planning, queue.pod_class, Shortfall()))
+            waiting = explain.why(planning, queue.pod_class, Shortfall())
+            waiting = explain.or_never(planning, queue.pod_class, entry, waiting)
+            planning.short[i] = Shortfall(waiting=waiting)
             planning.short_at[i] = ShortAt(turn.entry, turn.start)
             continue
         if all(waits_behind(planning, each, entry) for each in options(planning, queue.pod_class, entry.key)):
