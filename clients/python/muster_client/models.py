@@ -7240,8 +7240,8 @@ class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     for one of its project that has waited for longer, and was passed; `shrunk`: it goes on with fewer, since
     somebody waits for what it had grown by; `moved`: to make room in one piece, while another place is kept for
     them; `tainted`: their node has a taint that they do not tolerate, or no longer; `drained`: an administrator
-    drains their node; `window_closed`: a window of their project closed, which ends what gives way; `reserved`:
-    their node is kept for another project now.
+    drains their node; `window_closed`: no window of their project is open, which ends what gives way;
+    `reserved`: their node is kept for another project now.
     """
     message: str
     """For whom, and by which rule, in a sentence."""
