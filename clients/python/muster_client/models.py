@@ -1820,7 +1820,7 @@ class CapacityReservation(Model, frozen=True, kw_only=True, rename="camel", omit
     project_name: str
     """Its name."""
     state: MaintenanceState
-    """Whether it is still to come, goes on, or is over."""
+    """Whether it is still to come, goes on, or is over; it is over, too, once its project is deleted."""
     starts_at: datetime
     """When it begins: the time that goes on, or comes next."""
     ends_at: datetime
@@ -7238,8 +7238,8 @@ class PodsEvictedData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     for one of its project that has waited for longer, and was passed; `shrunk`: it goes on with fewer, since
     somebody waits for what it had grown by; `moved`: to make room in one piece, while another place is kept for
     them; `tainted`: their node has a taint that they do not tolerate, or no longer; `drained`: an administrator
-    drains their node; `window_closed`: a window of their project closed, which ends what gives way; `reserved`:
-    their node is kept for another project now.
+    drains their node; `window_closed`: no window of their project is open, which ends what gives way;
+    `reserved`: their node is kept for another project now.
     """
     message: str
     """For whom, and by which rule, in a sentence."""
