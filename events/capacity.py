@@ -135,6 +135,14 @@ class Reserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
         return any(mine.starts_at < theirs.ends_at + each and theirs.starts_at + each < mine.ends_at for each in shifts)
 
 
+class KeptFor(NamedTuple):
+    """That a node is kept by a reservation."""
+
+    entry: Reserved
+    starts_at: datetime
+    """The time that goes on or comes next."""
+
+
 class CapacityReserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
     """An administrator keeps nodes for a project for a time, or changed that. The event holds all of it."""
 

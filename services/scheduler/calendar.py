@@ -12,14 +12,16 @@ from typing import Any, Final
 import numpy as np
 
 from events.aggregate import Chain
-from events.capacity import Reserved, Times
+from events.capacity import KeptFor, Reserved, Times
 from events.cluster import Cluster
 from events.maintenance import Maintenance
 from events.node import BeginMaintenance, EndMaintenance, MaintenanceOf, Node
 from events.phases import WaitingReason
 from events.project import Project
+from events.workload.spec import MAX_GRACE_SECONDS
 from services.scheduler.snapshot import Booleans, Closing, NodeMark
 
+LONGEST_GRACE: Final = timedelta(seconds=MAX_GRACE_SECONDS)
 CLOCKS_APART: Final = timedelta(minutes=10)
 """No more than so the clocks of two schedulers differ. What began earlier than that began by a clock that was wrong."""
 
@@ -46,7 +48,7 @@ class Calendar:
         """Likewise, keys of those that it is about, as long as no node changes."""
         self._found: tuple[object, tuple[NodeMark, ...]] | None = None
         """The marks, and by which state of the entries; None where a node or an entry changed since."""
-        self._kept_now: tuple[object, dict[str, tuple[Reserved, ...]]] | None = None
+        self._kept_now: tuple[object, dict[str, tuple[KeptFor, ...]]] | None = None
         """Likewise, what is kept."""
         self._masks: dict[tuple[str, bool], Booleans] = {}
         """By id of an entry, and whether it has begun, of as many rows as there were nodes."""
@@ -183,7 +185,7 @@ class Calendar:
     def _reservations(self, rows: Mapping[str, int], now: datetime) -> Iterator[Closing]:
         for entry, times in self._times(now):
             left = max((times.starts_at - now).total_seconds(), 0.0)
-            if left > entry.lead_seconds:
+            if left > max(entry.lead_seconds, MAX_GRACE_SECONDS):
                 continue
             mask = self._masks.get((entry.id, False))
             if mask is None or len(mask) != len(rows):
@@ -191,7 +193,8 @@ class Calendar:
                 mask[[rows[key] for key in self._nodes_of(entry)]] = True
             called = f"reservation {entry.name} for project {entry.project_name}"
             reason = WaitingReason.CAPACITY_RESERVED
-            yield Closing(called, mask, times.starts_at, times.ends_at, left, reason, entry.project_id)
+            firm_too = left <= entry.lead_seconds
+            yield Closing(called, mask, times.starts_at, times.ends_at, left, reason, entry.project_id, firm_too)
 
     def _nodes_of(self, entry: Reserved) -> set[str]:
         kept = self._kept.get(entry.id)
@@ -205,21 +208,25 @@ class Calendar:
                 if entry.project_id in self._projects and (times := entry.times(now)) is not None:
                     yield entry, times
 
-    def kept_now(self, now: datetime) -> dict[str, tuple[Reserved, ...]]:
-        """By key of a node: the reservations by which only one project may use it now."""
-        on = [entry for entry, times in self._times(now) if times.starts_at <= now]
+    def kept_now(self, now: datetime) -> dict[str, tuple[KeptFor, ...]]:
+        """By key of a node: for what only one project may use it now, or soon: others have their grace before."""
+        on = [
+            KeptFor(entry, times.starts_at)
+            for entry, times in self._times(now)
+            if times.starts_at - LONGEST_GRACE <= now
+        ]
         if self._kept_now is None or self._kept_now[0] != on:
-            found: dict[str, tuple[Reserved, ...]] = {}
-            for entry in on:
-                for key in self._nodes_of(entry):
-                    found[key] = (*found.get(key, ()), entry)
+            found: dict[str, tuple[KeptFor, ...]] = {}
+            for kept in on:
+                for key in self._nodes_of(kept.entry):
+                    found[key] = (*found.get(key, ()), kept)
             self._kept_now = on, found
         return self._kept_now[1]
 
     def next_change(self, now: datetime) -> datetime | None:
         """When something begins, or is over, next."""
         times = [at for entry in self._all() for at in (entry.starts_at, entry.ends_at) if at > now]
-        times += [at for _, of in self._times(now) for at in of if at > now]
+        times += [at for _, of in self._times(now) for at in (of.starts_at - LONGEST_GRACE, *of) if at > now]
         return min(times, default=None)
 
     def passed(self, since: datetime, now: datetime) -> bool:

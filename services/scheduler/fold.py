@@ -17,7 +17,7 @@ from typing import Any, Final, override
 import msgspec
 
 from events.aggregate import CLUSTER, DEPARTMENT, LOG, NODE, PROJECT, WORKLOAD, Chain
-from events.capacity import Reserved
+from events.capacity import KeptFor
 from events.cluster import DEFAULT_POOL, Cluster
 from events.commit import Commit
 from events.department import Department
@@ -88,6 +88,7 @@ from services.scheduler.snapshot import (
     Together,
     Waiting,
     Weights,
+    grace_of,
 )
 from services.scheduler.waits import Waits, gives_way
 from services.scheduler.windows import ProjectWindows
@@ -175,7 +176,7 @@ class SchedulingState(LogFold):
         self._emptied: dict[str, tuple[MustLeave, ...]] = {}
         """By key of a node with a taint that evicts, or that is drained: its pods that have to leave, the first first.
         """
-        self._kept: dict[str, tuple[Reserved, ...]] = {}
+        self._kept: dict[str, tuple[KeptFor, ...]] = {}
         """By key of a node: the reservations by which only one project may use it now."""
         self._dirty_emptied: set[str] = set()
         """Of these nodes those on which that may be others by now."""
@@ -1026,9 +1027,9 @@ def _classes(
 
 
 @for_the_very_same
-def _known_classes(_: PodSet) -> dict[tuple[str, str, bool, int | None, tuple[str, ...]], PodClass]:
+def _known_classes(_: PodSet) -> dict[tuple[str, str, bool, int | None, int, tuple[str, ...]], PodClass]:
     """Those of its pods that were asked for: by project, cluster, whether others may take their place, how long they
-    last at most, and the clusters among which one is chosen.
+    last at most, their grace, and the clusters among which one is chosen.
     """
     return {}
 
@@ -1037,7 +1038,7 @@ def _class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None) -> 
     """Workloads of a sweep have the very same pod sets."""
     among = () if state.cluster_id else state.among
     known = _known_classes(pod_set)
-    alike = state.project_id, state.cluster_id, state.preemptible, lasts, among
+    alike = state.project_id, state.cluster_id, state.preemptible, lasts, grace_of(state), among
     found = known.get(alike)
     if found is None or pod_set.pod_affinity is not None:
         found = known[alike] = _new_class_of(key, state, pod_set, lasts, among)
@@ -1052,6 +1053,7 @@ def _new_class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None,
         request=pod_set.template.request,
         preemptible=state.preemptible,
         lasts_seconds=lasts,
+        grace_seconds=grace_of(state),
         among=among,
         together=_together(key, pod_set.pod_affinity),
     )

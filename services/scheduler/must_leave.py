@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from events.aggregate import Chain
-from events.capacity import Reserved
+from events.capacity import KeptFor
 from events.node import NO_EXECUTE, Node, Taint, run_of
 from events.phases import PodPhase
 from events.workload.pod import pod_id
 from events.workload.spec import PodRequest
 from events.workload.state import EvictionReason, Workload, evictable, leaving_with, schedulable
 from services.scheduler.policy.filters.taints import seconds_tolerated
-from services.scheduler.snapshot import MustLeave
+from services.scheduler.snapshot import MustLeave, grace_of
 
 _NOT_HEARD_FROM: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 """Taints of nodes that do not answer. Whether their pods still run nobody knows, and when they are given up is decided
@@ -35,14 +35,14 @@ def leavers(
     node: Node,
     workloads: Mapping[str, Chain[Any]],
     tellable: dict[tuple[str, str], bool],
-    kept: Sequence[Reserved] = (),
+    kept: Sequence[KeptFor] = (),
 ) -> Iterator[MustLeave]:
     """Of the runs on a node those that hold a place there which they can give up.
 
     Args:
         tellable: whether runs of a pod set can be told to end, by workload key and name; what is found out is added. A
             workload of thousands of pods is looked at once, and not for each node.
-        kept: reservations by which the node is kept for a project now.
+        kept: by which reservations the node is kept for a project, now or soon.
     """
     # Alike for all of a pod set: to look at a hundred taints once for each of its pods takes long.
     whys: dict[tuple[str, str], _Why | None] = {}
@@ -78,7 +78,7 @@ def _evicts(taint: Taint) -> bool:
     return taint.effect == NO_EXECUTE and taint.since is not None and taint.key not in _NOT_HEARD_FROM
 
 
-def _why(node: Node, state: Workload, request: PodRequest, kept: Sequence[Reserved]) -> _Why | None:
+def _why(node: Node, state: Workload, request: PodRequest, kept: Sequence[KeptFor]) -> _Why | None:
     """The first time at which there is a reason, with it."""
     found: list[_Why] = []
     for taint in node.facts.taints:
@@ -94,9 +94,13 @@ def _why(node: Node, state: Workload, request: PodRequest, kept: Sequence[Reserv
         forced = "" if state.preemptible else ", with force: the workload is non-preemptible"
         found.append((AT_ONCE, "drained", f"node {node.name} is drained{of}{forced}"))
     if state.preemptible:
-        found.extend(
-            (AT_ONCE, "reserved", f"node {node.name} is kept for project {each.project_name}: reservation {each.name}")
-            for each in kept
-            if each.project_id != state.project_id
-        )
+        # They have ended when it begins: a long grace would else take the time that is kept for others.
+        grace = timedelta(seconds=grace_of(state))
+        for each, starts_at in kept:
+            if each.project_id != state.project_id:
+                since = f"{starts_at:%Y-%m-%d %H:%M} UTC"
+                message = (
+                    f"node {node.name} is kept for project {each.project_name} from {since} on: reservation {each.name}"
+                )
+                found.append((starts_at - grace, "reserved", message))
     return min(found, default=None)

@@ -18,7 +18,7 @@ from events.phases import WaitingReason
 from events.quantities import format_bytes
 from events.why import KeptBy
 from events.workload.pod import Placement, PodRef
-from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
+from events.workload.spec import MAX_GRACE_SECONDS, WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import EvictionReason, Workload
 from services.scheduler.mix import Weighed
 from services.scheduler.node_labels import NodeLabels
@@ -83,6 +83,8 @@ class PodClass:
     preemptible: bool
     lasts_seconds: int | None = None
     """After so long all of it has ended, by its project's limit on running time and its grace; None: nobody knows."""
+    grace_seconds: int = 0
+    """For so long its pods still run once they are told to give way; 0 where they need not."""
     among: tuple[str, ...] = ()
     """Ids of the clusters among which the scheduler chooses; none where the workload has one."""
     together: Together | None = None
@@ -94,7 +96,7 @@ class PodClass:
 
     def __post_init__(self) -> None:
         where = self.project_id, self.cluster_id, self.pools, self.among
-        of = (*where, self.request, self.preemptible, self.lasts_seconds, self.together, self.gang)
+        of = (*where, self.request, self.preemptible, self.lasts_seconds, self.grace_seconds, self.together, self.gang)
         object.__setattr__(self, "hashed", hash(of))
 
     @override
@@ -121,6 +123,11 @@ class PodClass:
     def part(self, of: GangPart) -> "PodClass":
         """The pods of this part, as if each stood for itself."""
         return replace(self, pools=of.pools, request=of.request, gang=())
+
+
+def grace_of(workload: Workload) -> int:
+    """As of PodClass."""
+    return min(max(workload.spec.termination_grace_period_seconds, 0), MAX_GRACE_SECONDS) if workload.preemptible else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +298,8 @@ class Closing(NamedTuple):
     reason: WaitingReason = WaitingReason.MAINTENANCE
     project_id: str = ""
     """Of the only project that may use them; empty: none may."""
+    firm_too: bool = True
+    """Whether it is so close that what does not give way is kept away."""
 
     def refuses(self, pod_class: PodClass) -> bool:
         """Whether such pods are kept away: before it begins, those that could still run then and do not give way."""
@@ -298,8 +307,11 @@ class Closing(NamedTuple):
             return False
         if not self.left_seconds:
             return True
+        if pod_class.preemptible:
+            # Of a reservation nothing is to be lost: they would be told to end at once.
+            return bool(self.project_id) and pod_class.grace_seconds >= self.left_seconds
         ends_before = pod_class.lasts_seconds is not None and pod_class.lasts_seconds <= self.left_seconds
-        return not pod_class.preemptible and not ends_before
+        return self.firm_too and not ends_before
 
 
 class Cordon(NamedTuple):

@@ -45,7 +45,7 @@ from services.scheduler.policy.victims import kept_until
 from services.scheduler.policy.words import wish
 from services.scheduler.room import View
 from services.scheduler.scene import NO_REPORT, Scene, phases, scene_of
-from services.scheduler.snapshot import PodClass
+from services.scheduler.snapshot import PodClass, grace_of
 from services.scheduler.what_if import NEVER
 
 type _At = tuple[str, str, str, str]
@@ -300,6 +300,7 @@ def _places(fold: SchedulingState, state: Workload, key: str, now: datetime) -> 
             pools=pools,
             request=request,
             preemptible=state.preemptible,
+            grace_seconds=grace_of(state),
         )
         # One at a time: the room of a plan is changed by what is tried.
         planning = Planning(snapshot, phases(POLICY), MAX_PODS_PER_PLAN)

@@ -9,7 +9,7 @@ from events.capacity import CancelCapacityReservation, ReserveCapacity
 from events.cluster import NodePool, SetNodePool
 from events.codec import decode_commit, encode_commit
 from events.ids import cluster_key, project_key
-from events.phases import Phase, WaitingReason
+from events.phases import Phase, PodPhase, WaitingReason
 from events.project import DeleteProject
 from events.refusal import Refusal
 from services.scheduler.fold import ENDS_LATE_SECONDS, SchedulingState
@@ -92,7 +92,7 @@ def test_when_it_begins_others_give_way_and_until_it_is_over_only_the_owner_star
     lab = Lab("n0")
     soft = lab.begun("soft")
     starts = lab.reserve("n0")
-    assert lab.fold.next_due() == starts
+    assert lab.fold.next_due() == starts - HOUR, "the longest grace"
 
     plans = lab.at(starts)
 
@@ -106,6 +106,30 @@ def test_when_it_begins_others_give_way_and_until_it_is_over_only_the_owner_star
     assert lab.reason(soft) == WaitingReason.CAPACITY_RESERVED, "also while the owner leaves it idle"
     lab.at(starts + HOUR)
     assert lab.places(soft)
+    assert not lab.check().violations
+
+
+def test_what_gives_way_is_told_a_grace_before_it_begins_and_does_not_come_back() -> None:
+    """Else a long grace takes the time that is kept for others, also where pods come at the last second."""
+    lab = Lab("n0")
+    soft, slow = lab.begun("soft"), lab.begun("slow", termination_grace_period_seconds=3600)
+    starts = lab.reserve("n0", lead_seconds=0)
+
+    lab.at(starts - HOUR - timedelta(seconds=1))
+    assert lab.workload(slow).phase is Phase.RUNNING
+    lab.at(starts - HOUR)
+    assert lab.workload(slow).pods["main", 0].phase is PodPhase.STOPPING
+    assert f"from {starts:%Y-%m-%d %H:%M} UTC on: reservation bench" in lab.workload(slow).message
+    lab.fact(slow, "stopped")
+    lab.settle()
+    assert lab.reason(slow) == WaitingReason.CAPACITY_RESERVED
+    assert lab.workload(soft).phase is Phase.RUNNING
+    assert lab.places(lab.begun("late")), "its grace of 30 s is over before"
+    assert lab.places(lab.begun("firm", **FIRM)), "its lead time is none"
+    assert lab.fold.next_due() == starts - timedelta(seconds=30)
+    lab.at(starts - timedelta(seconds=30))
+    assert lab.workload(soft).pods["main", 0].phase is PodPhase.STOPPING
+    assert lab.reason(lab.begun("last")) == WaitingReason.CAPACITY_RESERVED
     assert not lab.check().violations
 
 
@@ -152,7 +176,7 @@ def test_a_weekly_one_comes_again_and_is_gone_in_between() -> None:
         lab.fact(key, "running")
         lab.fact(key, "succeeded")
         lab.settle()
-        assert lab.fold.next_due() == begins + timedelta(days=7)
+        assert lab.fold.next_due() == begins + timedelta(days=7) - HOUR
 
 
 def test_between_its_boundaries_nothing_happens() -> None:

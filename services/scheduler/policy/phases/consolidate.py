@@ -21,7 +21,7 @@ from services.scheduler.policy.phases import explain, place
 from services.scheduler.policy.pools import pools_of
 from services.scheduler.policy.reserve import let_go
 from services.scheduler.policy.victims import Needed, Right, Victim, Victims, fits
-from services.scheduler.snapshot import Eviction, Pending, PodClass
+from services.scheduler.snapshot import Eviction, Pending, PodClass, grace_of
 
 MOST_TRIED: Final = 20
 """Workloads for which one plan tries it."""
@@ -220,6 +220,7 @@ class _Move:
             pools=pod_set.node_pools,
             request=victim.request,
             preemptible=True,
+            grace_seconds=grace_of(workload),
         )
         left = np.array([row, *(each.row for each in self._moved)], dtype=np.int64)
         for _, candidates in pools_of(planning, pod_class):
