@@ -269,7 +269,7 @@ def test_every_table_offers_its_columns() -> None:
     without = {path for path in FLAGS if "--columns" in FLAGS[path] and not FLAGS[path]["--columns"][1]}
     assert without == {
         "doctor", "version", "department describe", "project describe", "cluster describe", "node describe",
-        "calendar maintenance describe",
+        "calendar maintenance describe", "calendar reservation describe",
         "service-account describe",
         "context list", "context show", "log verify", "diff", "backup", "restore", "user erase",
         "explain", "explain-field", "credentials rotate-key",
