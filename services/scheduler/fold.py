@@ -115,8 +115,9 @@ and go on from their last checkpoint.
 
 type _Moved = dict[str, set[PodId]]
 type _Resized = dict[str, datetime]
+type _LeaveBy = dict[str, datetime]
 type _Beside = tuple[
-    bytes, dict[str, str], dict[str, datetime], bytes, dict[str, tuple[float, float]], _Resized, _Moved
+    bytes, dict[str, str], dict[str, datetime], bytes, dict[str, tuple[float, float]], _Resized, _Moved, _LeaveBy
 ]
 
 
@@ -168,8 +169,10 @@ class SchedulingState(LogFold):
         """By workload key: pods that were told to end to make room for others, until they are bound again."""
         self._growing: dict[str, Growth] = {}
         """By workload key: what elastic workloads may grow by."""
-        self._resized: dict[str, datetime] = {}
-        """By workload key: when an elastic workload that held nodes got or gave up others."""
+        self._resized, self._leave_by = dict[str, datetime](), dict[str, datetime]()
+        """By workload key: when an elastic workload that held nodes got or gave up others. And by id of a reservation
+        whose pod was told to end: until when that was, or is, counted on.
+        """
         self._running: dict[str, dict[str, Workload]] = {}
         """By project id and workload key: preemptible workloads that hold nodes, and elastic ones."""
         self._running_frozen: dict[str, tuple[Workload, ...]] = {}
@@ -292,12 +295,12 @@ class SchedulingState(LogFold):
         """
         super().restore(seq, chains)
         try:
-            mix, self._promised, self._placed_again, learnt, waits, self._resized, self._moved = msgspec.msgpack.decode(
-                beside, type=_Beside
+            mix, self._promised, self._placed_again, learnt, waits, self._resized, self._moved, self._leave_by = (
+                msgspec.msgpack.decode(beside, type=_Beside)
             )
         except msgspec.MsgspecError:
             mix, self._promised, self._placed_again, learnt, waits = b"", {}, {}, b"", dict[str, tuple[float, float]]()
-            self._resized, self._moved = {}, {}
+            self._resized, self._moved, self._leave_by = {}, {}, {}
         self._waits = Waits(waits)
         self.mix, self.forecast = Mix.restored(mix), Forecast.restored(learnt)
         self._dirty_workloads.update(self.workloads)
@@ -311,11 +314,12 @@ class SchedulingState(LogFold):
     def beside(self) -> bytes:
         """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
         others were told to end, when those got another place, what was learnt of how long all that takes, how long
-        workloads have waited, when elastic ones grew or shrank, and which pods make room for others.
+        workloads have waited, when elastic ones grew or shrank, which pods make room for others, and until when it is
+        counted on that pods end.
         """
         learnt, waits = self.forecast.stored(), self._waits.stored()
         kept = self.mix.stored(), self._promised, self._placed_again, learnt, waits, self._resized, self._moved
-        return msgspec.msgpack.encode(kept)
+        return msgspec.msgpack.encode((*kept, self._leave_by))
 
     @property
     def incarnation(self) -> int:
@@ -390,6 +394,7 @@ class SchedulingState(LogFold):
         latest = now + timedelta(seconds=MAX_GRACE_SECONDS) + LEAVING_LATE
         for id_, (node_key, until) in self._leaving.items():
             self._leaving[id_] = node_key, min(until, latest)
+            self._leave_by[id_] = min(until, latest)
             heapq.heappush(self._due, (min(until, latest), ""))
 
     def _settle_node(self, key: str) -> None:
@@ -404,6 +409,7 @@ class SchedulingState(LogFold):
             self._stale.pop(id_, None)
             self._leaving.pop(id_, None)
             self._late.pop(id_, None)
+            self._leave_by.pop(id_, None)
             self._promised.pop(id_, None)
             self._dirty_workloads.add(reservation.workload_key)
         for id_ in sorted(after.reservations.keys() - before.reservations.keys()):
@@ -535,6 +541,7 @@ class SchedulingState(LogFold):
                 if new.phase is PodPhase.STOPPING:
                     self._leaves(id_, new, after, now)
         for id_ in suspects - alive:
+            self._leave_by.pop(id_, None)
             if id_ in held and id_ not in self._stale and not _is_alive(id_, after):
                 self._stale[id_] = held[id_]
                 self._uncount_held(id_)
@@ -543,9 +550,14 @@ class SchedulingState(LogFold):
     def _leaves(self, id_: str, pod: Pod, of: Workload, now: datetime) -> None:
         """Its place comes free, so that it can be kept for another; not for ever, where it does not end."""
         grace = timedelta(seconds=min(max(of.spec.termination_grace_period_seconds, 0), MAX_GRACE_SECONDS))
-        until = now + grace + LEAVING_LATE
-        self._leaving[id_] = pod.node_key, until
-        heapq.heappush(self._due, (until, ""))
+        # Known where it was told before this process began, or something else of the pod changed since.
+        anew = now + grace + LEAVING_LATE
+        until = self._leave_by[id_] = min(self._leave_by.get(id_, anew), anew)
+        if until <= now:
+            self._late[id_] = pod.node_key
+        else:
+            self._leaving[id_] = pod.node_key, until
+            heapq.heappush(self._due, (until, ""))
         self.freed += 1
 
     def _take_out(self, key: str) -> None:

@@ -67,7 +67,7 @@ from services.scheduler.snapshot import Eviction, Plan, Snapshot, StatusUpdate
 from services.scheduler.what_if import what_if
 from services.scheduler.why import why
 
-SNAPSHOT_SHAPE: Final = 5
+SNAPSHOT_SHAPE: Final = 6
 """Raise it when what is stored of the fold changes."""
 BATCH_MESSAGES: Final = 300
 """Some 8 ms per batch; more gains little, and loses more where it conflicts."""

@@ -665,3 +665,26 @@ def test_a_gang_takes_nothing_back_by_a_right_that_it_has_not_to_all_of_it() -> 
     world.command(wide, DeleteWorkload)
     gang(world, "fits", workers=2, project_id=tight)
     assert evicted(world.cycle()) == [("theirs", "reclaimed", 3)]
+
+
+@pytest.mark.parametrize("minutes", [30, 61, 66, 90])
+def test_how_long_a_pod_hangs_is_not_counted_anew_by_a_scheduler_that_begins_anew(minutes: int) -> None:
+    """Else it would keep the place for another for longer than the one that ran on."""
+    world = World()
+    world.cluster()
+    world.project()
+    world.node("n", gpu_count=1)
+    low = world.submit("low", gpu_devices_request=1, termination_grace_period_seconds=3600, **LOW)
+    world.settle()
+    world.fact(low, "running")
+    world.submit("high", gpu_devices_request=1, **HIGH)
+    assert evicted(world.cycle()) == [("low", "preempted", 1)]
+    world.fold.settle(world.now)
+    world.now += timedelta(minutes=minutes)
+    restored = SchedulingState()
+    chains = {name: dict(chains) for name, chains in world.fold.chains.items()}
+    restored.restore(world.fold.seq, chains, beside=world.fold.beside())
+    for after in (timedelta(0), timedelta(minutes=40)):
+        ours, theirs = world.fold.snapshot(world.now + after), restored.snapshot(world.now + after)
+        assert (ours.leaving, ours.late) == (theirs.leaving, theirs.late)
+    assert ours.late
