@@ -35,7 +35,7 @@ def test_a_registered_filter_keeps_pods_away_and_is_named_in_the_reason():
     world.settle()
     assert world.workload(last).reason == "insufficient_resources"
     assert world.workload(last).message == (
-        "2 nodes of pool default of cluster local: 1 short of CPU (need 0.5, most free 1), 1 kept by its name"
+        "2 nodes of pool default of cluster local: 1 short of CPU (need 0.5, most free 0), 1 kept by its name"
     )
 
 

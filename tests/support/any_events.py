@@ -160,17 +160,17 @@ class Readers:
         state = chain.state
         for event in events:
             state = aggregate.evolve(state, event)
-        record = CommitRecord(
-            commit_id=f"c{self.seq}",
-            command_id=f"c{self.seq}",
-            actor=ACTOR,
-            occurred_at=at,
-            parent_seq=chain.version,
-            events=tuple(map(encode_event, events)),
-            about=aggregate.about(state) if about is None else about,
-            body_hash="h",
-        )
         try:
+            record = CommitRecord(
+                commit_id=f"c{self.seq}",
+                command_id=f"c{self.seq}",
+                actor=ACTOR,
+                occurred_at=at,
+                parent_seq=chain.version,
+                events=tuple(map(encode_event, events)),
+                about=aggregate.about(state) if about is None else about,
+                body_hash="h",
+            )
             return decode_commit(aggregate_subject(name, key), self.seq + 1, encode_commit(record))
         except (ValueError, msgspec.MsgspecError):
             return None
