@@ -26,6 +26,7 @@ from typing import Any, Final, TextIO
 
 import asyncpg
 import pytest
+import structlog
 import uvloop
 from hypothesis import HealthCheck, settings
 
@@ -49,6 +50,11 @@ settings.load_profile("patient")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, help="draw as that run did which printed it")
+
+
+def pytest_runtest_teardown() -> None:
+    """A command that ran in this process has its log go to a stream that ends with the test."""
+    structlog.reset_defaults()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -31,7 +31,7 @@ WORKLOADS = "/api/v1/workloads"
 BEGIN = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 POD = PodRef(pod_set="main", index=0, attempt=1, try_=0)
 SPEC: dict[str, Any] = {"compute": {"gpuDevicesRequest": 1}}
-GOES_ON = {"totalPendingTimeSeconds", "totalRunningTimeSeconds"}
+GOES_ON = {"totalPendingTimeSeconds", "totalRunningTimeSeconds", "workAtRisk"}
 """Grow from one read to the next."""
 
 
