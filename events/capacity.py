@@ -11,19 +11,8 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from events.calendar_entry import DEFAULT_LEAD_SECONDS, KEPT_AFTER_END, LONGEST, check, invalid, is_about, told, wrong
 from events.decision import Context, Decision
-from events.maintenance import (
-    DEFAULT_LEAD_SECONDS,
-    KEPT_AFTER_END,
-    LONGEST,
-    MOST_AHEAD,
-    MOST_LABELS_NAMED,
-    MOST_LEAD,
-    MOST_NODES_NAMED,
-    MOST_POOLS_NAMED,
-    SHORTEST,
-    told,
-)
 from events.node import Node
 from events.refusal import Refusal
 
@@ -80,12 +69,7 @@ class Reserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
 
     def fits(self, node: Node) -> bool:
         """Whether it is about such a node."""
-        return (
-            node.present
-            and (not self.nodes or node.name in self.nodes)
-            and (not self.node_pools or node.facts.pool in self.node_pools)
-            and self.labels.items() <= node.facts.labels.items()
-        )
+        return node.present and is_about(self, node)
 
     def chosen(self, fitting: Mapping[str, Node]) -> set[str]:
         """Of the nodes that it is about (by key) those that are kept."""
@@ -181,18 +165,9 @@ class ReserveCapacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Ids of projects that are deleted: what is reserved for them stands in nobody's way."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError where these cannot be: nobody but the api has looked at them before."""
-        if self.starts_at.tzinfo is None or self.ends_at.tzinfo is None:
-            raise ValueError("a time without a zone")
-        if not (self.nodes or self.node_pools or self.labels):
-            raise ValueError("no nodes")
+        check(self)
         if self.gpus is not None and not 0 < self.gpus <= MOST_GPUS:
             raise ValueError("no GPUs")
-        if not 0 <= self.lead_seconds <= MOST_LEAD.total_seconds():
-            raise ValueError("no such lead")
-        most = (self.nodes, MOST_NODES_NAMED), (self.node_pools, MOST_POOLS_NAMED), (self.labels, MOST_LABELS_NAMED)
-        if any(len(given) > limit for given, limit in most):
-            raise ValueError("too many are named")
 
 
 class CancelCapacityReservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -247,8 +222,8 @@ def decide(
     if there is not None and command.new:
         message = f"cluster {cluster!r} has a reservation {command.name!r} already; change it, or choose another name"
         return Refusal(code="name_taken", field="name", message=message)
-    if wrong := _wrong(command, there, pools, now):
-        return wrong
+    if refusal := _wrong(command, there, pools, now):
+        return refusal
     if there is None and len(reserved) >= MOST_RESERVED:
         message = f"cluster {cluster!r} has {MOST_RESERVED} reservations, which is the limit; cancel one"
         return Refusal(code="invalid", field="name", message=message)
@@ -293,24 +268,10 @@ def _clash(made: Reserved, others: Iterable[Reserved], now: datetime) -> Refusal
 
 
 def _wrong(command: ReserveCapacity, there: Reserved | None, pools: tuple[str, ...], now: datetime) -> Refusal | None:
-    def invalid(field: str, message: str) -> Refusal:
-        return Refusal(code="invalid", field=field, message=message)
-
     longest = WEEK if command.weekly else LONGEST
-    if command.ends_at <= command.starts_at:
-        return invalid("endsAt", f"must be after startsAt, {told(command.starts_at)}; got {told(command.ends_at)}")
-    if command.ends_at - command.starts_at < SHORTEST:
-        return invalid("endsAt", f"must be at least a minute after startsAt, got {told(command.ends_at)}")
     stays = there is not None and there.starts_at == command.starts_at
     if command.starts_at < now - MOST_AGO and not stays:
         return invalid("startsAt", f"must be at most {MOST_AGO.days} days ago, got {told(command.starts_at)}")
-    if command.ends_at <= now and not command.weekly:
-        return invalid("endsAt", f"must be a time to come; now it is {told(now)}, got {told(command.ends_at)}")
-    if command.starts_at > now + MOST_AHEAD:
-        return invalid("startsAt", f"must be at most {MOST_AHEAD.days} days from now, got {told(command.starts_at)}")
     if command.ends_at - command.starts_at >= longest:
         return invalid("endsAt", f"must be less than {longest.days} days after startsAt, got {told(command.ends_at)}")
-    unknown = sorted(set(command.node_pools) - set(pools))
-    if unknown:
-        return invalid("nodePools", f"the cluster has no node pool {unknown[0]!r}; it has {', '.join(pools)}")
-    return None
+    return wrong(command, pools, now, comes_again=command.weekly)

@@ -5,29 +5,19 @@ to nodes at these times are events of the nodes (events/node.py).
 """
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from events.calendar_entry import DEFAULT_LEAD_SECONDS, KEPT_AFTER_END, LONGEST, check, invalid, is_about, told, wrong
 from events.decision import Context, Decision
 from events.node import MOST_MAINTAINED, MaintenanceOf, Node
 from events.refusal import Refusal
 
-DEFAULT_LEAD_SECONDS: Final = 24 * 3600
-"""For so long before it begins nothing is let in that could still run then."""
-MOST_LEAD: Final = timedelta(days=60)
-MOST_AHEAD: Final = timedelta(days=366)
-LONGEST: Final = timedelta(days=366)
-SHORTEST: Final = timedelta(minutes=1)
 MOST_PLANNED: Final = 200
 """Of one cluster, those that are over included."""
-MOST_NODES_NAMED: Final = 1_000
-MOST_POOLS_NAMED: Final = 20
-MOST_LABELS_NAMED: Final = 10
-KEPT_AFTER_END: Final = timedelta(days=30)
-"""So long one that is over can be seen in the list."""
 
 
 class _Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,11 +55,7 @@ class Maintenance(_Fields, frozen=True, kw_only=True, omit_defaults=True):
 
     def covers(self, node: Node) -> bool:
         """Whether it is about this node."""
-        return (
-            (not self.nodes or node.name in self.nodes)
-            and (not self.node_pools or node.facts.pool in self.node_pools)
-            and self.labels.items() <= node.facts.labels.items()
-        )
+        return is_about(self, node)
 
     def is_on(self, now: datetime) -> bool:
         return self.starts_at <= now < self.ends_at
@@ -111,16 +97,7 @@ class PlanMaintenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Whether there must be none of this name yet; otherwise there must be one, which becomes this."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError where these cannot be: nobody but the api has looked at them before."""
-        if self.starts_at.tzinfo is None or self.ends_at.tzinfo is None:
-            raise ValueError("a time without a zone")
-        if not (self.nodes or self.node_pools or self.labels):
-            raise ValueError("no nodes")
-        if not 0 <= self.lead_seconds <= MOST_LEAD.total_seconds():
-            raise ValueError("no such lead")
-        most = (self.nodes, MOST_NODES_NAMED), (self.node_pools, MOST_POOLS_NAMED), (self.labels, MOST_LABELS_NAMED)
-        if any(len(given) > limit for given, limit in most):
-            raise ValueError("too many are named")
+        check(self)
 
 
 class CancelMaintenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -173,8 +150,8 @@ def decide(
             f"cluster {cluster!r} has maintenance {command.name!r} already; change that one, or choose another name"
         )
         return Refusal(code="name_taken", field="name", message=message)
-    if wrong := _wrong(command, there, pools, now):
-        return wrong
+    if refusal := _wrong(command, there, pools, now):
+        return refusal
     others = [each for each in planned if each is not there]
     at_once = [each for each in others if each.starts_at < command.ends_at and command.starts_at < each.ends_at]
     if len(at_once) >= MOST_MAINTAINED:
@@ -207,29 +184,11 @@ def decide(
 def _wrong(
     command: PlanMaintenance, there: Maintenance | None, pools: tuple[str, ...], now: datetime
 ) -> Refusal | None:
-    def invalid(field: str, message: str) -> Refusal:
-        return Refusal(code="invalid", field=field, message=message)
-
     if there is not None and there.is_on(now) and command.starts_at != there.starts_at:
         return invalid(
             "startsAt",
             f"it began at {told(there.starts_at)}, and that stays; its end, nodes and force can be changed",
         )
-    if command.ends_at <= command.starts_at:
-        return invalid("endsAt", f"must be after startsAt, {told(command.starts_at)}; got {told(command.ends_at)}")
-    if command.ends_at - command.starts_at < SHORTEST:
-        return invalid("endsAt", f"must be at least a minute after startsAt, got {told(command.ends_at)}")
-    if command.ends_at <= now:
-        return invalid("endsAt", f"must be a time to come; now it is {told(now)}, got {told(command.ends_at)}")
-    if command.starts_at > now + MOST_AHEAD:
-        return invalid("startsAt", f"must be at most {MOST_AHEAD.days} days from now, got {told(command.starts_at)}")
     if command.ends_at - command.starts_at > LONGEST:
         return invalid("endsAt", f"must be at most {LONGEST.days} days after startsAt, got {told(command.ends_at)}")
-    unknown = sorted(set(command.node_pools) - set(pools))
-    if unknown:
-        return invalid("nodePools", f"the cluster has no node pool {unknown[0]!r}; it has {', '.join(pools)}")
-    return None
-
-
-def told(moment: datetime) -> str:
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return wrong(command, pools, now)

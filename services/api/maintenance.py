@@ -4,18 +4,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
+from events.calendar_entry import DEFAULT_LEAD_SECONDS, MOST_LABELS_NAMED, MOST_LEAD, MOST_NODES_NAMED, MOST_POOLS_NAMED
 from events.cluster import Cluster
 from events.fields.declare import Body, Limits
-from events.maintenance import (
-    DEFAULT_LEAD_SECONDS,
-    MOST_LABELS_NAMED,
-    MOST_LEAD,
-    MOST_NODES_NAMED,
-    MOST_POOLS_NAMED,
-    CancelMaintenance,
-    Maintenance,
-    PlanMaintenance,
-)
+from events.maintenance import CancelMaintenance, Maintenance, PlanMaintenance
 from events.node_file import NAME_PATTERN, NAME_WORDS
 from services.api import answers
 from services.api.clusters import CLUSTER_FILTER, cluster_of, clusters_of, require_some_role

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from events.maintenance import MOST_LEAD
+from events.calendar_entry import MOST_LEAD
 from muster.cli.calendar import MAINTENANCE_COLUMNS
 from muster.cli.calendar_options import MOST_LEAD_SECONDS, given_nodes, time_of
 from muster.cli.calendar_reservations import RESERVATION_COLUMNS
