@@ -1,12 +1,12 @@
 """`muster calendar`, and maintenance of nodes."""
 
 from typing import Annotated, Final
-from urllib.parse import quote
 
 import typer
 
 from muster.cli.calendar_options import (
     EXACTLY_COLUMNS,
+    Entries,
     FromOption,
     LabelOption,
     LeadOption,
@@ -16,7 +16,6 @@ from muster.cli.calendar_options import (
     PoolOption,
     ToOption,
     done_there,
-    find_entry,
     given_nodes,
     time_of,
     which_nodes,
@@ -25,12 +24,12 @@ from muster.cli.calendar_reservations import add_reservations
 from muster.cli.calendar_windows import add_windows
 from muster.cli.command import MusterGroup, Session, command, group
 from muster.cli.exits import usage
-from muster.cli.names import cluster_id, find_cluster
+from muster.cli.names import cluster_id
 from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm, switch_option
 from muster.cli.output import Column
-from muster.cli.values import Row, exact_span, number_of, row_of, rows_of, text_of
+from muster.cli.values import Row, exact_span, number_of, row_of, text_of
 
-PATH: Final = "/calendar/maintenance"
+MAINTENANCE: Final = Entries("maintenance", "maintenance")
 
 
 MAINTENANCE_COLUMNS: Final = (
@@ -82,14 +81,14 @@ def _add_reads(app: typer.Typer) -> None:
         everything: Annotated[bool, typer.Option("--all", help="Also what was over less than 30 days ago.")] = False,
     ) -> None:
         """List maintenance of nodes that is planned or goes on."""
-        rows = _rows(session, cluster)
+        rows = MAINTENANCE.rows(session, cluster)
         rows = [row for row in rows if everything or text_of(row, "state") != "Over"]
         session.out.rows(rows, MAINTENANCE_COLUMNS, empty="no maintenance is planned")
 
     @command(app, "describe", examples="muster calendar maintenance describe firmware", past=True)
     def describe(session: Session, name: NameArgument, *, cluster: ClusterOption = None) -> None:
         """Show maintenance: when it is, and of which nodes."""
-        row = _find(session, name, cluster)
+        row = MAINTENANCE.find(session, name, cluster)
         session.out.one(row, lambda: _describe(session, row), columns=MAINTENANCE_COLUMNS)
 
 
@@ -135,7 +134,7 @@ def _add_create(app: typer.Typer) -> None:
             "force": force,
             **given_nodes(node, pool, label, lead),
         }
-        done = session.api.mutate("POST", PATH, body, idempotency_key=idempotency_key)
+        done = session.api.mutate("POST", MAINTENANCE.path, body, idempotency_key=idempotency_key)
         session.out.talk(text_of(done.body, "message"))
 
 
@@ -176,10 +175,10 @@ def _add_changes(app: typer.Typer) -> None:
         changes |= {"force": switch_option("--force", force)} if force is not None else {}
         if not changes:
             raise usage("give at least one of --from, --to, --node, --pool, --label, --lead and --force")
-        row = _find(session, name, cluster)
+        row = MAINTENANCE.find(session, name, cluster)
         kept: Row = {key: row[key] for key in ("startsAt", "endsAt", "nodes", "nodePools", "leadSeconds", "force")}
         kept["labels"] = [{"name": key, "value": value} for key, value in row_of(row, "labels").items()]
-        done = session.api.mutate("PUT", _path(row), kept | changes, idempotency_key=idempotency_key)
+        done = session.api.mutate("PUT", MAINTENANCE.path_of(row), kept | changes, idempotency_key=idempotency_key)
         session.out.talk(done_there(text_of(done.body, "message"), row))
 
     @command(
@@ -200,24 +199,10 @@ def _add_changes(app: typer.Typer) -> None:
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Cancel maintenance. Nodes that it took out of service take pods again."""
-        row = _find(session, name, cluster)
+        row = MAINTENANCE.find(session, name, cluster)
         confirm(f"Cancel maintenance {name} of cluster {text_of(row, 'clusterName')}?", yes=yes)
-        done = session.api.mutate("DELETE", _path(row), idempotency_key=idempotency_key)
+        done = session.api.mutate("DELETE", MAINTENANCE.path_of(row), idempotency_key=idempotency_key)
         session.out.talk(done_there(text_of(done.body, "message"), row))
-
-
-def _rows(session: Session, cluster: str | None) -> list[Row]:
-    scope = [("clusterId", text_of(find_cluster(session.api, cluster), "id"))] if cluster else []
-    return rows_of(session.api.get(PATH, scope), "maintenance")
-
-
-def _find(session: Session, name: str, cluster: str | None) -> Row:
-    """Raises Problem."""
-    return find_entry(session, _rows(session, None), name, cluster, what="maintenance")
-
-
-def _path(row: Row) -> str:
-    return f"{PATH}/{text_of(row, 'clusterId')}/{quote(text_of(row, 'name'), safe='')}"
 
 
 def _describe(session: Session, row: Row) -> None:

@@ -1,7 +1,8 @@
 """What commands about the calendar share."""
 
 from datetime import date, datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
+from urllib.parse import quote
 
 import typer
 
@@ -10,7 +11,7 @@ from muster.cli.exits import usage
 from muster.cli.names import find_cluster, refuse_name
 from muster.cli.options import duration_option
 from muster.cli.output import Column
-from muster.cli.values import Row, format_utc, parse_time, row_of, text_of
+from muster.cli.values import Row, format_utc, parse_time, row_of, rows_of, text_of
 
 MOST_LEAD_SECONDS: Final = 60 * 86400
 
@@ -98,23 +99,45 @@ def _is_date(given: str) -> bool:
     return True
 
 
-def find_entry(session: Session, rows: list[Row], name: str, cluster: str | None, *, what: str) -> Row:
-    """The last one of this name: of the cluster that is given, else of the only one that has it, else of the default
-    one. Raises Problem.
-    """
-    if cluster:
-        of = text_of(find_cluster(session.api, cluster), "id")
-        rows = [row for row in rows if text_of(row, "clusterId") == of]
-    named = [row for row in rows if text_of(row, "name") == name]
-    found = [row for row in named if text_of(row, "state") != "Over"] or named
-    clusters = dict.fromkeys(text_of(row, "clusterName") for row in found)
-    if len(clusters) > 1 and session.target.cluster:
-        of = text_of(find_cluster(session.api, session.target.cluster), "id")
-        found = [row for row in found if text_of(row, "clusterId") == of] or found
+class Entries(NamedTuple):
+    """Those of one kind, as the API has them."""
+
+    key: str
+    """In paths and answers."""
+    one: str
+    """What one of them is called."""
+
+    @property
+    def path(self) -> str:
+        return f"/calendar/{self.key}"
+
+    def path_of(self, row: Row) -> str:
+        return f"{self.path}/{text_of(row, 'clusterId')}/{quote(text_of(row, 'name'), safe='')}"
+
+    def rows(self, session: Session, cluster: str | None) -> list[Row]:
+        """Of one cluster, or of all."""
+        scope = [("clusterId", text_of(find_cluster(session.api, cluster), "id"))] if cluster else []
+        return rows_of(session.api.get(self.path, scope), self.key)
+
+    def find(self, session: Session, name: str, cluster: str | None) -> Row:
+        """The last one of this name: of the cluster that is given, else of the only one that has it, else of the
+        default one. Raises Problem.
+        """
+        rows = self.rows(session, None)
+        if cluster:
+            of = text_of(find_cluster(session.api, cluster), "id")
+            rows = [row for row in rows if text_of(row, "clusterId") == of]
+        named = [row for row in rows if text_of(row, "name") == name]
+        found = [row for row in named if text_of(row, "state") != "Over"] or named
         clusters = dict.fromkeys(text_of(row, "clusterName") for row in found)
-    if len(clusters) > 1:
-        raise usage(f"several clusters have {what} {name!r}: {', '.join(clusters)}", todo="choose one with --cluster")
-    return found[-1] if found else refuse_name(rows, name, what=what, as_of=session.as_of)
+        if len(clusters) > 1 and session.target.cluster:
+            of = text_of(find_cluster(session.api, session.target.cluster), "id")
+            found = [row for row in found if text_of(row, "clusterId") == of] or found
+            clusters = dict.fromkeys(text_of(row, "clusterName") for row in found)
+        if len(clusters) > 1:
+            told = f"several clusters have {self.one} {name!r}: {', '.join(clusters)}"
+            raise usage(told, todo="choose one with --cluster")
+        return found[-1] if found else refuse_name(rows, name, what=self.one, as_of=session.as_of)
 
 
 def done_there(message: str, row: Row) -> str:

@@ -1,12 +1,12 @@
 """`muster calendar reservation`: nodes that are kept for a project for a time."""
 
 from typing import Annotated, Final
-from urllib.parse import quote
 
 import typer
 
 from muster.cli.calendar_options import (
     EXACTLY_COLUMNS,
+    Entries,
     FromOption,
     LabelOption,
     LeadOption,
@@ -16,19 +16,18 @@ from muster.cli.calendar_options import (
     PoolOption,
     ToOption,
     done_there,
-    find_entry,
     given_nodes,
     time_of,
     which_nodes,
 )
 from muster.cli.command import MusterGroup, Session, command
 from muster.cli.exits import usage
-from muster.cli.names import cluster_id, find_cluster, find_project
+from muster.cli.names import cluster_id, find_project
 from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm, switch_option
 from muster.cli.output import Column
-from muster.cli.values import Row, exact_span, number_of, row_of, rows_of, text_of
+from muster.cli.values import Row, exact_span, number_of, row_of, text_of
 
-PATH: Final = "/calendar/reservations"
+RESERVATIONS: Final = Entries("reservations", "reservation")
 
 
 def _gpus(row: Row) -> str:
@@ -93,13 +92,13 @@ def _add_reads(app: typer.Typer) -> None:
         everything: Annotated[bool, typer.Option("--all", help="Also what was over less than 30 days ago.")] = False,
     ) -> None:
         """List reservations of capacity that are planned or go on."""
-        rows = [row for row in _rows(session, cluster) if everything or text_of(row, "state") != "Over"]
+        rows = [row for row in RESERVATIONS.rows(session, cluster) if everything or text_of(row, "state") != "Over"]
         session.out.rows(rows, RESERVATION_COLUMNS, empty="no reservations")
 
     @command(app, "describe", examples="muster calendar reservation describe bench", past=True)
     def describe(session: Session, name: NameArgument, *, cluster: ClusterOption = None) -> None:
         """Show a reservation: when it is, of which nodes, and for which project."""
-        row = _find(session, name, cluster)
+        row = RESERVATIONS.find(session, name, cluster)
         session.out.one(row, lambda: _describe(session, row), columns=RESERVATION_COLUMNS)
 
 
@@ -164,7 +163,7 @@ def _add_create(app: typer.Typer) -> None:
             **given_nodes(node, pool, label, lead),
             **_given_gpus(gpus),
         }
-        done = session.api.mutate("POST", PATH, body, idempotency_key=idempotency_key)
+        done = session.api.mutate("POST", RESERVATIONS.path, body, idempotency_key=idempotency_key)
         session.out.talk(text_of(done.body, "message"))
 
 
@@ -211,11 +210,11 @@ def _add_set(app: typer.Typer) -> None:
             raise usage(
                 "give at least one of --for, --from, --to, --node, --pool, --label, --gpus, --weekly and --lead"
             )
-        row = _find(session, name, cluster)
+        row = RESERVATIONS.find(session, name, cluster)
         same = ("projectId", "startsAt", "endsAt", "nodes", "nodePools", "gpus", "weekly", "leadSeconds")
         kept: Row = {key: row[key] for key in same}
         kept["labels"] = [{"name": key, "value": value} for key, value in row_of(row, "labels").items()]
-        done = session.api.mutate("PUT", _path(row), kept | changes, idempotency_key=idempotency_key)
+        done = session.api.mutate("PUT", RESERVATIONS.path_of(row), kept | changes, idempotency_key=idempotency_key)
         session.out.talk(done_there(text_of(done.body, "message"), row))
 
 
@@ -235,9 +234,9 @@ def _add_delete(app: typer.Typer) -> None:
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Cancel a reservation. Everybody may use its nodes again."""
-        row = _find(session, name, cluster)
+        row = RESERVATIONS.find(session, name, cluster)
         confirm(f"Cancel reservation {name} of cluster {text_of(row, 'clusterName')}?", yes=yes)
-        done = session.api.mutate("DELETE", _path(row), idempotency_key=idempotency_key)
+        done = session.api.mutate("DELETE", RESERVATIONS.path_of(row), idempotency_key=idempotency_key)
         session.out.talk(done_there(text_of(done.body, "message"), row))
 
 
@@ -249,17 +248,3 @@ def _given_gpus(gpus: str | None) -> Row:
     if not (gpus.isascii() and gpus.isdigit()):
         raise usage(f"--gpus: {gpus!r} is no number of GPUs", todo="write a whole number, or all")
     return {"gpus": int(gpus)}
-
-
-def _rows(session: Session, cluster: str | None) -> list[Row]:
-    scope = [("clusterId", text_of(find_cluster(session.api, cluster), "id"))] if cluster else []
-    return rows_of(session.api.get(PATH, scope), "reservations")
-
-
-def _find(session: Session, name: str, cluster: str | None) -> Row:
-    """Raises Problem."""
-    return find_entry(session, _rows(session, None), name, cluster, what="reservation")
-
-
-def _path(row: Row) -> str:
-    return f"{PATH}/{text_of(row, 'clusterId')}/{quote(text_of(row, 'name'), safe='')}"
