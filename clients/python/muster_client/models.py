@@ -6334,14 +6334,14 @@ class ComputeSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     gpu_portion_request: float | None = None
     """Share of each GPU, more than 0 and at most 1. Only with request type portion."""
     gpu_portion_limit: float | None = None
-    """Share that the pod may grow to, at most 1. Where CUDA MPS runs on the node, the pod gets no more; elsewhere
-    it only reads the limit in GPU_PORTION_LIMIT. Default: the portion.
+    """Share that the pod may grow to, at most 1. Where CUDA MPS runs on the node, it keeps programs to the limit
+    unless they remove it themselves; elsewhere they only read it in GPU_PORTION_LIMIT. Default: the portion.
     """
     gpu_memory_request: str | None = None
     """Memory of the GPU, such as 20Gi. Only with request type memory and one GPU."""
     gpu_memory_limit: str | None = None
-    """GPU memory that the pod may grow to. Where CUDA MPS runs on the node, the pod gets no more; elsewhere it
-    only reads the limit in GPU_MEMORY_LIMIT_BYTES. Default: the request.
+    """GPU memory that the pod may grow to. Where CUDA MPS runs on the node, it keeps programs to the limit unless
+    they remove it themselves; elsewhere they only read it in GPU_MEMORY_LIMIT_BYTES. Default: the request.
     """
     large_shm_request: bool | None = None
     """Give each pod a /dev/shm as large as its memory allows. On the cluster local, pods share that of the

@@ -48,16 +48,16 @@ class ComputeSpec(Section, frozen=True, kw_only=True):
     gpu_portion_limit: Annotated[
         NaturalNumber | None, About(rows="S036 R4", unit=SHARE, flag="--gpu-portion-limit")
     ] = None
-    """Share that the pod may grow to, at most 1. Where CUDA MPS runs on the node, the pod gets no more; elsewhere it
-    only reads the limit in GPU_PORTION_LIMIT. Default: the portion.
+    """Share that the pod may grow to, at most 1. Where CUDA MPS runs on the node, it keeps programs to the limit unless
+    they remove it themselves; elsewhere they only read it in GPU_PORTION_LIMIT. Default: the portion.
     """
     gpu_memory_request: Annotated[
         Quantity | None, About(rows="S036 R2 R6", unit="bytes", flag="--gpu-memory-request")
     ] = None
     """Memory of the GPU, such as 20Gi. Only with request type memory and one GPU."""
     gpu_memory_limit: Annotated[Quantity | None, About(rows="S036 R5", unit="bytes", flag="--gpu-memory-limit")] = None
-    """GPU memory that the pod may grow to. Where CUDA MPS runs on the node, the pod gets no more; elsewhere it only
-    reads the limit in GPU_MEMORY_LIMIT_BYTES. Default: the request.
+    """GPU memory that the pod may grow to. Where CUDA MPS runs on the node, it keeps programs to the limit unless they
+    remove it themselves; elsewhere they only read it in GPU_MEMORY_LIMIT_BYTES. Default: the request.
     """
     large_shm_request: Annotated[bool, About(rows="S038", flag="--large-shm")] = False
     """Give each pod a /dev/shm as large as its memory allows. On the cluster local, pods share that of the machine."""
