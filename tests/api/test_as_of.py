@@ -9,7 +9,7 @@ import pytest
 from tests.support.api import Served, report_node
 
 V1 = "/api/v1"
-CLOCK = ("totalPendingTimeSeconds", "totalRunningTimeSeconds")
+CLOCK = ("totalPendingTimeSeconds", "totalRunningTimeSeconds", "workAtRisk")
 """What goes on with the clock alone."""
 
 

@@ -9,6 +9,8 @@ import pytest
 from tests.support.sample import begin, keep_some
 
 ONE_IN: Final = 4
+SHORT_SECONDS: Final = 900
+"""After which one of CI's runs has hung."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,6 +29,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in long]
         keep_some(config, items, one_in)
         keep_some(config, items, lambda _: ONE_IN, of=lambda _: None)
+        for item in items:
+            item.add_marker(pytest.mark.timeout(SHORT_SECONDS), append=False)
 
 
 def one_in(item: pytest.Item) -> int:
