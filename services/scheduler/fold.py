@@ -8,7 +8,7 @@ all that a stored snapshot holds; the rest is an index over it.
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -27,8 +27,6 @@ from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, DesiredPhase, PodPhase, WaitingReason
 from events.project import Project
 from events.quotas import MAX_MINIMUM_RUNTIME, PoolQuota
-from events.very_same import for_the_very_same
-from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
 from events.workload.pod import (
     LIVE_POD_PHASES,
@@ -41,22 +39,20 @@ from events.workload.pod import (
     PodSucceeded,
     pod_id,
 )
-from events.workload.pod_sets import PodSet
 from events.workload.pods import changed
 from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import (
     PodsEvicted,
     Workload,
     WorkloadWaiting,
-    bindable,
     evictable,
-    needed_of,
     next_retry_at,
-    placed_of,
     schedulable,
 )
 from services.runtime.log.log_fold import LogFold
 from services.scheduler.calendar import Calendar
+from services.scheduler.carried_out import GROWS_AGAIN_AFTER
+from services.scheduler.classes import Place, class_of, ready
 from services.scheduler.columns import Columns, uncount
 from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
@@ -72,7 +68,6 @@ from services.scheduler.snapshot import (
     BoundKey,
     Closing,
     ClusterView,
-    GangPart,
     Growth,
     HeldKey,
     Leaving,
@@ -85,12 +80,10 @@ from services.scheduler.snapshot import (
     ProjectView,
     Release,
     Snapshot,
-    Together,
     Waiting,
     Weights,
-    grace_of,
 )
-from services.scheduler.waits import Waits, gives_way
+from services.scheduler.waits import Stint, Waits
 from services.scheduler.windows import ProjectWindows
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, DEPARTMENT, LOG)
@@ -106,10 +99,6 @@ REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 ENDS_LATE_SECONDS: Final = 600
 """How much later than a limit on running time says a workload may have ended: its pods start first, which is no running
 time, and a limit acts some seconds late.
-"""
-GROWS_AGAIN_AFTER: Final = timedelta(minutes=1)
-"""So long an elastic workload keeps its number of pods before it grows again: with each change all its pods meet anew,
-and go on from their last checkpoint.
 """
 
 
@@ -574,49 +563,19 @@ class SchedulingState(LogFold):
                 uncount(self._extended_asked, queue.pod_class.extended)
 
     def _put_in_queue(self, key: str, state: Workload, indexed: _Indexed, now: datetime, *, idle: bool) -> None:
-        ready: dict[str, list[PodRef]] = {}
-        for pod in bindable(state, now):
-            ready.setdefault(pod.pod_set, []).append(pod)
         retry_at = next_retry_at(state, now)
         if retry_at is not None:
             heapq.heappush(self._due, (retry_at, key))
-        if not ready:
-            self._nothing_to_bind(key, state, retry_at if idle else None)
-            return
         stint = self._waits.of(state)
         # One that made room for others has a place, and goes before all who wait.
         order = (-INFINITE,) if key in self._moved else self._order(state, stint.since)
-
-        def entry_of(pod_class: PodClass, pods: tuple[PodRef, ...], number: int) -> Pending:
-            return Pending(
-                order=(order, key, number),
-                rank=state.priority_rank,
-                key=key,
-                workload_id=state.workload_id,
-                name=state.name,
-                pods=pods,
-                queued=state.queued,
-                idle=idle,
-                reported="" if state.reason == WaitingReason.BACKOFF else state.reason,
-                told=state.message,
-                since=stint.since,
-                waits_from=stint.at,
-                gave_way_to=state.gave_way_to,
-                gives_way=gives_way(state),
-                # All of them stand where the first stands.
-                beside=_a_node(state) if pod_class.together is not None else "",
-            )
-
-        lasts = self._lasts(state)
-        classes = _classes(key, state, ready, lasts)
-        growth = _growth(key, state, ready, entry_of, lasts, starts=bool(classes)) if state.elastic else None
-        if growth is not None:
-            self._growing[key] = growth
-            self._extended_asked.update(growth.pod_class.extended)
-        if not classes:
+        found = ready(key, state, Place(order=order, stint=stint, lasts_seconds=self._lasts(state)), now)
+        if found.growth is not None:
+            self._growing[key] = found.growth
+            self._extended_asked.update(found.growth.pod_class.extended)
+        if not found.waiting:
             self._nothing_to_bind(key, state, retry_at if idle else None)
-        for number, (pod_class, pods) in enumerate(classes):
-            entry = entry_of(pod_class, pods, number)
+        for pod_class, entry in found.waiting:
             queue = self._queues.get(pod_class)
             if queue is None:
                 queue = self._queues[pod_class] = WaitingQueue(pod_class)
@@ -678,6 +637,7 @@ class SchedulingState(LogFold):
             ),
             placed_again={self.workloads[key].state.workload_id: at for key, at in self._placed_again.items()},
             promised=self._promises(),
+            promised_then=self._promises(ended=False),
             stints=self._waits.frozen(),
             head_start_seconds=self._head_start_seconds,
         )
@@ -744,11 +704,11 @@ class SchedulingState(LogFold):
                 pod_set = next((each for each in state.pod_sets if each.name == name), None)
                 row = self._columns.rows.get(pod.node_key)
                 if held in self._leaving and pod_set is not None and row is not None:
-                    yield held, Moving(_class_of(key, state, pod_set, self._lasts(state)), row)
+                    yield held, Moving(class_of(key, state, pod_set, self._lasts(state)), row)
 
-    def _promises(self) -> dict[str, int]:
+    def _promises(self, *, ended: bool = True) -> dict[str, int]:
         """What is promised to each workload (by its id), in thousandths of a GPU: to those that made room for others
-        first, then in the order in which it was.
+        first, then in the order in which it was. `ended`: also what those held that are over.
         """
         found: dict[str, int] = {}
         for key, ids in self._moved.items():
@@ -759,6 +719,8 @@ class SchedulingState(LogFold):
                 milli = sum(each.gpu_devices * each.gpu_milli for each in back)
                 found[state.workload_id] = found.get(state.workload_id, 0) + milli
         for id_, of in self._promised.items():
+            if id_ in self._stale and not ended:
+                continue
             node_key = self._stale.get(id_) or self._leaving[id_][0]
             held = self.nodes[node_key].state.reservations.get(id_) if node_key in self.nodes else None
             milli = 0 if held is None else sum(share.milli for share in held.devices)
@@ -779,7 +741,13 @@ class SchedulingState(LogFold):
         """What the planner would look at now if there were also this workload, and its waiting pods."""
         snapshot = self.snapshot(now)
         # Behind all keys that there can be: of two that were made in one moment, the real one goes first.
-        added = self._waiting_of(f"~{state.workload_id}", state, now)
+        stint = Stint(now.timestamp(), now.timestamp())
+        place = Place(order=self._order(state, stint.since), stint=stint, lasts_seconds=self._lasts(state))
+        # Nothing is told of it anywhere.
+        added = tuple(
+            (pod_class, replace(entry, queued=True, idle=False, reported="", told=""))
+            for pod_class, entry in ready(f"~{state.workload_id}", state, place, now).waiting
+        )
         # A snapshot has those whose place could be taken only where something waits.
         running = self._frozen_running()
         ids = {state.project_id, *snapshot.projects, *running, *(project_id for project_id, *_ in self._held_in)}
@@ -797,32 +765,6 @@ class SchedulingState(LogFold):
             stands = Stands(snapshot, POLICY)
             added = tuple((stands.of(pod_class), entry) for pod_class, entry in added)
         return snapshot, added
-
-    def _waiting_of(self, key: str, state: Workload, now: datetime) -> tuple[tuple[PodClass, Pending], ...]:
-        ready: dict[str, list[PodRef]] = {}
-        for pod in bindable(state, now):
-            ready.setdefault(pod.pod_set, []).append(pod)
-        order = self._order(state, now.timestamp())
-        return tuple(
-            (
-                pod_class,
-                Pending(
-                    order=(order, key, number),
-                    rank=state.priority_rank,
-                    key=key,
-                    workload_id=state.workload_id,
-                    name=state.name,
-                    pods=pods,
-                    queued=True,
-                    idle=False,
-                    reported="",
-                    since=now.timestamp(),
-                    waits_from=now.timestamp(),
-                    gives_way=gives_way(state),
-                ),
-            )
-            for number, (pod_class, pods) in enumerate(_classes(key, state, ready, self._lasts(state)))
-        )
 
     def runs_of(self, key: str) -> Mapping[str, str]:
         """What a workload holds: node key by id of a reservation."""
@@ -1010,107 +952,8 @@ def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:
                 yield Bound(holder=f"{noun} {of.name}", id=id_, pool=each.node_pool, firm=firm, milli=milli)
 
 
-def _classes(
-    key: str, state: Workload, ready: Mapping[str, Sequence[PodRef]], lasts: int | None
-) -> list[tuple[PodClass, tuple[PodRef, ...]]]:
-    """The classes of a workload's pods that may be bound now: one for each pod set, or one for a whole gang. What an
-    elastic one may grow by is not among them.
-    """
-    sets = [pod_set for pod_set in state.pod_sets if pod_set.name in ready]
-    if state.elastic:
-        needed = {pod_set.name: needed_of(state, pod_set) for pod_set in sets}
-        ready = {name: refs[: needed[name]] for name, refs in ready.items() if needed[name]}
-        sets = [pod_set for pod_set in sets if pod_set.name in ready]
-    classes = [_class_of(key, state, pod_set, lasts) for pod_set in sets]
-    if not classes:
-        return []
-    if not any(pod_set.minimum for pod_set in sets):
-        return [(each, tuple(ready[pod_set.name])) for each, pod_set in zip(classes, sets, strict=True)]
-    parts = tuple(
-        GangPart(
-            pools=pod_set.node_pools,
-            request=pod_set.template.request,
-            pods=len(ready[pod_set.name]),
-            needed=min(len(ready[pod_set.name]), needed_of(state, pod_set)),
-        )
-        for pod_set in sets
-    )
-    return [(replace(classes[0], gang=parts), tuple(pod for pod_set in sets for pod in ready[pod_set.name]))]
-
-
-@for_the_very_same
-def _known_classes(_: PodSet) -> dict[tuple[str, str, bool, int | None, int, tuple[str, ...]], PodClass]:
-    """Those of its pods that were asked for: by project, cluster, whether others may take their place, how long they
-    last at most, their grace, and the clusters among which one is chosen.
-    """
-    return {}
-
-
-def _class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None) -> PodClass:
-    """Workloads of a sweep have the very same pod sets."""
-    among = () if state.cluster_id else state.among
-    known = _known_classes(pod_set)
-    alike = state.project_id, state.cluster_id, state.preemptible, lasts, grace_of(state), among
-    found = known.get(alike)
-    if found is None or pod_set.pod_affinity is not None:
-        found = known[alike] = _new_class_of(key, state, pod_set, lasts, among)
-    return found
-
-
-def _new_class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None, among: tuple[str, ...]) -> PodClass:
-    return PodClass(
-        project_id=state.project_id,
-        cluster_id=state.cluster_id,
-        pools=pod_set.node_pools,
-        request=pod_set.template.request,
-        preemptible=state.preemptible,
-        lasts_seconds=lasts,
-        grace_seconds=grace_of(state),
-        among=among,
-        together=_together(key, pod_set.pod_affinity),
-    )
-
-
-def _growth(
-    key: str,
-    state: Workload,
-    ready: Mapping[str, Sequence[PodRef]],
-    entry_of: Callable[[PodClass, tuple[PodRef, ...], int], Pending],
-    lasts: int | None,
-    *,
-    starts: bool,
-) -> Growth | None:
-    """What an elastic workload may grow by; one of its pod sets grows. `starts`: as of Growth."""
-    for number, pod_set in enumerate(state.pod_sets):
-        needed = needed_of(state, pod_set)
-        refs = tuple(ready.get(pod_set.name, ()))[needed:]
-        if pod_set.elastic and refs:
-            pod_class = _class_of(key, state, pod_set, lasts)
-            return Growth(
-                pod_class=pod_class,
-                entry=entry_of(pod_class, refs, number),
-                pods=placed_of(state, pod_set) + needed,
-                wanted=pod_set.wanted,
-                most=pod_set.most,
-                starts=starts,
-                rests_until=None,
-            )
-    return None
-
-
 def _makes_room(pod: Pod) -> bool:
     return pod.phase in {PodPhase.STOPPING, PodPhase.PENDING}
-
-
-def _together(workload_key: str, affinity: PodAffinity | None) -> Together | None:
-    if affinity is None:
-        return None
-    return Together(workload_key=workload_key, label=affinity.key, required=affinity.type == "Required")
-
-
-def _a_node(state: Workload) -> str:
-    """Key of one that holds a pod of the workload; empty where none does."""
-    return next((pod.node_key for pod in state.pods.live.values()), "")
 
 
 def _stands_alike(before: Workload, after: Workload) -> bool:

@@ -393,8 +393,19 @@ class Planning:
                 devices=devices,
                 extended=request.extended,
             )
-            of, whole = pod_class.cluster_id, key in placed.whole
-            found.append(Binding(key, workload_id, entry.name, placement, reservation, of, clusters.get(of, ""), whole))
+            found.append(
+                Binding(
+                    key=key,
+                    workload_id=workload_id,
+                    name=entry.name,
+                    placement=placement,
+                    reservation=reservation,
+                    cluster_id=pod_class.cluster_id,
+                    cluster_name=clusters.get(pod_class.cluster_id, ""),
+                    whole=key in placed.whole,
+                    firm_of="" if pod_class.preemptible else pod_class.project_id,
+                )
+            )
         return found
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from events.node import MOST_DEVICES
+from events.node import MOST_DEVICES, Reservation
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
@@ -158,6 +158,10 @@ class Room:
     def take(self, row: int, request: PodRequest, devices: tuple[DeviceShare, ...]) -> None:
         """Put a pod on a node."""
         self._move(row, request.cpu_milli, request.memory_bytes, devices, request.extended, sign=-1)
+
+    def reserve(self, row: int, held: Reservation) -> None:
+        """The same by what the pod holds from then on."""
+        self._move(row, held.cpu_milli, held.memory_bytes, held.devices, held.extended, sign=-1)
 
     def put(self, row: int, before: Free, after: Free) -> None:
         """Put pods of one request on a node, of which it is known what is free there, and what is then."""

@@ -160,6 +160,8 @@ class Pending:
     """Whether it may be let in behind a gang that has waited for longer: it gives up its place for it at any time."""
     beside: str = ""
     """Key of a node that holds a pod of the workload, where those stay together; empty: none does, or they need not."""
+    workload: Workload | None = field(default=None, repr=False, compare=False)
+    """As it was then. None where nothing is known of it: what a plan makes of it, nobody can look at then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,6 +458,8 @@ class Snapshot:
     """By id of a workload for which others were told to end, until their places are given: what they hold of GPUs, in
     thousandths. They go first, in this order.
     """
+    promised_then: dict[str, int] = field(default_factory=dict[str, int])
+    """The same once what is over has been released."""
     stints: Mapping[str, Stint] = field(default_factory=dict[str, Stint])
     """By id of a workload that has had a place: since when it has it, or waits."""
     head_start_seconds: float = INFINITE
@@ -477,6 +481,8 @@ class Binding(NamedTuple):
     cluster_name: str
     whole: bool = False
     """Whether it is stored together with all others of its workload, or not at all."""
+    firm_of: str = ""
+    """Id of its project, where it is non-preemptible; else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ the rest is carried out, and what was left out is planned again.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from events.workload.spec import WHOLE_GPU_MILLI
-from services.scheduler.planning import Planning
 from services.scheduler.snapshot import Binding, Bound, Broken, Eviction, Plan, Release, Snapshot
 
 CAPACITY: Final = "no node beyond its capacity"
@@ -28,22 +28,27 @@ _FOR_NOBODY: Final = frozenset({"drained", "tainted", "reserved", "window_closed
 """Reasons of those that end for nobody who waits: they have to leave their node, or their project's window closed."""
 
 
-def sound(planning: Planning, plan: Plan) -> Plan:
-    """The same plan without what must not be."""
+def sound(snapshot: Snapshot, plan: Plan, kept_for: AbstractSet[str]) -> Plan:
+    """The same plan without what must not be.
+
+    Args:
+        snapshot: by which it was made.
+        kept_for: ids of the workloads for which it keeps a place.
+    """
     if not (plan.bindings or plan.evictions):
         return plan
-    snapshot, broken = planning.snapshot, list[Broken]()
+    broken = list[Broken]()
     bindings: Sequence[Binding] = plan.bindings
     # All that a workload gets is left out, so nothing that is left out here breaks what comes after.
     for rule in (
         partial(_within_capacity, snapshot, plan.releases),
-        partial(_within_quota, planning),
-        partial(_whole, planning),
+        partial(_within_quota, snapshot),
+        partial(_whole, snapshot),
     ):
         for found, keys in rule(bindings):
             broken.append(found)
             bindings = [each for each in bindings if each.key not in keys]
-    served = {each.workload_id for each in bindings} | planning.kept_for
+    served = {each.workload_id for each in bindings} | kept_for
     evictions = [each for each in plan.evictions if _is_for_somebody(each, served)]
     broken += [_for_nobody(each) for each in plan.evictions if not _is_for_somebody(each, served)]
     if not broken:
@@ -114,18 +119,12 @@ def _over_extended(snapshot: Snapshot, row: int, released: Iterable[Release], bo
     return ""
 
 
-def _within_quota(planning: Planning, bindings: Iterable[Binding]) -> _Found:
+def _within_quota(snapshot: Snapshot, bindings: Iterable[Binding]) -> _Found:
     """What non-preemptible pods of each project get, under the quotas of it and of its department."""
-    snapshot, of, given = planning.snapshot, dict[Bound, list[Binding]](), Counter[Bound]()
-    classes = {
-        entry.key: pod_class
-        for entry, pod_class in zip(planning.placed.entries, planning.placed.classes, strict=True)
-        if not pod_class.preemptible
-    }
-    for each in bindings if classes else ():
-        pod_class = classes.get(each.key)
-        project = None if pod_class is None else snapshot.projects.get(pod_class.project_id)
-        milli = sum(share.milli for share in each.reservation.devices)
+    of, given = dict[Bound, list[Binding]](), Counter[Bound]()
+    for each in bindings:
+        project = snapshot.projects.get(each.firm_of)
+        milli = sum(share.milli for share in each.reservation.devices) if project is not None else 0
         for bound in project.bounds if project is not None and milli else ():
             if bound.firm and bound.pool in ("", each.placement.pool):
                 of.setdefault(bound, []).append(each)
@@ -137,11 +136,11 @@ def _within_quota(planning: Planning, bindings: Iterable[Binding]) -> _Found:
             yield Broken(rule=QUOTA, of=bound.holder, message=told, left_out=len(held)), {each.key for each in held}
 
 
-def _whole(planning: Planning, bindings: Sequence[Binding]) -> _Found:
+def _whole(snapshot: Snapshot, bindings: Sequence[Binding]) -> _Found:
     pods: dict[str, set[object]] = {}
     for each in bindings:
         pods.setdefault(each.key, set()).add(each.placement.pod)
-    for queue in planning.snapshot.queues if pods else ():
+    for queue in snapshot.queues if pods else ():
         for entry in queue.entries if queue.pod_class.gang else ():
             bound, at = pods.get(entry.key), 0  # also where only what it grows by was bound
             if bound is None:

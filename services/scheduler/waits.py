@@ -51,11 +51,7 @@ class Waits:
             self._set(after, Stint(at, at))  # whoever suspends it has it wait anew
 
     def of(self, workload: Workload) -> Stint:
-        stint = self._stints.get(workload.workload_id)
-        if stint is not None or workload.created_at is None:
-            return stint or NEVER
-        created = workload.created_at.timestamp()
-        return Stint(created, created)
+        return stint_of(self._stints, workload)
 
     def forget(self, workload_id: str) -> None:
         if self._stints.pop(workload_id, None) is not None:
@@ -78,3 +74,12 @@ class Waits:
 def gives_way(workload: Workload) -> bool:
     """Whether a place that it gets may be taken again for one that has waited for longer, but for a minimum runtime."""
     return workload.preemptible and not workload.spec.terminate_after_preemption
+
+
+def stint_of(stints: Mapping[str, Stint], workload: Workload) -> Stint:
+    """That of a workload; where it has had no place, it has waited since it came."""
+    stint = stints.get(workload.workload_id)
+    if stint is not None or workload.created_at is None:
+        return stint or NEVER
+    created = workload.created_at.timestamp()
+    return Stint(created, created)

@@ -1,0 +1,149 @@
+"""A plan is decided again on what comes of it, until that changes nothing. Pure.
+
+What a round binds, the next one sees as bound, and may have it give way by right: then it is not bound in the first
+place. So nobody is told to end who was never started, and whoever waits for the place is bound there at once. For whom
+a round had others told to end, and who gets no place in the end, nobody is told to end.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from events.node import reservation_id
+from events.workload.pod import PodRef
+from services.scheduler.carried_out import carried_out
+from services.scheduler.planning import Planning
+from services.scheduler.snapshot import Binding, Eviction, Plan, Snapshot
+
+MOST_ROUNDS: Final = 12
+"""Of one plan: most have one or two. What is not at rest then, the next plan goes on with."""
+
+
+class Rounds:
+    """Mutable; of one plan.
+
+    Args:
+        decided: what one round decides by what it sees.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, decided: Callable[[Snapshot], Planning], *, max_pods: int, max_updates: int
+    ) -> None:
+        self._snapshot, self._decided = snapshot, decided
+        self._max_pods, self._max_updates = max_pods, max_updates
+        self._bindings: list[Binding] = []
+        self._evictions: list[Eviction] = []
+        self._promised = Counter[str]()
+        """By id of a workload: what it is to get first in the next round, as others are not bound there after all."""
+        self.kept_for: set[str] = set()
+        """Ids of workloads for which a place is kept in the end."""
+
+    def plan(self) -> Plan:
+        first = found = self._round(self._snapshot)
+        for _ in range(MOST_ROUNDS):
+            moved_on = self._take(found)
+            if found.more or found.put_off or not (moved_on or found is first):
+                break
+            if found is first and not (found.bindings or found.evictions or found.releases):
+                break
+            if len(self._bindings) >= self._max_pods:
+                found = replace(found, more=True)
+                break
+            seen = carried_out(self._snapshot, self._bindings, self._evictions, self._promised)
+            if seen is None:
+                break
+            found = self._round(seen)
+        else:
+            self._take(found)
+            found = replace(found, more=True)
+        return self._of_all(first, found)
+
+    def _of_all(self, first: Plan, last: Plan) -> Plan:
+        return replace(
+            last,
+            bindings=tuple(_in_one_piece(self._bindings)),
+            evictions=tuple(self._evictions),
+            releases=first.releases,
+            marks=first.marks,
+        )
+
+    def _round(self, seen: Snapshot) -> Plan:
+        planning = self._decided(seen)
+        self.kept_for = planning.kept_for
+        return planning.plan(max_updates=self._max_updates)
+
+    def _take(self, found: Plan) -> bool:
+        """Add to what is decided what a round decided; whether anything is another than before."""
+        promised, self._promised = self._promised, Counter[str]()
+        bound = {each.reservation.id: each for each in self._bindings}
+        gone: set[str] = set()
+        for eviction in found.evictions:
+            ids = {_id(eviction.workload_id, ref): ref for ref in eviction.pods}
+            back = bound.keys() & ids.keys()
+            gone |= back
+            for id_ in back if eviction.beneficiary else ():
+                self._promised[eviction.beneficiary] += sum(share.milli for share in bound[id_].reservation.devices)
+            if told := tuple(ref for id_, ref in ids.items() if id_ not in back):
+                self._evictions.append(replace(eviction, pods=told))
+        self._bindings += found.bindings
+        if gone:
+            self._bindings = _without(self._bindings, gone)
+        served = self.kept_for | {each.workload_id for each in self._bindings}
+        for_nobody = [each for each in self._evictions if each.beneficiary and each.beneficiary not in served]
+        self._evictions = [each for each in self._evictions if each not in for_nobody]
+        return bool(found.bindings or found.evictions or for_nobody or promised)
+
+
+def _id(workload_id: str, ref: PodRef) -> str:
+    return reservation_id(workload_id, ref.pod_set, ref.index, ref.attempt, ref.try_)
+
+
+def _without(bindings: Iterable[Binding], gone: set[str]) -> list[Binding]:
+    """What is left without these (ids of reservations). Pods of one set are alike, and bound in their order: so of those
+    that are left the first are bound.
+    """
+    refs: dict[tuple[str, str], list[PodRef]] = {}
+    shrunk: set[tuple[str, str]] = set()
+    left: list[Binding] = []
+    for each in bindings:
+        of = each.key, each.placement.pod.pod_set
+        refs.setdefault(of, []).append(each.placement.pod)
+        if each.reservation.id in gone:
+            shrunk.add(of)
+        else:
+            left.append(each)
+    first = {of: iter(sorted(refs[of], key=_index)) for of in shrunk}
+    return [
+        _as(each, next(first[of])) if (of := (each.key, each.placement.pod.pod_set)) in first else each for each in left
+    ]
+
+
+def _in_one_piece(bindings: Iterable[Binding]) -> Iterable[Binding]:
+    """The same, where what is stored together stands together: also what a later round has added to it."""
+    bindings = tuple(bindings)
+    whole: dict[str, list[Binding]] = {each.key: [] for each in bindings if each.whole}
+    for each in bindings:
+        if each.key in whole:
+            whole[each.key].append(each._replace(whole=True))
+    for each in bindings:
+        if each.key not in whole:
+            yield each
+        else:
+            yield from whole[each.key]
+            whole[each.key] = []
+
+
+def _index(ref: PodRef) -> int:
+    return ref.index
+
+
+def _as(binding: Binding, ref: PodRef) -> Binding:
+    """The same place for another pod of the set."""
+    id_ = _id(binding.workload_id, ref)
+    return binding._replace(
+        placement=msgspec.structs.replace(binding.placement, pod=ref),
+        reservation=msgspec.structs.replace(binding.reservation, id=id_),
+    )
