@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from events.workload.pod import DeviceShare
-from events.workload.spec import PodRequest
+from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from services.scheduler.mix import Weighed
 from services.scheduler.policy.rules import Check, Filter, Score
 from services.scheduler.ranking import NO_ROOM, UNKNOWN, Entry, Key, Ranking
@@ -304,8 +304,13 @@ class Candidates:
         request, share = self._request, int(self._share_milli[index])
         if not request.gpu_devices:
             return ()
-        milli, worth = self._room.devices[self.rows[index]].tolist(), self._room.worth
+        row, worth = int(self.rows[index]), self._room.worth
+        milli: list[int] = self._room.devices[row].tolist()
         free = [(each, device) for device, each in enumerate(milli) if each >= share]
+        if (withheld := int(self._room.withheld[row])) > 0:
+            # The highest of the untouched ones are others'.
+            others = [each for each in free if each[0] == WHOLE_GPU_MILLI][-withheld:]
+            free = [each for each in free if each not in others]
         if worth is not None and not is_whole(request):
             priced = sorted((worth.price_of(each, share), each, device) for each, device in free)
             chosen = sorted(device for *_, device in priced[: request.gpu_devices])

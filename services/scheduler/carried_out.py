@@ -7,8 +7,7 @@ is told of who waits is left out, and stands as it was.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
 
 from events.aggregate import WORKLOAD
 from events.decision import Context
@@ -26,7 +25,10 @@ from events.workload.state import (
     schedulable,
 )
 from services.scheduler.batches import ACTOR
-from services.scheduler.classes import NOTHING, Place, Ready, class_of, ready
+from services.scheduler.classes import NOTHING, Place, Ready, class_of, lasts, ready
+from services.scheduler.planning import Policy
+from services.scheduler.policy.phases.grow import GROWS_AGAIN_AFTER
+from services.scheduler.policy.rules import Age
 from services.scheduler.room import Room
 from services.scheduler.snapshot import (
     INFINITE,
@@ -45,19 +47,13 @@ from services.scheduler.snapshot import (
 )
 from services.scheduler.waits import Stint, stint_of
 
-GROWS_AGAIN_AFTER: Final = timedelta(minutes=1)
-"""So long an elastic workload keeps its number of pods before it grows again: with each change all its pods meet anew,
-and go on from their last checkpoint.
-"""
-
 
 @dataclass(slots=True)
 class _Changed:
     """A workload of which pods are bound, or told to end."""
 
     before: Workload
-    place: Place | None
-    """None where nothing of it waited."""
+    place: Place
     bound: list[Binding] = field(default_factory=list[Binding])
     evictions: list[Eviction] = field(default_factory=list[Eviction])
     resized: bool = False
@@ -67,7 +63,11 @@ class _Changed:
 
 
 def carried_out(
-    snapshot: Snapshot, bindings: Sequence[Binding], evictions: Sequence[Eviction], promised: Mapping[str, int]
+    snapshot: Snapshot,
+    policy: Policy,
+    bindings: Sequence[Binding],
+    evictions: Sequence[Eviction],
+    promised: Mapping[str, int],
 ) -> Snapshot | None:
     """The same once these pods are bound, those told to end, and what is over is released. None where it cannot be told
     since nothing is known of a workload that waits.
@@ -75,7 +75,7 @@ def carried_out(
     Args:
         promised: by id of a workload, what it is to get first beside that for which others are told to end.
     """
-    changed = _changed(snapshot, bindings, evictions)
+    changed = _changed(snapshot, policy, bindings, evictions)
     if changed is None:
         return None
     for key, each in changed.items():
@@ -110,32 +110,39 @@ def carried_out(
 
 
 def _changed(
-    snapshot: Snapshot, bindings: Iterable[Binding], evictions: Iterable[Eviction]
+    snapshot: Snapshot, policy: Policy, bindings: Iterable[Binding], evictions: Iterable[Eviction]
 ) -> dict[str, _Changed] | None:
     bindings, evictions = tuple(bindings), tuple(evictions)
     keys = {each.key for each in bindings} | {each.key for each in evictions}
-    waiting: dict[str, tuple[PodClass, Pending]] = {}
+    waiting: dict[str, Pending] = {}
     for queue in snapshot.queues:
-        waiting |= {entry.key: (queue.pod_class, entry) for entry in queue.entries if entry.key in keys}
-    waiting |= {each.entry.key: (each.pod_class, each.entry) for each in snapshot.growing if each.entry.key in keys}
+        waiting |= {entry.key: entry for entry in queue.entries if entry.key in keys}
+    waiting |= {each.entry.key: each.entry for each in snapshot.growing if each.entry.key in keys}
     # What runs is as new as can be.
-    states = {key: entry.workload for key, (_, entry) in waiting.items() if entry.workload is not None}
+    states = {key: entry.workload for key, entry in waiting.items() if entry.workload is not None}
     states |= {key: state for state in _holders(snapshot) if (key := _key(state)) in keys}
     if states.keys() != keys:
         return None
     changed: dict[str, _Changed] = {}
     for key, state in states.items():
-        pod_class, entry = waiting.get(key, (None, None))
-        place = None
-        if entry is not None and pod_class is not None:
-            stint = Stint(entry.since, entry.waits_from)
-            place = Place(order=entry.order[0], stint=stint, lasts_seconds=pod_class.lasts_seconds)
-        changed[key] = _Changed(state, place)
+        changed[key] = _Changed(state, _place(snapshot, policy, state, waiting.get(key)))
     for each in bindings:
         changed[each.key].bound.append(each)
     for each in evictions:
         changed[each.key].evictions.append(each)
     return changed
+
+
+def _place(snapshot: Snapshot, policy: Policy, state: Workload, waits: Pending | None) -> Place:
+    project = snapshot.projects.get(state.project_id)
+    stint = stint_of(snapshot.stints, state)
+    age = Age(stint.since, snapshot.head_start_seconds)
+    return Place(
+        # What makes room for others goes before all who wait.
+        order=tuple(each.value(state, age) for each in policy.orders) if waits is None else waits.order[0],
+        stint=stint,
+        lasts_seconds=lasts(() if project is None else project.time_limits, state),
+    )
 
 
 def _holders(snapshot: Snapshot) -> Iterable[Workload]:
@@ -160,10 +167,10 @@ def _carry_out(key: str, each: _Changed, now: datetime) -> None:
     for eviction in each.evictions:
         before, state = state, _evicted(state, eviction, now)
         each.resized = each.resized or before.attempt == state.attempt
-    if each.place is not None and each.bound and not held_nodes:
+    if each.bound and not held_nodes:
         each.place = replace(each.place, stint=Stint(each.place.stint.since, now.timestamp()))
     each.after = state
-    each.ready = NOTHING if each.place is None or not schedulable(state) else ready(key, state, each.place, now)
+    each.ready = ready(key, state, each.place, now)
 
 
 def _evicted(state: Workload, eviction: Eviction, now: datetime) -> Workload:
@@ -191,13 +198,14 @@ def _queues(snapshot: Snapshot, changed: Mapping[str, _Changed], *, freed: bool)
     for queue in snapshot.queues:
         more = come.pop(queue.kept_as or queue.pod_class, [])
         entries = [entry for entry in queue.entries if entry.key not in changed]
-        blocked = None if freed or more else queue.blocked
+        if queue.blocked is not None and (freed or more):
+            queue = replace(queue, blocked=None, report_again=queue.may_report)  # noqa: PLW2901 (it is that one)
         if len(entries) == len(queue.entries) and not more:
-            found.append(replace(queue, blocked=blocked))
+            found.append(queue)
         elif entries or more:
             entries = sorted((*entries, *more), key=lambda entry: entry.order)
             unreported = tuple(entry for entry in queue.unreported if entry.key not in changed)
-            found.append(_queue(replace(queue, blocked=blocked), entries, (*unreported, *_unreported(more))))
+            found.append(_queue(queue, entries, (*unreported, *_unreported(more))))
     for pod_class, more in come.items():
         new = Queue(pod_class=pod_class, entries=(), unreported=(), blocked=None, report_again=True, pods=0)
         found.append(_queue(new, sorted(more, key=lambda entry: entry.order), _unreported(more)))
@@ -241,7 +249,7 @@ def _promised(
 ) -> dict[str, int]:
     found = Counter(snapshot.promised_then)
     for each in changed.values():
-        if each.bound and each.place is not None and each.place.order == (-INFINITE,):
+        if each.bound and each.place.order == (-INFINITE,):
             found[each.before.workload_id] -= sum(_milli(one) for one in each.bound)  # it makes room no more
             if not each.ready.waiting:
                 del found[each.before.workload_id]
@@ -358,8 +366,7 @@ def _moving(snapshot: Snapshot, changed: Mapping[str, _Changed]) -> Iterable[Mov
             pod = of.after.pods.live.get(pod_id(ref))
             pod_set = next(each for each in of.after.pod_sets if each.name == ref.pod_set)
             if pod is not None and pod.node_key in rows:
-                lasts = None if of.place is None else of.place.lasts_seconds
-                yield Moving(class_of(key, of.after, pod_set, lasts), rows[pod.node_key])
+                yield Moving(class_of(key, of.after, pod_set, of.place.lasts_seconds), rows[pod.node_key])
 
 
 def _running(snapshot: Snapshot, changed: Mapping[str, _Changed]) -> dict[str, tuple[Workload, ...]]:

@@ -3,15 +3,23 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from events.phases import WaitingReason
+from events.time_limits import TimeLimit
 from events.very_same import for_the_very_same
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.pod import PodRef
 from events.workload.pod_sets import PodSet
+from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import Workload, bindable, needed_of, placed_of
 from services.scheduler.snapshot import GangPart, Growth, Pending, PodClass, Together, grace_of
 from services.scheduler.waits import Stint, gives_way
+
+ENDS_LATE_SECONDS: Final = 600
+"""How much later than a limit on running time says a workload may have ended: its pods start first, which is no running
+time, and a limit acts some seconds late.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +61,14 @@ def ready(key: str, state: Workload, place: Place, now: datetime) -> Ready:
         ),
         growth=_growth(key, state, refs, place, starts=bool(classes)) if state.elastic else None,
     )
+
+
+def lasts(limits: Sequence[TimeLimit], state: Workload) -> int | None:
+    """As of PodClass. `limits`: its project's."""
+    seconds = next((each.runtime_seconds for each in limits if each.kind == state.kind), None)
+    if seconds is None:
+        return None
+    return seconds + min(state.spec.termination_grace_period_seconds, MAX_GRACE_SECONDS) + ENDS_LATE_SECONDS
 
 
 def _entry(key: str, state: Workload, place: Place, of: tuple[PodClass, tuple[PodRef, ...]], number: int) -> Pending:

@@ -51,13 +51,13 @@ from events.workload.state import (
 )
 from services.runtime.log.log_fold import LogFold
 from services.scheduler.calendar import Calendar
-from services.scheduler.carried_out import GROWS_AGAIN_AFTER
-from services.scheduler.classes import Place, class_of, ready
+from services.scheduler.classes import Place, class_of, lasts, ready
 from services.scheduler.columns import Columns, uncount
 from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
 from services.scheduler.must_leave import AT_ONCE, is_emptied, leavers
 from services.scheduler.policy.among import Known, Stands, standing
+from services.scheduler.policy.phases.grow import GROWS_AGAIN_AFTER
 from services.scheduler.policy.phases.report import is_another
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Age, Order
@@ -78,6 +78,7 @@ from services.scheduler.snapshot import (
     Plan,
     PodClass,
     ProjectView,
+    Queue,
     Release,
     Snapshot,
     Waiting,
@@ -96,10 +97,6 @@ LEAVING_LATE: Final = timedelta(minutes=5)
 """How long after its grace a pod that was told to end is still counted on to end."""
 REPORT_AGAIN_AFTER: Final = timedelta(seconds=10)
 """Limits how often the log is given another reason for the same wait."""
-ENDS_LATE_SECONDS: Final = 600
-"""How much later than a limit on running time says a workload may have ended: its pods start first, which is no running
-time, and a limit acts some seconds late.
-"""
 
 
 type _Moved = dict[str, set[PodId]]
@@ -606,7 +603,7 @@ class SchedulingState(LogFold):
         """
         self.settle(now)
         in_order = sorted(self._queues.values(), key=lambda queue: queue.first)
-        queues = [queue.frozen(self.freed, self._reports_again(queue, now)) for queue in in_order]
+        queues = [self._frozen(queue, now) for queue in in_order]
         must_leave = self._must_leave(now)
         growing = tuple(self._grows(key, self._growing[key], now) for key in sorted(self._growing.keys() - must_leave))
         running = self._frozen_running(without=must_leave.keys()) if queues else {}
@@ -655,11 +652,7 @@ class SchedulingState(LogFold):
     def _lasts(self, state: Workload) -> int | None:
         """As of PodClass."""
         chain = self.projects.get(key_of_id(state.project_id) or "")
-        limits = () if chain is None else chain.state.time_limits
-        seconds = next((each.runtime_seconds for each in limits if each.kind == state.kind), None)
-        if seconds is None:
-            return None
-        return seconds + min(state.spec.termination_grace_period_seconds, MAX_GRACE_SECONDS) + ENDS_LATE_SECONDS
+        return lasts(() if chain is None else chain.state.time_limits, state)
 
     def _grows(self, key: str, growth: Growth, now: datetime) -> Growth:
         resized = self._resized.get(key)
@@ -832,7 +825,8 @@ class SchedulingState(LogFold):
                 queue.block(blocked, self.freed)
             if plan.more:
                 continue  # not all of the queue was reported yet
-            if not queue.reported or seen.report_again:
+            again = seen.report_again or (seen.may_report and _may_be_news(queue, waiting))
+            if not queue.reported or again:
                 queue.reported, queue.planned, queue.reported_at = waiting.reason, waiting.planned, snapshot.now
             elif queue.reported_at is not None and _may_be_news(queue, waiting):
                 heapq.heappush(self._due, (queue.reported_at + REPORT_AGAIN_AFTER, ""))
@@ -851,13 +845,11 @@ class SchedulingState(LogFold):
         chain = None if key is None else self.clusters.get(key)
         return chain.state if chain is not None and chain.state.cluster_id == cluster_id else None
 
-    def _reports_again(self, queue: WaitingQueue, now: datetime) -> bool:
-        if queue.reported_at is None:
-            return True
-        if now - queue.reported_at < REPORT_AGAIN_AFTER:
-            return False
-        blocked = queue.blocked(self.freed)
-        return blocked is None or _may_be_news(queue, blocked)
+    def _frozen(self, queue: WaitingQueue, now: datetime) -> Queue:
+        told_at, blocked = queue.reported_at, queue.blocked(self.freed)
+        may_report = told_at is None or now - told_at >= REPORT_AGAIN_AFTER
+        again = told_at is None or (may_report and (blocked is None or _may_be_news(queue, blocked)))
+        return queue.frozen(self.freed, report_again=again, may_report=may_report)
 
     def _cluster_view(self, state: Cluster) -> ClusterView:
         on_nodes = {pool for (id_, pool), count in self._nodes_in.items() if count and id_ == state.cluster_id}
@@ -890,6 +882,7 @@ class SchedulingState(LogFold):
             weights=_weights(chain.state),
             department_weights=_weights(department),
             minimum_runtime=_minimum_runtime(chain.state, department),
+            time_limits=chain.state.time_limits,
         )
 
     def _department(self, department_id: str) -> Department | None:

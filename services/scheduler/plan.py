@@ -7,7 +7,7 @@ until that changes nothing: so who waits in the end has no right to anything tha
 
 from typing import Final
 
-from services.scheduler.planning import Planning, Policy
+from services.scheduler.planning import Policy
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.rounds import Rounds
 from services.scheduler.snapshot import Plan, Snapshot
@@ -20,11 +20,5 @@ MAX_UPDATES_PER_PLAN: Final = 500
 
 
 def plan(snapshot: Snapshot, *, policy: Policy = POLICY, max_pods: int = MAX_PODS_PER_PLAN) -> Plan:
-    def decided(seen: Snapshot) -> Planning:
-        planning = Planning(seen, policy, max_pods)
-        for phase in policy.phases:
-            phase.run(planning)
-        return planning
-
-    rounds = Rounds(snapshot, decided, max_pods=max_pods, max_updates=MAX_UPDATES_PER_PLAN)
+    rounds = Rounds(snapshot, policy, max_pods=max_pods, max_updates=MAX_UPDATES_PER_PLAN)
     return sound(snapshot, rounds.plan(), rounds.kept_for)

@@ -119,7 +119,7 @@ class WaitingQueue:
         """Why it waits, where nothing was freed since that was found out."""
         return self._blocked if self._blocked_at == freed else None
 
-    def frozen(self, freed: int, report_again: bool) -> Queue:  # noqa: FBT001 (one caller, beside the count)
+    def frozen(self, freed: int, *, report_again: bool, may_report: bool = False) -> Queue:
         if self._frozen is None:
             self._frozen = tuple(self._in_order())
         return Queue(
@@ -128,6 +128,7 @@ class WaitingQueue:
             unreported=tuple(self.unreported.values()),
             blocked=self.blocked(freed),
             report_again=report_again,
+            may_report=may_report,
             pods=self.pods,
             put_off=self.put_off,
         )

@@ -320,6 +320,10 @@ class View:
         lowest; two-dimensional. Fewer than asked for, where there are not so many.
         """
         count, fits = self.request.gpu_devices, self.device_fits
+        if self.withheld.any():
+            # The highest of the untouched ones are others'.
+            whole = self.devices == WHOLE_GPU_MILLI
+            fits = fits & ~(whole & (whole.cumsum(axis=1) > (whole.sum(axis=1) - self.withheld)[:, None]))
         if not count or is_whole(self.request):
             return fits & (fits.cumsum(axis=1) <= count)
         keys = np.where(fits, (self.prices << _FREE_BITS) + self.devices, _NO_DEVICE)

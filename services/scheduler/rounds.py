@@ -6,7 +6,7 @@ a round had others told to end, and who gets no place in the end, nobody is told
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,7 +15,7 @@ import msgspec
 from events.node import reservation_id
 from events.workload.pod import PodRef
 from services.scheduler.carried_out import carried_out
-from services.scheduler.planning import Planning
+from services.scheduler.planning import Planning, Policy
 from services.scheduler.snapshot import Binding, Eviction, Plan, Snapshot
 
 MOST_ROUNDS: Final = 12
@@ -23,21 +23,17 @@ MOST_ROUNDS: Final = 12
 
 
 class Rounds:
-    """Mutable; of one plan.
+    """Mutable; of one plan."""
 
-    Args:
-        decided: what one round decides by what it sees.
-    """
-
-    def __init__(
-        self, snapshot: Snapshot, decided: Callable[[Snapshot], Planning], *, max_pods: int, max_updates: int
-    ) -> None:
-        self._snapshot, self._decided = snapshot, decided
+    def __init__(self, snapshot: Snapshot, policy: Policy, *, max_pods: int, max_updates: int) -> None:
+        self._snapshot, self._policy = snapshot, policy
         self._max_pods, self._max_updates = max_pods, max_updates
         self._bindings: list[Binding] = []
         self._evictions: list[Eviction] = []
         self._promised = Counter[str]()
         """By id of a workload: what it is to get first in the next round, as others are not bound there after all."""
+        self._left = False
+        """Whether something was decided that is left to the next plan."""
         self.kept_for: set[str] = set()
         """Ids of workloads for which a place is kept in the end."""
 
@@ -45,6 +41,8 @@ class Rounds:
         first = found = self._round(self._snapshot)
         for _ in range(MOST_ROUNDS):
             moved_on = self._take(found)
+            if self._left:
+                found = replace(found, more=True)
             if found.more or found.put_off or not (moved_on or found is first):
                 break
             if found is first and not (found.bindings or found.evictions or found.releases):
@@ -52,7 +50,7 @@ class Rounds:
             if len(self._bindings) >= self._max_pods:
                 found = replace(found, more=True)
                 break
-            seen = carried_out(self._snapshot, self._bindings, self._evictions, self._promised)
+            seen = carried_out(self._snapshot, self._policy, self._bindings, self._evictions, self._promised)
             if seen is None:
                 break
             found = self._round(seen)
@@ -71,7 +69,9 @@ class Rounds:
         )
 
     def _round(self, seen: Snapshot) -> Plan:
-        planning = self._decided(seen)
+        planning = Planning(seen, self._policy, self._max_pods)
+        for phase in self._policy.phases:
+            phase.run(planning)
         self.kept_for = planning.kept_for
         return planning.plan(max_updates=self._max_updates)
 
@@ -88,12 +88,16 @@ class Rounds:
                 self._promised[eviction.beneficiary] += sum(share.milli for share in bound[id_].reservation.devices)
             if told := tuple(ref for id_, ref in ids.items() if id_ not in back):
                 self._evictions.append(replace(eviction, pods=told))
-        self._bindings += found.bindings
+        # What was told to end as a whole begins anew in the next plan: the log hears of bindings first.
+        began = {each.key for each in self._evictions if each.reason != "shrunk"}
+        self._bindings += [each for each in found.bindings if each.key not in began]
+        self._left |= any(each.key in began for each in found.bindings)
         if gone:
             self._bindings = _without(self._bindings, gone)
         served = self.kept_for | {each.workload_id for each in self._bindings}
         for_nobody = [each for each in self._evictions if each.beneficiary and each.beneficiary not in served]
-        self._evictions = [each for each in self._evictions if each not in for_nobody]
+        if for_nobody:
+            self._evictions = _for_others(self._evictions, for_nobody)
         return bool(found.bindings or found.evictions or for_nobody or promised)
 
 
@@ -102,8 +106,8 @@ def _id(workload_id: str, ref: PodRef) -> str:
 
 
 def _without(bindings: Iterable[Binding], gone: set[str]) -> list[Binding]:
-    """What is left without these (ids of reservations). Pods of one set are alike, and bound in their order: so of those
-    that are left the first are bound.
+    """What is left without these (ids of reservations). Pods of one set are alike, and bound in their order: so the
+    first of them are.
     """
     refs: dict[tuple[str, str], list[PodRef]] = {}
     shrunk: set[tuple[str, str]] = set()
@@ -119,6 +123,20 @@ def _without(bindings: Iterable[Binding], gone: set[str]) -> list[Binding]:
     return [
         _as(each, next(first[of])) if (of := (each.key, each.placement.pod.pod_set)) in first else each for each in left
     ]
+
+
+def _for_others(evictions: Iterable[Eviction], for_nobody: Sequence[Eviction]) -> list[Eviction]:
+    """Without those for nobody; but what goes whole for somebody goes with what it would have shrunk by, too."""
+    left: list[Eviction] = []
+    whole: dict[str, int] = {}
+    for each in (one for one in evictions if one not in for_nobody):
+        if each.reason != "shrunk":
+            whole.setdefault(each.key, len(left))
+        left.append(each)
+    for each in for_nobody:
+        if each.reason == "shrunk" and (at := whole.get(each.key)) is not None:
+            left[at] = replace(left[at], pods=tuple(sorted((*left[at].pods, *each.pods))))
+    return left
 
 
 def _in_one_piece(bindings: Iterable[Binding]) -> Iterable[Binding]:

@@ -16,6 +16,7 @@ from events.cluster import ClusterKind
 from events.node import BeginMaintenance, EndMaintenance, Reservation, Taint
 from events.phases import WaitingReason
 from events.quantities import format_bytes
+from events.time_limits import TimeLimit
 from events.why import KeptBy
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import MAX_GRACE_SECONDS, WHOLE_GPU_MILLI, PodRequest
@@ -179,6 +180,8 @@ class Queue:
     """Of all entries."""
     put_off: int = 0
     """How many plans in a row did not get to it."""
+    may_report: bool = False
+    """Whether enough time went by for that, should there be another reason by the end of the plan."""
     kept_as: PodClass | None = None
     """Its class as the fold has it, where the scheduler chooses its cluster; None: the same."""
 
@@ -284,6 +287,8 @@ class ProjectView:
     """None where its workloads may start."""
     minimum_runtime: timedelta = timedelta(0)
     """How long pods of its workloads run before their place may be taken."""
+    time_limits: tuple[TimeLimit, ...] = ()
+    """Of its workloads, by kind."""
 
 
 class Closing(NamedTuple):

@@ -12,7 +12,8 @@ from events.ids import cluster_key, project_key
 from events.phases import Phase, PodPhase, WaitingReason
 from events.project import DeleteProject
 from events.refusal import Refusal
-from services.scheduler.fold import ENDS_LATE_SECONDS, SchedulingState
+from services.scheduler.classes import ENDS_LATE_SECONDS
+from services.scheduler.fold import SchedulingState
 from services.scheduler.simulation.ledger import RefusedError
 from services.scheduler.snapshot import Plan
 from tests.scheduler.test_maintenance import FIRM, HOUR, fresh, limit

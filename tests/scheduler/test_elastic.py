@@ -24,7 +24,7 @@ from events.workload.commands import (
 from events.workload.fields.distribution import Distribution
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
-from services.scheduler.carried_out import GROWS_AGAIN_AFTER
+from services.scheduler.policy.phases.grow import GROWS_AGAIN_AFTER
 from services.scheduler.simulation.ledger import RefusedError
 from services.scheduler.snapshot import Plan
 from services.scheduler.why import why

@@ -11,7 +11,8 @@ from events.node import CordonNode, DrainNode, Node, ReportNodeGone, UncordonNod
 from events.phases import Phase, PodPhase, WaitingReason
 from events.time_limits import SetTimeLimits, TimeLimit
 from events.workload.state import WorkloadWaiting
-from services.scheduler.fold import ENDS_LATE_SECONDS, SchedulingState
+from services.scheduler.classes import ENDS_LATE_SECONDS
+from services.scheduler.fold import SchedulingState
 from services.scheduler.snapshot import Plan
 from tests.scheduler.world import World
 

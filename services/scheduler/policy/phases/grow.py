@@ -8,6 +8,7 @@ What somebody grew by counts as any other pod does, and whoever waits later gets
 import heapq
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,11 @@ from services.scheduler.policy.together import Stay
 from services.scheduler.policy.turns import weighed
 from services.scheduler.policy.words import gpus
 from services.scheduler.snapshot import Booleans, Growth, OrderKey, PodClass
+
+GROWS_AGAIN_AFTER: Final = timedelta(minutes=1)
+"""So long an elastic workload keeps its number of pods before it grows again: with each change all its pods meet anew,
+and go on from their last checkpoint.
+"""
 
 type _Key = tuple[bool, int, float, float, int, OrderKey]
 
@@ -69,10 +75,13 @@ def _where_placed(planning: Planning, of: Growth) -> Growth:
 
 
 def _may(planning: Planning, of: Growth) -> bool:
-    key, until = of.entry.key, of.rests_until
+    key, now = of.entry.key, planning.snapshot.now
     if of.starts and key not in planning.placed.whole:
         return False
-    if until is not None and until > planning.snapshot.now:
+    until = of.rests_until
+    if any(each.key == key for each in planning.evictions):
+        until = now + GROWS_AGAIN_AFTER  # it gives up some in this plan
+    if until is not None and until > now:
         told = "their number changed a moment ago, and with each change they meet anew"
         planning.not_grown[key] = f"{told}: not before {until:%H:%M:%S} UTC"
         return False
