@@ -14,9 +14,11 @@ import msgspec
 
 from events.node import reservation_id
 from events.workload.pod import PodRef
+from services.scheduler.at_rest import is_at_rest
 from services.scheduler.carried_out import carried_out
 from services.scheduler.planning import Planning, Policy
-from services.scheduler.snapshot import Binding, Eviction, Plan, Snapshot
+from services.scheduler.policy.phases.report import is_another
+from services.scheduler.snapshot import Binding, Eviction, Plan, PodClass, Snapshot, Waiting
 
 MOST_ROUNDS: Final = 12
 """Of one plan: most have one or two. What is not at rest then, the next plan goes on with."""
@@ -32,6 +34,8 @@ class Rounds:
         self._evictions: list[Eviction] = []
         self._promised = Counter[str]()
         """By id of a workload: what it is to get first in the next round, as others are not bound there after all."""
+        self._at_rest = False
+        """Whether that is certain after the first round."""
         self._left = False
         """Whether something was decided that is left to the next plan."""
         self.kept_for: set[str] = set()
@@ -39,33 +43,32 @@ class Rounds:
 
     def plan(self) -> Plan:
         first = found = self._round(self._snapshot)
+        self._take(found)
+        if found.more or found.put_off or self._at_rest:
+            return found
         for _ in range(MOST_ROUNDS):
-            moved_on = self._take(found)
-            if self._left:
-                found = replace(found, more=True)
-            if found.more or found.put_off or not (moved_on or found is first):
-                break
-            if found is first and not (found.bindings or found.evictions or found.releases):
-                break
-            if len(self._bindings) >= self._max_pods:
-                found = replace(found, more=True)
-                break
             seen = carried_out(self._snapshot, self._policy, self._bindings, self._evictions, self._promised)
             if seen is None:
                 break
             found = self._round(seen)
-        else:
-            self._take(found)
-            found = replace(found, more=True)
-        return self._of_all(first, found)
+            if not self._take(found):
+                return self._of_all(first, found)
+            if found.more or found.put_off or self._left or len(self._bindings) >= self._max_pods:
+                break
+        return replace(self._of_all(first, found), more=True)
 
     def _of_all(self, first: Plan, last: Plan) -> Plan:
+        told = {of: _told(of, first.blocked.get(of), waiting) for of, waiting in last.blocked.items()}
+        same = {id(waiting): told[of] for of, waiting in last.blocked.items()}
+        updates = (replace(each, waiting=same.get(id(each.waiting), each.waiting)) for each in last.updates)
         return replace(
             last,
             bindings=tuple(_in_one_piece(self._bindings)),
             evictions=tuple(self._evictions),
             releases=first.releases,
             marks=first.marks,
+            blocked=told,
+            updates=tuple(updates),
         )
 
     def _round(self, seen: Snapshot) -> Plan:
@@ -73,7 +76,9 @@ class Rounds:
         for phase in self._policy.phases:
             phase.run(planning)
         self.kept_for = planning.kept_for
-        return planning.plan(max_updates=self._max_updates)
+        found = planning.plan(max_updates=self._max_updates)
+        self._at_rest = seen is self._snapshot and is_at_rest(planning, found)
+        return found
 
     def _take(self, found: Plan) -> bool:
         """Add to what is decided what a round decided; whether anything is another than before."""
@@ -99,6 +104,11 @@ class Rounds:
         if for_nobody:
             self._evictions = _for_others(self._evictions, for_nobody)
         return bool(found.bindings or found.evictions or for_nobody or promised)
+
+
+def _told(of: PodClass, before: Waiting | None, now: Waiting) -> Waiting:
+    """How far a gang came in its turn tells more than how far it would come now, where the reason is no other."""
+    return before if of.gang and before is not None and not is_another(before.reason, now.reason) else now
 
 
 def _id(workload_id: str, ref: PodRef) -> str:

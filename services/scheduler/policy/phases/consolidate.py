@@ -50,6 +50,14 @@ def run(planning: Planning) -> None:
             planning.choices.stands[i] = stands
 
 
+def may_move(planning: Planning, i: int) -> bool:
+    """Whether moving others could make room for a queue: enough is free in all."""
+    if not planning.snapshot.consolidates or not _is_wide(planning, i):
+        return False
+    stands, key = planning.class_of(i), planning.snapshot.queues[i].entries[planning.short_at[i].entry].key
+    return any(_is_enough_free(planning, option) for option in options(planning, stands, key))
+
+
 def _moves(planning: Planning, i: int, victims: dict[str, Victims], waits: AbstractSet[str]) -> bool:
     """Have others moved for a queue on the cluster where it stands now; whether that makes room."""
     pod_class, kept = planning.class_of(i), let_go(planning, i)

@@ -295,7 +295,9 @@ def _place_gang(planning: Planning, pod_class: PodClass, entry: Pending) -> Shor
         before = len(planning.placed.pods)
         pools = pools_of(planning, part)
         # What is known to wait is tried in each plan where room is kept for it: mostly a count says that it still does.
-        counted = entry.reported or planning.tried_in_vain >= TRIED_IN_VAIN
+        # What is under a bound is told the same of it each time: the count weighs it against the nodes.
+        bound = any(quota.bounds(planning, part, pool) for pool, _ in pools)
+        counted = entry.reported or bound or planning.tried_in_vain >= TRIED_IN_VAIN
         waiting = _too_few(planning, part, each, pools, entry) if counted else None
         if waiting is None:
             shortfall = _place(planning, part, [entry] * each.pods, entry.pods[at : at + each.pods], pools)
