@@ -43,14 +43,17 @@ class Rounds:
 
     def plan(self) -> Plan:
         first = found = self._round(self._snapshot)
-        self._take(found)
-        if found.more or found.put_off or self._at_rest:
+        if found.more or found.put_off or self._at_rest or self._has_fault(found):
             return found
+        self._take(found)
         for _ in range(MOST_ROUNDS):
             seen = carried_out(self._snapshot, self._policy, self._bindings, self._evictions, self._promised)
             if seen is None:
                 break
-            found = self._round(seen)
+            found, before = self._round(seen), found
+            if self._has_fault(found):
+                found = before
+                break
             if not self._take(found):
                 return self._of_all(first, found)
             if found.more or found.put_off or self._left or len(self._bindings) >= self._max_pods:
@@ -79,6 +82,11 @@ class Rounds:
         found = planning.plan(max_updates=self._max_updates)
         self._at_rest = seen is self._snapshot and is_at_rest(planning, found)
         return found
+
+    def _has_fault(self, found: Plan) -> bool:
+        """Whether it has anybody told to end for whom it keeps no place."""
+        served = self.kept_for | {each.workload_id for each in (*self._bindings, *found.bindings)}
+        return any(each.beneficiary and each.beneficiary not in served for each in found.evictions)
 
     def _take(self, found: Plan) -> bool:
         """Add to what is decided what a round decided; whether anything is another than before."""

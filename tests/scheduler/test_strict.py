@@ -1,0 +1,184 @@
+"""A plan that was carried out leaves nothing to plan, and without arrivals the scheduler comes to rest (issue 14)."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from events.workload.state import Workload
+from services.scheduler.carried_out import carried_out
+from services.scheduler.fold import SchedulingState
+from services.scheduler.plan import plan
+from services.scheduler.policy.phases.explain import FULL
+from services.scheduler.snapshot import Pending, Plan, PodClass, Snapshot
+from tests.scheduler.test_plan_properties import carry_out, dense_steps, of_pod, steps, submit_dense
+from tests.scheduler.test_quotas import department
+from tests.scheduler.world import World
+
+MOST_CYCLES: Final = 30
+"""A minute apart: in so many the scheduler comes to rest where nothing comes and nothing ends of itself."""
+CALM_CYCLES: Final = 6
+"""After those, half an hour apart: nothing is decided any more."""
+
+
+def dense_world() -> tuple[World, list[str]]:
+    """Eight GPUs, and five projects: with and without quotas, weights and departments."""
+    world = World()
+    world.cluster()
+    for name in ("n0", "n1"):
+        world.node(name, gpu_count=4)
+    tight, wide = department(world, "tight", gpu_quota_milli=2_000), department(world, "wide", over_quota_weight=2.0)
+    projects = [world.project("first", quota=4_000), world.project("second", quota=2_000, **tight)]
+    projects += [world.project("third", **wide), world.project("fourth", quota=1_000, over_quota_weight=3.0, **tight)]
+    projects.append(world.project("fifth", over_quota_weight=0.0))
+    return world, projects
+
+
+def act_densely(world: World, keys: list[str], step: tuple[str, Any], projects: list[str]) -> None:
+    word, what = step
+    world.now += timedelta(seconds=1)
+    match word:
+        case "submit":
+            keys.append(submit_dense(world, f"w{len(keys)}", projects[what["project"]], what))
+        case "wait":
+            world.now += timedelta(minutes=20)
+        case "end":
+            of_pod(world, keys, what, "stopped", {"Stopping"})
+        case "running" | "succeeded":
+            of_pod(world, keys, what, word, {"Bound", "Starting", "Running"})
+        case _:
+            raise AssertionError(word)
+
+
+def restored(world: World) -> SchedulingState:
+    """A fold that knows nothing of what the plans before found out."""
+    world.fold.settle(world.now)
+    found = SchedulingState()
+    chains = {name: dict(chains) for name, chains in world.fold.chains.items()}
+    found.restore(world.fold.seq, chains, beside=world.fold.beside())
+    return found
+
+
+def codes(of: Plan, *, but: set[PodClass]) -> dict[PodClass, str]:
+    """By class, why it waits. What of a node has run out is one reason: it changes with each pod."""
+    return {
+        pod_class: "full" if waiting.reason in FULL else waiting.reason
+        for pod_class, waiting in of.blocked.items()
+        if pod_class not in but
+    }
+
+
+def plan_strictly(world: World) -> Plan:
+    """Carry a plan out, and see that nothing follows from it at the same time: neither to this scheduler, nor to one
+    that begins anew.
+
+    It may where the plan says itself that there is more, as it stopped at a limit. And a reason that was told less than
+    ten seconds ago, or was found before with nothing freed since, is told anew only after that: whoever begins anew
+    finds it at once.
+    """
+    planned = world.cycle()
+    if planned.more or planned.put_off:
+        return planned
+    assert world.seen_snapshot is not None
+    known = {queue.pod_class for queue in world.seen_snapshot.queues if queue.blocked is not None}
+    again, anew = world.plan(), plan(restored(world).snapshot(world.now))
+    assert again.empty, again.render()
+    assert (anew.bindings, anew.evictions, anew.releases) == ((), (), ()), anew.render()
+    assert again.held.keys() == planned.held.keys() == anew.held.keys(), "it keeps other places"
+    assert codes(planned, but=known) == codes(anew, but=known)
+    return planned
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(dense_steps, max_size=30))
+def test_planning_again_on_the_result_changes_nothing(history: list[tuple[str, Any]]) -> None:
+    world, projects = dense_world()
+    keys: list[str] = []
+    for step in [*history, ("cycle", 0)]:
+        if step[0] == "cycle":
+            plan_strictly(world)
+        else:
+            act_densely(world, keys, step, projects)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(steps, max_size=25), st.sampled_from([None, 0, 1_500, 4_000]))
+def test_the_same_of_nodes_and_pods_of_many_kinds(history: list[tuple[str, Any]], quota: int | None) -> None:
+    world = World()
+    world.cluster(pools=("a", "b"))
+    projects = [world.project(quota=quota), world.project("second", quota=2_000), world.project("third", limit=3_000)]
+    keys: list[str] = []
+    for step in history:
+        carry_out(world, keys, step, projects)
+    plan_strictly(world)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(dense_steps, max_size=30))
+def test_what_comes_of_a_plan_is_foreseen_as_the_log_will_have_it(history: list[tuple[str, Any]]) -> None:
+    world, projects = dense_world()
+    keys: list[str] = []
+    for step in [*history, ("cycle", 0)]:
+        if step[0] != "cycle":
+            act_densely(world, keys, step, projects)
+            continue
+        planned = world.cycle()
+        assert world.seen_snapshot is not None
+        foreseen = carried_out(world.seen_snapshot, world.policy, planned.bindings, planned.evictions, {})
+        assert foreseen is not None
+        came = world.fold.snapshot(world.now)
+        assert told(foreseen, like=came) == told(came, like=came)
+
+
+def told(of: Snapshot, *, like: Snapshot) -> dict[str, Any]:
+    """What a plan is made by, but for what the log says of those that wait: a round changes nothing of that.
+
+    Args:
+        like: it tells nothing of whose places could be taken where nothing waits, nor of projects that nobody asks for.
+    """
+    nodes = of.nodes
+    columns = (nodes.free_cpu_milli, nodes.free_memory_bytes, nodes.free_pods, nodes.free_devices)
+    waiting = {entry.workload_id for queue in of.queues for entry in queue.entries}
+    return {
+        "nodes": [column.tolist() for column in (*columns, nodes.free_device_milli)],
+        "held": ({key: of.held_milli[key] for key in like.held_milli}, of.held_in),
+        "queues": [(queue.pod_class, queue.pods, [_waits(each) for each in queue.entries]) for queue in of.queues],
+        "leaving": of.leaving,
+        "growing": [(each.pod_class, each.pods, each.rests_until, _waits(each.entry)) for each in of.growing],
+        "running": {id_: [_runs(each) for each in of.running.get(id_, ())] for id_ in like.running},
+        "promised": [*of.promised.items()],
+        "stints": {id_: stint for id_, stint in of.stints.items() if id_ in waiting},
+        "placed_again": of.placed_again,
+    }
+
+
+def _runs(state: Workload) -> tuple[Any, ...]:
+    pods = [(id_, pod.phase, pod.node_key, pod.devices) for id_, pod in state.pods.live.items()]
+    return state.name, state.phase, state.attempt, state.gave_way_to, pods
+
+
+def _waits(each: Pending) -> tuple[Any, ...]:
+    return each.order, each.rank, each.pods, each.since, each.waits_from, each.gave_way_to, each.gives_way
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(dense_steps, max_size=30))
+def test_without_arrivals_the_scheduler_comes_to_rest(history: list[tuple[str, Any]]) -> None:
+    """Whoever is told to end does before the next cycle; no run ends of itself, and the clock goes on for hours."""
+    world, projects = dense_world()
+    keys: list[str] = []
+    for step in history:
+        if step[0] == "cycle":
+            world.cycle()
+        else:
+            act_densely(world, keys, step, projects)
+    acts: list[int] = []
+    for cycle in range(MOST_CYCLES + CALM_CYCLES):
+        world.now += timedelta(minutes=1 if cycle < MOST_CYCLES else 30)
+        for _ in range(8):
+            of_pod(world, keys, 0, "stopped", {"Stopping"})
+        planned = world.cycle()
+        if planned.bindings or planned.evictions:
+            acts.append(cycle)
+    assert all(cycle < MOST_CYCLES for cycle in acts), f"something was decided in cycles {acts}"
