@@ -33,6 +33,7 @@ from services.scheduler.snapshot import (
 )
 
 if TYPE_CHECKING:
+    from services.scheduler.policy.phases.explain import Sight
     from services.scheduler.policy.reserve import Kept
 
 
@@ -181,10 +182,18 @@ class SetAside:
 
 
 class Planning:
-    """Mutable; one plan."""
+    """Mutable; one plan.
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, max_pods: int) -> None:
+    Args:
+        after: the round before, which saw the same nodes, with other pods on them.
+    """
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, max_pods: int, *, after: "Planning | None" = None) -> None:
         self.snapshot, self.policy, self.max_pods = snapshot, policy, max_pods
+        self.sights: dict[object, Sight] = {} if after is None else after.sights
+        """What of nodes no pod changes, as a request sees it (phases.explain); also of the round before."""
+        self.never: dict[PodClass, Waiting | None] = {} if after is None else after.never
+        """Likewise, why a gang can never find a place; None where it can."""
         self._worth = partial(worth_of, mix=snapshot.mix, filters=policy.filters)
         self.room = Room(snapshot.nodes, self._worth)
         self.quota_used: dict[BoundKey, int] = {}

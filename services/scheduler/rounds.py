@@ -34,6 +34,8 @@ class Rounds:
         self._evictions: list[Eviction] = []
         self._promised = Counter[str]()
         """By id of a workload: what it is to get first in the next round, as others are not bound there after all."""
+        self.last: Planning | None = None
+        """What the last round came to."""
         self._at_rest = False
         """Whether that is certain after the first round."""
         self._left = False
@@ -75,7 +77,7 @@ class Rounds:
         )
 
     def _round(self, seen: Snapshot) -> Plan:
-        planning = Planning(seen, self._policy, self._max_pods)
+        planning = self.last = Planning(seen, self._policy, self._max_pods, after=self.last)
         for phase in self._policy.phases:
             phase.run(planning)
         self.kept_for = planning.kept_for

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from events.workload.pod import DeviceShare
 from events.workload.spec import PodRequest
+from services.scheduler import rounds
 from services.scheduler.candidates import Candidates, Filled
-from services.scheduler.plan import MAX_UPDATES_PER_PLAN, plan
+from services.scheduler.plan import plan
 from services.scheduler.planning import Planning
 from services.scheduler.policy.phases import place, quota
-from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.turns import Turns, weighed
 from services.scheduler.room import View
 from services.scheduler.snapshot import Pending, Plan, PodClass, Snapshot
@@ -80,12 +80,10 @@ class PlainPlanning(Planning):
 
 
 def plainly(snapshot: Snapshot, max_pods: int) -> Plan:
-    planning = PlainPlanning(snapshot, POLICY, max_pods)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(place, "Turns", PlainTurns)
-        for phase in POLICY.phases:
-            phase.run(planning)
-    return planning.plan(max_updates=MAX_UPDATES_PER_PLAN)
+        patched.setattr(rounds, "Planning", PlainPlanning)
+        return plan(snapshot, max_pods=max_pods)
 
 
 workloads = st.fixed_dictionaries(

@@ -62,6 +62,9 @@ def test_a_registered_score_decides_as_its_line_says(scores: tuple[Score, ...], 
 def test_a_registered_order_decides_who_goes_first():
     world = world_of(replace(POLICY, orders=(last_come.ORDER,)))
     world.node("a", max_pods=1)
-    first, second = world.submit("first", priority_class="high"), world.submit("second", preemptibility="non-preemptible")
+    first, second = (
+        world.submit("first", priority_class="high"),
+        world.submit("second", preemptibility="non-preemptible"),
+    )
     world.settle()
     assert (bool(world.places(first)), bool(world.places(second))) == (False, True)

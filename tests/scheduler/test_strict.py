@@ -12,9 +12,11 @@ from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.policy.phases.explain import FULL
 from services.scheduler.snapshot import Pending, Plan, PodClass, Snapshot
+from tests.scheduler.test_elastic import elastic
 from tests.scheduler.test_plan_properties import carry_out, dense_steps, of_pod, steps, submit_dense
 from tests.scheduler.test_quotas import department
-from tests.scheduler.world import World
+from tests.scheduler.test_take_back import gang
+from tests.scheduler.world import GIB, World
 
 MOST_CYCLES: Final = 30
 """A minute apart: in so many the scheduler comes to rest where nothing comes and nothing ends of itself."""
@@ -88,6 +90,55 @@ def plan_strictly(world: World) -> Plan:
     assert again.held.keys() == planned.held.keys() == anew.held.keys(), "it keeps other places"
     assert codes(planned, but=known) == codes(anew, but=known)
     return planned
+
+
+def names(of: Plan) -> list[str]:
+    return sorted({each.name for each in of.bindings})
+
+
+def test_who_would_be_told_to_end_at_once_is_not_started() -> None:
+    """S044. Behind a gang of another project there is no room, and who waits has a right to it by its share."""
+    world, (first, second, third, *_) = dense_world()
+    gang(world, "three", workers=3, project_id=first, priority_class="medium-high")
+    gang(world, "pair", workers=2, gpus=2, project_id=third, priority_class="medium")
+    elastic(world, "beyond", least=3, most=8, project_id=second, priority_class="medium-high")
+    half: dict[str, Any] = {"gpu_devices_request": 1, "gpu_request_type": "portion", "gpu_portion_request": 0.5}
+    world.submit("halves", project_id=third, parallelism=3, completions=3, priority_class="low", **half)
+    elastic(world, "one", least=1, most=2, gpus=2, project_id=first, priority_class="medium-high")
+    planned = plan_strictly(world)
+    assert not planned.evictions
+    assert names(planned) == ["beyond", "halves", "three"]
+
+
+def test_what_gives_up_pods_in_a_plan_grows_by_none_in_it() -> None:
+    """S045. It is under a quota of two, and would hold three until the one has ended."""
+    world = World()
+    world.cluster()
+    world.project("second", quota=2_000)
+    world.node("full", gpu_count=4)
+    key = elastic(world, "grows", least=1, most=6, preemptibility="non-preemptible")
+    world.cycle()
+    assert len(world.workload(key).pods.live) == 2
+    other = world.project("third")
+    world.submit("wide", project_id=other, gpu_devices_request=3)
+    world.node("new", gpu_count=2)
+    planned = plan_strictly(world)
+    assert [each.reason for each in planned.evictions] == ["shrunk"]
+    assert names(planned) == []
+
+
+def test_portions_stay_off_devices_that_others_hold() -> None:
+    """S036. Others have three of the four: a second device is not to be had, however much better it would be."""
+    world = World()
+    world.cluster()
+    world.project()
+    world.node("n0", gpu_count=4, foreign_gpus=3, gpu_memory_bytes=80 * GIB)
+    share: dict[str, Any] = {"gpu_devices_request": 1, "gpu_request_type": "portion", "gpu_portion_request": 0.333}
+    key = world.submit("shares", parallelism=2, completions=2, **share)
+    world.submit("unknown", gpu_request_type="memory", gpu_memory_request="89Gi")
+    planned = plan_strictly(world)
+    assert {each.placement.devices[0].device for each in planned.bindings if each.key == key} == {0}
+    assert len(planned.bindings) == 2
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,7 +20,7 @@ from services.scheduler.policy.phases import quota
 from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.words import counted, gpus, listed, nodes, wish
 from services.scheduler.room import View
-from services.scheduler.snapshot import Booleans, Bound, Closed, ClusterView, Pending, PodClass, Waiting
+from services.scheduler.snapshot import Booleans, Bound, Closed, ClusterView, Integers, Pending, PodClass, Waiting
 
 MOST_TOLD: Final = 2
 """Other clusters of which a message tells why they cannot run it."""
@@ -81,27 +81,66 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
             if cluster.problem
             else f"the agent of cluster {cluster.name} does not report",
         )
-    every, where = nodes_of(planning, pod_class, pools), where_of(pools, cluster)
-    filters = [each for each in planning.policy.filters if each.asks(pod_class.request)]
-    barred = barred_in(every, filters)
-    if len(every.rows) and barred.all():
+    sight, where = _sight(planning, pod_class, pools, cluster), where_of(pools, cluster)
+    if len(sight.rows) and sight.barred.all():
         return Waiting(
             reason=WaitingReason.NO_MATCHING_NODE,
-            message=f"{_all_without_labels(len(every.rows), where)}: {', '.join(labels_lacking(every, filters))}",
+            message=f"{_all_without_labels(len(sight.rows), where)}: {', '.join(sight.lacking)}",
         )
-    view = every.at(~barred)
-    by_nodes = _by_nodes(view, filters, f"{where} (with the labels that it needs)" if barred.any() else where)
+    by_nodes = sight.by_nodes
     never = by_nodes is not None and by_nodes.reason is WaitingReason.NO_MATCHING_NODE
     if project is not None and project.closed is not None and not never:
         return _outside(project.name, project.closed)
     if by_nodes is not None:
         return by_nodes
+    every = View(planning.room, pod_class.request, sight.rows, sight.share_milli, planning.closings(pod_class))
+    view = every.at(~sight.barred)
     if shortfall.bound is not None:
         return _bound_used(pod_class, shortfall, shortfall.bound, view, where)
-    room = _by_free_room(view, filters, together.elsewhere(planning, pod_class, view))
-    parts = [*room.parts, *labels_lacking(every, filters)]
-    message = f"{nodes(len(every.rows))} of {where}: {', '.join(parts)}{_of_share(planning, pod_class, pools)}"
+    room = _by_free_room(view, sight, together.elsewhere(planning, pod_class, view))
+    parts = [*room.parts, *sight.lacking]
+    message = f"{nodes(len(sight.rows))} of {where}: {', '.join(parts)}{_of_share(planning, pod_class, pools)}"
     return Waiting(reason=room.reason, message=message)
+
+
+class Sight(NamedTuple):
+    """Nodes as a request sees them, by what no pod changes."""
+
+    rows: Integers
+    filters: list[Filter]
+    """Those that it gives anything to look at."""
+    share_milli: Integers
+    barred: Booleans
+    lacking: list[str]
+    """How many nodes lack which labels."""
+    by_nodes: Waiting | None
+    """A reason that more free room would not remove."""
+    too_small: Booleans
+    """Of the nodes that are not barred; likewise the next."""
+    closed: Booleans
+
+
+def _sight(planning: Planning, pod_class: PodClass, pools: tuple[str, ...], cluster: ClusterView) -> Sight:
+    closings = planning.closings(pod_class)
+    key = pod_class.request, pod_class.cluster_id, pools, tuple(each.called for each in closings)
+    found = planning.sights.get(key)
+    if found is None:
+        every, where = nodes_of(planning, pod_class, pools), where_of(pools, cluster)
+        filters = [each for each in planning.policy.filters if each.asks(pod_class.request)]
+        barred = barred_in(every, filters)
+        view = every.at(~barred)
+        among = f"{where} (with the labels that it needs)" if barred.any() else where
+        found = planning.sights[key] = Sight(
+            rows=every.rows,
+            filters=filters,
+            share_milli=every.share_milli,
+            barred=barred,
+            lacking=labels_lacking(every, filters),
+            by_nodes=None if len(every.rows) and barred.all() else _by_nodes(view, filters, among),
+            too_small=too_small_in(view, filters),
+            closed=closed_in(view, filters),
+        )
+    return found
 
 
 def _with_others(planning: Planning, i: int, waiting: Waiting) -> Waiting:
@@ -223,6 +262,12 @@ def or_never(planning: Planning, pod_class: PodClass, of: Pending, waiting: Wait
     # Before its window opens it is not even tried.
     if waiting.reason not in FULL | {WaitingReason.OUTSIDE_WINDOW}:
         return waiting
+    if pod_class not in planning.never:
+        planning.never[pod_class] = _never(planning, pod_class, of)
+    return planning.never[pod_class] or waiting
+
+
+def _never(planning: Planning, pod_class: PodClass, of: Pending) -> Waiting | None:
     told = f"its {len(of.pods)} pods start together"
     needed_milli, rows = 0, np.zeros(len(planning.snapshot.nodes.keys), dtype=np.bool_)
     where = ""
@@ -242,7 +287,7 @@ def or_never(planning: Planning, pod_class: PodClass, of: Pending, waiting: Wait
     if needed_milli > have_milli:
         message = f"{told} and need {gpus(needed_milli)} in all, and {where} has {gpus(have_milli)}, even when empty"
         return Waiting(reason=WaitingReason.NO_MATCHING_NODE, message=message)
-    return waiting
+    return None
 
 
 def held_when_empty(view: View) -> int:
@@ -299,8 +344,8 @@ def _of_calendar(view: View) -> WaitingReason:
     return max(view.closings, key=lambda each: int(each.rows[view.rows].sum())).reason
 
 
-def _by_free_room(view: View, filters: list[Filter], elsewhere: together.Elsewhere | None) -> _Room:
-    too_small, closed = too_small_in(view, filters), closed_in(view, filters)
+def _by_free_room(view: View, sight: Sight, elsewhere: together.Elsewhere | None) -> _Room:
+    filters, too_small, closed = sight.filters, sight.too_small, sight.closed
     possible = view.at(~too_small & ~closed)
     parts: list[str] = []
     if elsewhere is not None:
