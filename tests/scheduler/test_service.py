@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import override
 
@@ -36,7 +36,7 @@ from services.scheduler import service
 from services.scheduler.batches import Heads, mark_drafts
 from services.scheduler.fold import SchedulingState
 from services.scheduler.service import APPENDS_IN_FLIGHT, BATCH_MESSAGES, MANY_UPDATES, Scheduler
-from services.scheduler.snapshot import NodeMark
+from services.scheduler.snapshot import NodeMark, Plan
 from tests.support import openb
 from tests.support.people import People, commits_of, in_flight
 
@@ -542,6 +542,33 @@ async def test_a_batch_that_cannot_be_built_is_told_and_ends_neither_the_service
     await people.do("cluster", cluster_key("local"), command)
     running.start(store)
     key = await people.submit("w", gpu_devices_request=1)
+
+    async def placed() -> bool:
+        return (await people.workload(key)).phase == "Initializing"
+
+    await until(placed, "a place")
+    assert not running.tasks[0].done()
+
+
+async def test_a_decision_that_nobody_could_read_is_told_and_ends_neither_the_service_nor_the_rest_of_the_plan(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+):
+    """GIVEN a fault by which a start is expected behind the last time that can be read, THEN all else is placed."""
+
+    def late(planned: Plan, *_: object) -> Plan:
+        end = datetime.max.replace(tzinfo=UTC)
+        return replace(planned, updates=tuple(replace(each, expected_start=end) for each in planned.updates))
+
+    monkeypatch.setattr(service, "with_estimates", late)
+    store = MemoryEventStore()
+    people = People(store)
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    await people.nodes({"n0": NODE})
+    running.start(store)
+    await people.submit("large", gpu_devices_request=100)
+    key = await people.submit("small", gpu_devices_request=1)
 
     async def placed() -> bool:
         return (await people.workload(key)).phase == "Initializing"

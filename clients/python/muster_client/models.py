@@ -7158,7 +7158,9 @@ class WorkloadFailedData(Model, frozen=True, kw_only=True, rename="camel", omit_
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `preempted`, or that of a limit on its time."""
+    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `no_command`, `preempted`, or that of a limit
+    on its time.
+    """
     message: str
     """The same in a sentence."""
     delete_at: datetime
@@ -9189,6 +9191,7 @@ if TYPE_CHECKING:
         "limit_used",
         "maintenance",
         "no_claim",
+        "no_command",
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",
