@@ -14,7 +14,9 @@ from events.time_limits import SetTimeLimits, TimeLimit
 from events.workload.state import WorkloadWaiting
 from services.scheduler import plan as plan_module
 from services.scheduler.fold import ENDS_LATE_SECONDS, SchedulingState
-from services.scheduler.snapshot import Plan
+from services.scheduler.policy.filters.calendar import told_of
+from services.scheduler.policy.phases.report import is_news
+from services.scheduler.snapshot import Plan, Waiting
 from tests.scheduler.world import World
 
 FIRM: dict[str, Any] = {"preemptibility": "non-preemptible"}
@@ -643,6 +645,14 @@ def test_what_was_told_anew_with_the_same_code_is_not_told_again_and_all_others_
     assert not world.plan().updates, "what the log says already"
     world.settle()
     assert [reasons_told(world, each) for each in keys] == told
+
+
+def test_a_sentence_that_only_reads_as_if_it_named_an_entry_is_not_told_over_and_over() -> None:
+    """Names that people choose stand in sentences, too."""
+    told = "no node of type maintenance x until 2026-03-01 12:00 UTC"
+    waiting = Waiting(reason=WaitingReason.NO_MATCHING_NODE, message=told)
+    assert told_of(told)
+    assert not is_news("no_matching_node", told, waiting)
 
 
 def test_who_came_while_it_was_planned_is_told_that_it_is_cancelled_as_those_who_came_before() -> None:
