@@ -288,7 +288,9 @@ class Scheduler:
         updates = [*planned.updates]
         while updates:
             some, updates = updates[: self._batch_messages], updates[self._batch_messages :]
-            whole = await self._update(some, now) and whole
+            if not await self._update(some, now):
+                whole = False
+                self.fold.report_again(each.key for each in some)
         appends = [partial(self._release, node_key, ids, now) for node_key, ids in released.items()]
         evictions: dict[str, list[Eviction]] = {}
         for each in planned.evictions:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import override
 
 import pytest
@@ -25,7 +26,7 @@ from events.maintenance import PlanMaintenance
 from events.node import NodeFacts
 from events.refusal import Refusal
 from events.subjects import aggregate_subject
-from events.workload.commands import DeleteWorkload, SuspendWorkload
+from events.workload.commands import ChangeWorkload, DeleteWorkload, SuspendWorkload
 from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.memory import MemoryEventStore
@@ -354,6 +355,42 @@ class FullDisk(MemoryEventStore):
             self.waiting += 1
             await asyncio.Event().wait()
         return await super().append(draft, deadline_seconds=deadline_seconds)
+
+
+async def test_what_meets_a_conflict_while_it_is_told_anew_is_told_again():
+    """Given two that wait for another reason by now, when somebody changes one of them while both are told, then both
+    are told with one of the next plans, though nothing else happens.
+    """
+    store, now = Slow(), datetime.now(UTC)
+    people, fold = People(store), SchedulingState()
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    keys = [await people.submit(f"w{n}", gpu_devices_request=8) for n in range(2)]
+    scheduler = Scheduler(store, fold, clock=lambda: now)
+    read = 0
+
+    async def cycle() -> None:
+        nonlocal read
+        for commit in await commits_of(store):
+            if commit.seq > read:
+                fold.apply(commit)
+                read = commit.seq
+        await scheduler.cycle()
+
+    async def reasons() -> set[str]:
+        return {(await people.workload(key)).reason for key in keys}
+
+    await cycle()
+    assert await reasons() == {"no_nodes"}
+    await people.node("small", NodeFacts(cpu_milli=32_000, memory_bytes=2**38, gpu_count=1))
+    now += timedelta(seconds=11)
+    store.meanwhile = partial(people.command, keys[0], ChangeWorkload, auto_deletion_time_after_completion_seconds=5)
+    await cycle()
+    assert await reasons() == {"no_nodes"}, "nothing of a batch with a conflict is in the log"
+    for _ in range(3):
+        await cycle()
+    assert await reasons() == {"no_matching_node"}
 
 
 async def test_killed_while_more_commits_wait_than_may_be_in_flight_it_leaves_none_half_begun(running: Running):
