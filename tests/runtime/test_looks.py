@@ -74,7 +74,7 @@ async def test_a_look_whose_answer_is_lost_holds_up_nobody_for_long(monkeypatch:
     monkeypatch.setattr("services.runtime.log.looks.BEHIND_SECONDS", 0.0)
     place = Place()
     lost, later = place.ask(), place.ask()
-    while len(place.sent) < 2:  # noqa: ASYNC110 (no clock is waited for, only turns)
+    while len(place.sent) < 2:
         await asyncio.sleep(0)
     place.sent[1].set_result(2)
     assert await later == 2
@@ -92,7 +92,7 @@ async def test_an_error_is_told_to_all_who_share() -> None:
     await settle()
     place.sent[1].set_exception(LogUnavailableError("still away"))
     await settle()
-    with pytest.raises(LogUnavailableError, match="^away"):
+    with pytest.raises(LogUnavailableError, match=r"^away"):
         await first
     for task in sharing:
         with pytest.raises(LogUnavailableError, match="still away"):
