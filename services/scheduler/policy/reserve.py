@@ -25,7 +25,7 @@ from services.scheduler.policy.pools import pools_of
 from services.scheduler.policy.together import value_of_others
 from services.scheduler.policy.victims import passed_by
 from services.scheduler.room import Room, shares_milli
-from services.scheduler.snapshot import Booleans, GangPart, Integers, Pending, PodClass
+from services.scheduler.snapshot import INFINITE, Booleans, GangPart, Integers, Pending, PodClass
 
 MOST_RESERVED: Final = 2_000
 """Pods of one gang: some 20 ms."""
@@ -110,7 +110,7 @@ def _may_be_kept_for(planning: Planning, pod_class: PodClass, parts: Sequence[Ga
     wait = planning.policy.reserve_after
     long_enough = entry.since + wait.total_seconds()
     if planning.snapshot.now.timestamp() < long_enough:
-        if wait < LATEST:
+        if wait < LATEST and entry.since < INFINITE:
             planning.look_again_at(datetime.fromtimestamp(long_enough, UTC))
         return False
     return True
