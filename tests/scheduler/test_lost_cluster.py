@@ -527,7 +527,7 @@ def carry_out(world: World, clusters: dict[str, str], keys: list[str], step: tup
             left_pod_ends(world, key, cluster_id, kind=["stopped", "succeeded", "failed"][what % 3])
         case "running" | "succeeded" | "failed" if live:
             key, (pod_set, index) = live[what % len(live)]
-            if word != "failed" or world.workload(key).pods.live.get((pod_set, index)).phase != "Stopping":
+            if word != "failed" or world.workload(key).pods[pod_set, index].phase != "Stopping":
                 say(world, key, word, index, pod_set=pod_set)
         case _:
             pass

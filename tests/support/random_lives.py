@@ -66,8 +66,6 @@ class Lives:
         self.world = world or World()
         self.cluster_id, self.project_id = self.world.cluster(), self.world.project()
         self.other_id = self.world.cluster("other")
-        for name, cluster_id in (("local", self.cluster_id), ("other", self.other_id)):
-            self._do("cluster", cluster_key(name), ReportCluster(cluster_id=cluster_id, connected=True), CLUSTER_SYNC)
         self.keys: list[str] = []
         for name in NODES:
             self._report_node(name)
@@ -90,7 +88,8 @@ class Lives:
         self.chance.choices([act for act, _ in acts], [weight for _, weight in acts])[0]()
 
     def nodes(self) -> list[Node]:
-        return [self.world.state("node", node_key(self.cluster_id, name)) for name in NODES]
+        of_both = [*((self.cluster_id, name) for name in NODES), (self.other_id, OTHER_NODE)]
+        return [self.world.state("node", node_key(cluster_id, name)) for cluster_id, name in of_both]
 
     def _do(self, aggregate: str, key: str, command: Any, actor: Actor = ALICE) -> None:
         self.world.do(aggregate, key, command, actor)
@@ -144,7 +143,7 @@ class Lives:
                 pod=pod,
                 node_key=at,
                 node_name=node_name,
-                pool="default",
+                pool=self.world.state("node", at).facts.pool,
                 devices=(devices := self._devices(state, at)),
                 gpu_model=MODELS[node_name] if devices else "",
             )
@@ -217,10 +216,11 @@ class Lives:
         self._do("workload", key, ReportPods(workload_id=state.workload_id, facts=(fact,)), CLUSTER_SYNC)
 
     def _lose_cluster(self) -> None:
-        """A cluster is lost, workloads that may leave it do, and it is back."""
+        """A cluster was there and is lost, and workloads that may leave it do."""
         name, cluster_id = self.chance.choice((("local", self.cluster_id), ("other", self.other_id)))
-        lost = ReportCluster(cluster_id=cluster_id, connected=False)
-        self._do("cluster", cluster_key(name), lost, CLUSTER_SYNC)
+        for connected in (True, False):
+            command = ReportCluster(cluster_id=cluster_id, connected=connected)
+            self._do("cluster", cluster_key(name), command, CLUSTER_SYNC)
         since = self.world.now
         self.world.later(5)
         for key in self.keys:
@@ -236,8 +236,6 @@ class Lives:
                     seconds=5,
                 )
                 self._do("workload", key, leave, SCHEDULER)
-        back = ReportCluster(cluster_id=cluster_id, connected=True)
-        self._do("cluster", cluster_key(name), back, CLUSTER_SYNC)
 
     def _person(self) -> None:
         some = self._some()
@@ -344,6 +342,7 @@ class Lives:
             gpu_memory_bytes=DEVICE_BYTES,
             foreign_gpus=foreign_gpus,
             max_pods=6,
+            pool="default" if cluster_id == self.cluster_id else "far",
         )
         command = ReportNode(cluster_id=cluster_id, name=name, facts=facts)
         self._do("node", node_key(cluster_id, name), command, CLUSTER_SYNC)
