@@ -5074,14 +5074,14 @@ class PlaceExplained(Model, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class EvictionExplained(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The last time that its place was taken."""
+    """The last time that its place was taken, or that it left a lost cluster."""
 
     at: datetime
     """When its pods were told to end."""
     by: str
     """Who told them."""
     rule: str
-    """By which rule, such as preempted or reclaimed."""
+    """By which rule, such as preempted or reclaimed; cluster_lost if it left a lost cluster."""
     message: str
     """For whom, and why, in words."""
     pods: int
