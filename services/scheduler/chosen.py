@@ -68,9 +68,10 @@ class ChosenClusters:
             if now < since + timedelta(seconds=seconds):
                 continue
             alike = {id_: each for id_, each in clusters.items() if each.exists and _runs(each) == _runs(lost)}
-            for key in sorted(self._on[lost.cluster_id][project_id]):
+            others = {id_ for id_, each in alike.items() if each.connected}
+            for key in sorted(self._on[lost.cluster_id][project_id]) if others else ():
                 state: Workload = workloads[key].state
-                if not any(id_ in alike and alike[id_].connected and id_ not in state.left for id_ in state.among):
+                if not others.intersection(state.among) - state.left.keys():
                     continue
                 command = LeaveCluster(
                     workload_id=state.workload_id,

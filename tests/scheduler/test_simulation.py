@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from events.ids import cluster_key, node_key
+from events.ids import cluster_key, node_key, project_key
 from events.maintenance import PlanMaintenance
 from events.node import NodeFacts
 from events.project import ChangeProject
@@ -369,6 +369,48 @@ def test_maintenance_is_played_again_by_its_times() -> None:
     assert figures.starts == pytest.approx(past.figures.starts, abs=1)
     node = simulation.ledger.chain("node", node_key(world.cluster_id, "n0")).state
     assert (node.cordoned, len(node.maintained)) == (False, 1)
+
+
+def test_a_lost_cluster_is_left_again_and_what_was_left_there_ends_when_it_is_back() -> None:
+    """What waits for the node of the old pod starts once that has ended, and not before."""
+    lives = Lives(4)
+    world = lives.world
+    other = world.cluster("b")
+    world.node("b0", cluster_id=other, gpu_count=4, cpu_milli=96_000)
+    setting = ChangeProject(project_id=world.project_id, cluster_lost_seconds=600)
+    world.do("project", project_key("default"), setting)
+    moves = lives.submit("moves", gpu_devices_request=4, among=(world.cluster_id, other))
+    lives.later(5)
+    world.connect(world.cluster_id, connected=False)
+    lives.later(600)
+    world.settle()
+    lives.runs(moves)
+    assert world.workload(moves).cluster_id == other
+    waits = lives.submit("waits", gpu_devices_request=4)
+    lives.later(60)
+    world.connect(world.cluster_id)
+    lives.later(10)
+    (pods,) = world.workload(moves).left.values()
+    (((_, index), pod),) = pods.items()
+    old = PodFact(
+        pod=PodRef(pod_set="main", index=index, attempt=pod.attempt, try_=pod.try_), kind="stopped", at=world.now
+    )
+    world.do("workload", moves, ReportPods(workload_id=world.workload(moves).workload_id, facts=(old,)))
+    world.settle()
+    lives.runs(waits)
+    lives.later(100)
+    lives.ends(moves)
+    lives.ends(waits)
+
+    past = lives.read()
+    simulation = Simulation(Job(script=past.script, change=Change()))
+    figures = simulation.run()
+
+    assert figures.starts == pytest.approx(past.figures.starts, abs=30)
+    assert [wait.how for wait in figures.waits] == [wait.how for wait in past.figures.waits] == ["started", "started"]
+    assert figures.waits[1].seconds >= 60
+    for name, where in (("n0", world.cluster_id), ("b0", other)):
+        assert not simulation.ledger.chain("node", node_key(where, name)).state.reservations
 
 
 def test_a_stretch_begins_with_what_ran_and_waited_then() -> None:
