@@ -87,7 +87,9 @@ class WaitingQueue:
             self._gone.add(entry.order)
         self.pods -= len(entry.pods)
         if not entry.gave_way_to:
-            self._ranks -= Counter({entry.rank: 1})
+            self._ranks[entry.rank] -= 1
+            if not self._ranks[entry.rank]:
+                del self._ranks[entry.rank]
         self._frozen = None
         self.unreported.pop(entry.key, None)
 
