@@ -26,6 +26,7 @@ class WaitingQueue:
         "_frozen",
         "_gone",
         "_ranks",
+        "mixed",
         "planned",
         "pod_class",
         "pods",
@@ -45,7 +46,9 @@ class WaitingQueue:
         self.reported = ""
         """The reason that was reported last for this queue as a whole."""
         self.planned = frozenset[str]()
-        """What the calendar had then."""
+        """What the calendar had then, and what it had when others of it were told."""
+        self.mixed = False
+        """Whether others of it were told another reason since."""
         self.reported_at: datetime | None = None
         self._entries: list[Pending] = []
         """In order; what has come and gone since is still to be worked in, all at once."""

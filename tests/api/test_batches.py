@@ -194,7 +194,10 @@ def test_a_thousand_are_created_in_one_request_all_or_none(served: Served, alice
     assert answer.status_code == 202, answer.text
     assert answer.json()["created"] == 1_000
     seen = {"min_seq": answer.headers["X-Log-Sequence"], "search": prefix}
-    assert alice.get("/api/v1/workloads/count", params=seen).json()["count"] == 1_000
+    counted = alice.get("/api/v1/workloads/count", params=seen)
+    while "X-Log-Stale" in counted.headers:  # a busy machine shows what the tables had before
+        counted = alice.get("/api/v1/workloads/count", params=seen)
+    assert counted.json()["count"] == 1_000
 
 
 def test_a_part_is_decided_while_another_is_stored(
