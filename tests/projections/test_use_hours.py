@@ -36,7 +36,7 @@ from events.workload.pod import (
     PodSucceeded,
 )
 from events.workload.spec import ComputeSpec, TrainingSpec
-from events.workload.state import Workload, WorkloadDeleted, evolve
+from events.workload.state import ClusterLeft, Workload, WorkloadDeleted, evolve
 from projections.fold import fold
 from projections.hours.changes import EPOCH, MICROSECOND
 from projections.migrate import prepare
@@ -114,6 +114,9 @@ def stays_of(commits: Sequence[Commit]) -> list[Stay]:
                     runs[id_, placed.pod] = (at, milli, {"pool": placed.pool, "model": placed.gpu_model})
             elif isinstance(event, ENDS):
                 end_run(after, (id_, event.pod), at)
+            elif isinstance(event, ClusterLeft):
+                for run in [run for run in runs if run[0] == id_]:
+                    end_run(before, run, at)
             moved = whose(before) != whose(after)
             if moved and before.exists and id_ == before.workload_id:
                 for run in [run for run in runs if run[0] == id_]:
