@@ -15,6 +15,7 @@ from development.checker.log import check, check_log
 from development.checker.records import RawMessage, asked, quantity
 from development.checker.story import BEGIN, GPU_SPEC, ID, KEY, NODE, Story, pod
 from events.codec import encode_commit
+from tests.support.draws import draws
 from tests.support.lives import busy_world
 from tests.support.random_lives import random_log
 
@@ -64,7 +65,7 @@ def test_whatever_deciders_answer_is_passed() -> None:
     assert len(found.completed) == 200
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=draws(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False))
 def test_long_random_lives_of_many_workloads_are_passed(chance: random.Random) -> None:
     """Everything people, schedulers and clusters may do, in any order, as the deciders take it."""

@@ -46,6 +46,7 @@ from services.projector.engine import Engine, open_pool
 from services.projector.writer import Writer
 from services.runtime.log.memory import MemoryEventStore
 from tests.projections.conftest import as_reader
+from tests.support.draws import draws
 from tests.support.lives import ALICE, FIRST, SCHEDULER, World, busy_world
 from tests.support.random_lives import Lives
 from tests.support.tables import Tables
@@ -220,7 +221,7 @@ class Priorities(Lives):
         super()._do(aggregate, key, command, self.chance.choice((ALICE, BOB)) if actor is ALICE else actor)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=draws(15), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     steps=st.integers(1, 250),

@@ -168,8 +168,8 @@ def crowd(count: int, *, projects: int = 3) -> list[TraceWorkload]:
 
 
 def test_the_same_job_has_the_same_outcome_byte_for_byte_in_any_process() -> None:
-    script, _ = script_of(crowd(60), nodes(8, 8), settings=Settings())
-    quotas = {f"p{n}": Bounds(gpu_quota_milli=4000) for n in range(3)}
+    script, _ = script_of(crowd(30), nodes(8), settings=Settings())
+    quotas = {f"p{n}": Bounds(gpu_quota_milli=2000) for n in range(3)}
     data = encode_job(Job(script=script, change=Change(projects=quotas)))
     program = (
         "import sys, msgspec; from services.scheduler.simulation.engine import Simulation; "
@@ -190,7 +190,7 @@ def test_the_same_job_has_the_same_outcome_byte_for_byte_in_any_process() -> Non
     assert len(found) == 1
     figures = msgspec.json.decode(found.pop(), type=Figures)
     assert figures.evictions > 0
-    assert figures.count("started") > 50
+    assert figures.count("started") > 20
 
 
 def test_where_nothing_waits_no_plan_is_made_again_and_the_outcome_is_the_same() -> None:
@@ -198,8 +198,8 @@ def test_where_nothing_waits_no_plan_is_made_again_and_the_outcome_is_the_same()
         def _plan(self) -> None:
             self.ledger.settle(cycles=1000)
 
-    script, _ = script_of(crowd(60), nodes(8, 4), settings=Settings())
-    change = Change(projects={"p0": Bounds(gpu_quota_milli=6000), "p1": Bounds(gpu_quota_milli=2000)})
+    script, _ = script_of(crowd(30), nodes(4, 2), settings=Settings())
+    change = Change(projects={"p0": Bounds(gpu_quota_milli=3000), "p1": Bounds(gpu_quota_milli=1000)})
     quick, slow = (of(Job(script=script, change=change)).run() for of in (Simulation, Thorough))
     assert quick == slow
 
