@@ -29,6 +29,7 @@ from tests.scheduler.test_elastic import ends as all_end
 from tests.scheduler.test_quotas import department
 from tests.scheduler.test_take_back import gang
 from tests.scheduler.world import World
+from tests.support.draws import draws
 
 WAIT = 600
 
@@ -533,7 +534,7 @@ def carry_out(world: World, clusters: dict[str, str], keys: list[str], step: tup
             pass
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=draws(120), deadline=None)
 @given(st.lists(steps, max_size=40))
 def test_every_history_of_clusters_that_are_lost_and_come_back_keeps_the_rules(history: list[tuple[str, Any]]) -> None:
     world, (a, b) = two(a=(2, 1), b=(4,), cluster_lost_seconds=30)
