@@ -133,6 +133,8 @@ def _known_classes(_: PodSet) -> dict[tuple[str, str, bool, int | None, int, tup
 def class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None) -> PodClass:
     """Workloads of a sweep have the very same pod sets."""
     among = () if state.cluster_id else state.among
+    if state.left and among:
+        among = tuple(id_ for id_ in among if id_ not in state.left)
     known = _known_classes(pod_set)
     alike = state.project_id, state.cluster_id, state.preemptible, lasts, grace_of(state), among
     found = known.get(alike)

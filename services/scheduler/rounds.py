@@ -72,6 +72,7 @@ class Rounds:
             evictions=tuple(self._evictions),
             releases=first.releases,
             marks=first.marks,
+            departures=first.departures,
             blocked=told,
             updates=tuple(updates),
         )
