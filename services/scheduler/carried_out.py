@@ -91,7 +91,6 @@ def carried_out(
         queues=tuple(_queues(snapshot, changed, freed=freed)),
         releases=(),
         marks=(),
-        departures=(),
         leaving=tuple(sorted((*snapshot.leaving, *leaving), key=lambda each: each.reservation.id)),
         moving=(*snapshot.moving, *_moving(snapshot, changed)),
         growing=tuple(_growing(snapshot, changed)),
