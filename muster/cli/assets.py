@@ -104,6 +104,16 @@ SOURCES: Final = (
     _source("host-path", "host path", "scratch"),
     _source("config-map", "ConfigMap", "settings"),
     _source("secret", "Secret", "certificates"),
+    AssetNoun(
+        noun="datasource data-volume",
+        called="data volume",
+        path="/asset/datasource/data-volume",
+        rows="dataSources",
+        example="imagenet",
+        names=data_source_names,
+        after="Its data stays. Pods that have it keep it, and no pod that starts later finds it.",
+        kept="Workloads made from it stay as they are.",
+    ),
 )
 
 
