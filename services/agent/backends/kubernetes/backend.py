@@ -145,6 +145,7 @@ class KubernetesBackend:
             self._be_the_one,
             project_of=self._namespaces.project_of,
             namespace_of=partial(names.namespace_of, configuration.project_namespace),
+            unused_seconds=configuration.unused_shared_seconds,
         )
         self._claims = Claims(
             client,

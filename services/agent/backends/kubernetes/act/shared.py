@@ -29,8 +29,6 @@ from services.agent.backends.kubernetes.act.shared_manifests import claim_manife
 from services.agent.backends.kubernetes.client import ApiError, KubeClient
 from services.agent.backends.kubernetes.read.view import View
 
-UNUSED_SECONDS: Final = 30.0
-"""How long they stay when the last pod has ended: the next one of the same workload often comes at once."""
 _VOLUMES: Final = "/api/v1/persistentvolumes"
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
@@ -56,7 +54,7 @@ class SharedVolumes:
         *,
         project_of: Callable[[str], str],
         namespace_of: Callable[[str], str],
-        unused_seconds: float = UNUSED_SECONDS,
+        unused_seconds: float,
     ) -> None:
         """`be_sure`: as with Services (headless.py). `project_of`: the id of the project that a namespace is for, and
         `namespace_of` the namespace of a project, by its name.
