@@ -26,17 +26,15 @@ ELSEWHERE = incarnation_id(cluster_key("elsewhere"), "add-elsewhere")
 
 async def offered(world: World, name: str = "sets", **more: Any) -> str:
     """The id of a data volume of a claim of the owner's."""
-    command = OfferDataVolume(
-        **{
-            "project_id": OWNER,
-            "name": name,
-            "scope": "tenant",
-            "cluster_id": CLUSTER_ID,
-            "claim_name": "imagenet",
-            "mount_path": "/data",
-            **more,
-        }
-    )
+    usual: dict[str, Any] = {
+        "project_id": OWNER,
+        "name": name,
+        "scope": "tenant",
+        "cluster_id": CLUSTER_ID,
+        "claim_name": "imagenet",
+        "mount_path": "/data",
+    }
+    command = OfferDataVolume(**usual | more)
     key = asset_key("data-volume", command.scope, command.place, name)
     await world.decide(ASSET, key, command, f"offer {name}")
     return (await world.store.load(ASSET, key)).state.asset_id

@@ -75,7 +75,7 @@ def claims_of(namespace: str) -> str:
 async def owner(cluster: KubernetesWatched) -> str:
     """The namespace of the project whose claims are shared."""
     name = f"muster-o-{cluster.project}"
-    own = {"project_name": f"o-{cluster.project}", "project_id": "owner", "workload_id": "w-o"}
+    own: dict[str, Any] = {"project_name": f"o-{cluster.project}", "project_id": "owner", "workload_id": "w-o"}
     await cluster.backend.apply(cluster.pod(pod_key="owneruserpod-main-0", **own))
     return name
 
@@ -301,10 +301,11 @@ async def test_what_cannot_be_shared_fails_the_run_and_marks_the_data_volume_by_
 async def test_a_run_whose_data_volume_was_taken_back_or_that_names_its_claim_fails_and_says_so(
     cluster: KubernetesWatched,
 ) -> None:
-    for token, more, told in (
+    cases: tuple[tuple[int, dict[str, Any], str], ...] = (
         (1, {"no_volume": "data volume 'sets' is not shared with project p"}, "is not shared with project p"),
         (2, {"volumes": (ClaimedFolder(mount_path="/a", claim="muster-shared-a"),)}, "is of a data volume"),
-    ):
+    )
+    for token, more, told in cases:
         await cluster.backend.apply(cluster.pod(token, **more))
         seen = await cluster.until("failed", token=token)
         assert (seen.reason, told in seen.message) == ("no_claim", True), seen.message
