@@ -22,7 +22,7 @@ KNOWN: Final = {
     "project": (11, "ebc1f08e9f9f"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (19, "36722577b241"),
+    "workload": (19, "ef0b4a686368"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 
