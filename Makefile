@@ -15,7 +15,7 @@ up-kubernetes: venv kube-tools ## the same, with a Kubernetes cluster of simulat
 	@exec $(PY) -m development.kubernetes.up $(ARGS)
 test: venv ## the tests of the parts, on real servers
 	@PYTHONDONTWRITEBYTECODE= exec $(PY) -m pytest -n auto --dist worksteal --ignore tests/faults --ignore tests/kubernetes -m "not e2e and not faults and not kubernetes and not kubernetes_faults" $(ARGS)
-test-e2e: venv ## the tests that start all of Muster and use it as people do
+test-e2e: venv ## the tests that start all of Muster and use it as people do (ARGS=--short: a third of them)
 	@PYTHONDONTWRITEBYTECODE= exec $(PY) -m pytest tests/e2e tests/embedded -n 2 --dist loadfile -m e2e $(ARGS)
 test-faults: venv ## the long runs: real processes killed under load, requests at every edge (ARGS=--short: short forms)
 	@exec $(PY) -m pytest tests/faults -m faults --timeout 3600 $(ARGS)

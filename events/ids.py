@@ -70,6 +70,7 @@ def incarnation_id(key: str, command_id: str) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
+@lru_cache(_JUST_MADE)
 def key_of_id(identifier: str) -> str | None:
     """The key that an id begins with, or None where the text is not an id of ours."""
     if _OF_OURS.match(identifier) is None:

@@ -244,7 +244,9 @@ NODE_PORT_TAKEN: Final = "node_port_taken"
 """Of a run, and so of its workload: another one has the node port that it asks for (S030)."""
 NO_CLAIM: Final = "no_claim"
 """Likewise: there is no claim of the name that it asks for, or it is another's, or none can be made."""
-ENDS_AT_ONCE: Final = frozenset({NODE_PORT_TAKEN, NO_CLAIM})
+NO_COMMAND: Final = "no_command"
+"""Likewise: it has no command, and its cluster knows no image's entry point."""
+ENDS_AT_ONCE: Final = frozenset({NODE_PORT_TAKEN, NO_CLAIM, NO_COMMAND})
 """Reasons of a run that more runs would not change."""
 PREEMPTED: Final = "preempted"
 """Reason of a workload that waits again, or has Failed: its place was taken for a higher priority."""
@@ -303,6 +305,7 @@ PHASE_REASONS: Final = (
     SCALED_TO_ZERO,
     NODE_PORT_TAKEN,
     NO_CLAIM,
+    NO_COMMAND,
     PODS_RUN_AGAIN,
 )
 """Every code that a workload gives for its phase."""

@@ -6,6 +6,7 @@ defaults. A workload stores what came of it, so that no later policy changes a w
 """
 
 from datetime import datetime
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, assert_never, get_args
 
 import msgspec
@@ -97,6 +98,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "department" if self.department_id else "tenant"
 
 
+@lru_cache(512)
 def policy_key(workload_type: str, place: str) -> str:
     """Args: place, the id of the project or department; empty for the policy that holds everywhere."""
     return name_key("policy", workload_type, place)

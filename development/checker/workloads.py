@@ -723,6 +723,8 @@ class Model:
         workload.spent = retry_at is None
         # Whoever has its node port may keep it for ever (S030), and no more runs make a claim.
         never = data.get("reason") in {"node_port_taken", "no_claim"}
+        if data.get("reason") == "no_command":
+            never = retry_at is None  # older logs have further runs, which change nothing either
         if workload.inference:
             if (retry_at is None) != never:
                 yield "failed", f"{run.name} of an inference is not run again"

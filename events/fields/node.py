@@ -226,8 +226,20 @@ def _request(base: Any, kind: Kind, limits: Limits, fields: tuple[Node, ...], it
             return base
 
 
+_structs: Final[dict[tuple[type[Body], bool], Any]] = {}
+"""By class, and whether texts are held to their patterns. One class is a part of many bodies, and to make a type takes
+as long as a small request.
+"""
+
+
 def _struct(of: type[Body], fields: tuple[Node, ...], *, patterns: bool) -> Any:
     """The type of an object. Args: patterns, whether it holds texts to theirs, which takes longest of all."""
+    if (made := _structs.get((of, patterns))) is None:
+        made = _structs[of, patterns] = _made_struct(of, fields, patterns=patterns)
+    return made
+
+
+def _made_struct(of: type[Body], fields: tuple[Node, ...], *, patterns: bool) -> Any:
     types_ = [one.request if patterns or one.kind != "text" else _text(one.limits, None) for one in fields]
     return msgspec.defstruct(
         of.__name__,

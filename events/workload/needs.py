@@ -16,12 +16,12 @@ NODE_TYPE_LABEL: Final = "run.ai/type"
 GPU: Final = "nvidia.com/gpu"
 """By which Kubernetes counts whole GPUs. Workloads ask for them by fields of their own, never by this name."""
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}\Z")
-_OF_KUBERNETES: Final = "kubernetes.io/"
+OF_KUBERNETES: Final = "kubernetes.io/"
 
 
 def is_extended(resource: str) -> bool:
     """Whether Kubernetes counts it as an extended resource: one of a domain that is not Kubernetes' own."""
-    return "/" in resource and _OF_KUBERNETES not in resource and not resource.startswith("requests.")
+    return "/" in resource and OF_KUBERNETES not in resource and not resource.startswith("requests.")
 
 
 def whole_number(text: str) -> int | None:

@@ -281,15 +281,11 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
 
     Done once, when the creation is decided: a later change of a default changes no stored workload.
     """
+    spec = what_follows(spec)
     compute = spec.compute
-    if compute.gpu_request_type is not None and not compute.gpu_devices_request:
-        compute = replace(compute, gpu_devices_request=1)
     return replace(
         spec,
         compute=replace(compute, extended_resources=_included(compute.extended_resources)),
-        preemptibility=spec.preemptibility or preemptibility_of(spec.priority_class),
-        completions=runs_of(spec.sweep) or spec.completions,
-        backoff_limit=0 if spec.restart_policy == "Never" else spec.backoff_limit,
         tolerations=_included(spec.tolerations),
         environment_variables=_included(spec.environment_variables),
         image_pull_secrets=_included(spec.image_pull_secrets),
@@ -299,6 +295,20 @@ def with_defaults(spec: TrainingSpec) -> TrainingSpec:
         exposed_urls=_included(spec.exposed_urls),
         ports=_included(spec.ports),
         storage=_included_volumes(spec.storage),
+    )
+
+
+def what_follows(spec: TrainingSpec) -> TrainingSpec:
+    """The spec with the defaults that depend on other fields, and all of its items."""
+    compute = spec.compute
+    if compute.gpu_request_type is not None and not compute.gpu_devices_request:
+        compute = replace(compute, gpu_devices_request=1)
+    return replace(
+        spec,
+        compute=compute,
+        preemptibility=spec.preemptibility or preemptibility_of(spec.priority_class),
+        completions=runs_of(spec.sweep) or spec.completions,
+        backoff_limit=0 if spec.restart_policy == "Never" else spec.backoff_limit,
     )
 
 

@@ -183,7 +183,9 @@ class WorkloadFailed(_Event, frozen=True, kw_only=True):
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `preempted`, or that of a limit on its time."""
+    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `no_command`, `preempted`, or that of a limit
+    on its time.
+    """
     message: str
     """The same in a sentence."""
     delete_at: datetime

@@ -378,8 +378,9 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Public(
             "guaranteedTimeLeft",
             "GUARANTEED-TIME",
-            "How long it may keep its nodes at least: unlimited while it is non-preemptible, else none, since a "
-            "preemptible workload has no time that others cannot take.",
+            "How long it may keep its nodes, by its own preemptibility alone: unlimited while it is non-preemptible, "
+            "else none. A minimum runtime of its project or department is not counted: explain says until when that "
+            "holds.",
             values=(GUARANTEED, NOT_GUARANTEED),
         ),
     ]

@@ -7,6 +7,7 @@ state can tell (rights, names, limits, what there is) is answered for each item.
 import asyncio
 import dataclasses
 import random
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final
@@ -57,6 +58,8 @@ MOST_PROJECTS: Final = 50
 """In one batch: each takes a look at the caller's roles in it."""
 PART_ITEMS: Final = 250
 """Decided and appended at once: some tenths of a second."""
+PARTS_UNDER_WAY: Final = 2
+"""Of one batch: one is decided while another is stored."""
 PART_BYTES: Final = 640 * 1024
 """Of one part's items before they are packed: whatever they hold, a message takes it."""
 MOST_PACKED_BYTES: Final = 700 * 1024
@@ -145,8 +148,7 @@ async def create_workloads(call: Call) -> Answer[BatchOutcome]:
         min_roles=call.api.directory.known,
     )
     newest = 0
-    for number, part in enumerate(_parts(sound, whole=all_or_nothing)):
-        reply = await _sent(call, request, part, first=number == 0)
+    for part, reply in await _all_sent(call, request, _parts(sound, whole=all_or_nothing)):
         if isinstance(reply, Refused):
             outcomes |= {one.item.index: _of_refusal(one, reply.refusal) for one in part}
             continue
@@ -349,6 +351,31 @@ def _parts(prepared: Sequence[_Prepared], *, whole: bool) -> Iterator[list[_Prep
         size += one.size
     if part:
         yield part
+
+
+async def _all_sent(
+    call: Call, request: BatchRequest, parts: Iterator[list[_Prepared]]
+) -> list[tuple[list[_Prepared], BatchAnswered | Refused]]:
+    """What became of each part. Once the first is answered, the next one is under way while one is being stored."""
+    answered: list[tuple[list[_Prepared], BatchAnswered | Refused]] = []
+    under_way = deque[tuple[list[_Prepared], asyncio.Task[BatchAnswered | Refused]]]()
+    try:
+        for part in parts:
+            if not answered:
+                answered.append((part, await _sent(call, request, part, first=True)))
+                continue
+            under_way.append((part, asyncio.create_task(_sent(call, request, part, first=False))))
+            if len(under_way) == PARTS_UNDER_WAY:
+                answered.append((under_way[0][0], await under_way[0][1]))
+                under_way.popleft()
+        while under_way:
+            answered.append((under_way[0][0], await under_way[0][1]))
+            under_way.popleft()
+    finally:
+        for _, task in under_way:
+            task.cancel()
+        await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
+    return answered
 
 
 async def _sent(

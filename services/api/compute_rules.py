@@ -5,10 +5,10 @@ from typing import Final
 
 from events.agent_bounds import MAX_PIECES
 from events.fields.at_once import Lines, each_once
-from events.labels import KEY_PATTERN, LABEL_KEY
+from events.labels import KEY_WITH_DOMAIN_PATTERN, LABEL_KEY
 from events.quantities import MAX_QUANTITY, QuantityError, parse_bytes, parse_quantity
 from events.workload.fields.compute import ComputeSpec, ExtendedResource
-from events.workload.needs import GPU, is_extended
+from events.workload.needs import GPU, OF_KUBERNETES, is_extended
 from events.workload.spec import TrainingSpec
 from services.api.issues import Issue, fault, shown
 
@@ -16,8 +16,8 @@ MAX_CPU_CORES: Final = 1_000_000
 """Of one pod: beyond every machine, and the sum over MAX_PARALLELISM pods still fits 64 bits."""
 MAX_GPU_DEVICES: Final = 1_000_000
 """As MAX_CPU_CORES."""
-_EXTENDED: Final = Lines(rf"(?!requests\.)(?!.*kubernetes\.io/)(?=[^/\n]++/){KEY_PATTERN}")
-"""Keys of labels that `is_extended`."""
+_EXTENDED: Final = Lines(rf"(?!requests\.){KEY_WITH_DOMAIN_PATTERN}")
+"""Keys of labels that `is_extended`, but for those of Kubernetes' own domains."""
 _FEW_PIECES: Final = Lines(r"[1-9][0-9]{0,5}+")
 """Far less than MAX_PIECES."""
 
@@ -158,6 +158,7 @@ def _are_pieces(resources: Sequence[ExtendedResource]) -> bool:
     return (
         each_once(names)
         and GPU not in names
+        and OF_KUBERNETES not in "\n".join(names)
         and _EXTENDED.match(names)
         and _FEW_PIECES.match([item.quantity or "" for item in resources])
     )

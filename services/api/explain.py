@@ -21,7 +21,7 @@ from events.workload.fields.inference import following as serving_that_follows
 from events.workload.fields.storage import DataVolume
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import MadeFrom, Source
-from events.workload.spec import FOLLOWING, Beside, Distributed, Inference, TrainingSpec
+from events.workload.spec import FOLLOWING, Beside, Distributed, Inference, TrainingSpec, what_follows
 from services.api.merge import Merged, Origin, Place
 
 _LAST_STEP: Final = re.compile(r"(\.\w+|\[\d+\])\Z")
@@ -109,7 +109,7 @@ def _with_what_follows(kind: Kind, spec: TrainingSpec, beside: Beside) -> Sectio
     elif isinstance(beside, Distributed):
         undone_there = replace(beside.distribution, slots_per_worker=None, mpi_launcher_creation_policy=None)
         beside = replace(beside, distribution=with_distribution_defaults(undone_there))
-    return kind.shown(kind.with_defaults(undone), beside)
+    return kind.shown(what_follows(undone), beside)
 
 
 class _Leaf(NamedTuple):

@@ -1,7 +1,6 @@
 """Rules of the fields that say where a pod may run. Pure."""
 
 from collections.abc import Iterator
-from operator import attrgetter
 from typing import Final
 
 from events.fields.at_once import each_once
@@ -82,11 +81,13 @@ def check_tolerations(spec: TrainingSpec) -> Iterator[Issue]:
     tolerations = spec.tolerations
     named = [toleration.name for toleration in tolerations if toleration.name is not None]
     sound = each_once(named) and KEYS.match([toleration.key or "" for toleration in tolerations])
-    if sound and all(_is_plain(*alike) for alike in {*map(_BUT_NAME_AND_KEY, tolerations)}):
+    alike = {(one.operator, one.effect, one.value, one.seconds, one.exclude) for one in tolerations}
+    if sound and all(_is_plain(*shared) for shared in alike):
         return
     seen: set[str] = set()
     for index, toleration in enumerate(tolerations):
-        if sound and _is_plain(*_BUT_NAME_AND_KEY(toleration)):
+        one = toleration
+        if sound and _is_plain(one.operator, one.effect, one.value, one.seconds, one.exclude):
             continue
         path, name = f"spec.tolerations[{index}]", toleration.name
         if name is not None and name in seen:
@@ -97,10 +98,6 @@ def check_tolerations(spec: TrainingSpec) -> Iterator[Issue]:
         elif name is None:
             details = "is required where exclude is true: the name of the item to leave out"
             yield fault(f"{path}.name", details, "required", f"{path}.exclude")
-
-
-_BUT_NAME_AND_KEY: Final = attrgetter("operator", "effect", "value", "seconds", "exclude")
-"""Of a toleration. Of a thousand, few differ in them."""
 
 
 def _is_plain(

@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -235,11 +234,19 @@ def _environment(spec: TrainingSpec) -> Iterator[Issue]:
     variables = spec.environment_variables
     names = [variable.name for variable in variables]
     well_named = each_once(names) and _ENVIRONMENT_NAMES.match(names)
-    if well_named and {*map(_OTHER_SOURCES, variables)} <= _NO_OTHER_SOURCE:
+    others = {
+        at
+        for at, one in enumerate(variables)
+        if one.secret is not None
+        or one.config_map is not None
+        or one.pod_field_ref is not None
+        or one.user_credential is not None
+    }
+    if well_named and not others:
         return
     seen: set[str] = set()
     for index, variable in enumerate(variables):
-        if well_named and _OTHER_SOURCES(variable) in _NO_OTHER_SOURCE:
+        if well_named and index not in others:
             continue
         path = f"spec.environmentVariables[{index}]"
         name = variable.name
@@ -249,11 +256,6 @@ def _environment(spec: TrainingSpec) -> Iterator[Issue]:
             yield fault(f"{path}.name", f"{shown(name)} is given twice; leave one out")
         seen.add(name)
         yield from _sources(path, variable)
-
-
-_OTHER_SOURCES: Final = attrgetter("secret", "config_map", "pod_field_ref", "user_credential")
-"""Of a variable: where its value comes from, other than being given."""
-_NO_OTHER_SOURCE: Final = {(None, None, None, None)}
 
 
 def _sources(path: str, variable: EnvironmentVariable) -> Iterator[Issue]:
@@ -454,9 +456,11 @@ def _secrets(spec: TrainingSpec) -> Iterator[Issue]:
 def _may_hold_secrets(spec: TrainingSpec) -> bool:
     """Whether any of its free texts has the mark of one. JSON writes no character of these marks otherwise."""
     plain = (spec.command, spec.args, spec.working_dir, spec.category, spec.sweep, spec.pre_stop)
-    items = (spec.environment_variables, spec.exposed_urls, spec.ports)
+    variables = spec.environment_variables
+    given = ([one.value for one in variables], [one.description for one in variables if one.description])
+    others = [variable for variable in variables if variable.secret or variable.config_map]
     texts = ([one.value for one in spec.annotations], [one.url for one in spec.related_urls])
-    written = msgspec.json.encode((plain, items, texts))
+    written = msgspec.json.encode((plain, given, others, spec.exposed_urls, spec.ports, texts))
     return any(mark in written for mark in _MARKS_OF_SECRETS)
 
 

@@ -21,6 +21,7 @@ from services.api.context import Api, CodeLimits
 from services.api.credentials import tidy_credentials
 from services.api.export import EXPORTS, EXPORTS_EACH
 from services.api.feed_tail import FeedTail
+from services.api.first import make_first
 from services.api.follows import FOLLOWS
 from services.api.limits import RateLimiter, Slots
 from services.api.node_names import NodeNames
@@ -160,6 +161,7 @@ async def _serve(
             await asyncio.sleep(0.01)
         if server.started:
             health.ready()
+            await make_first()
             await _until_any_ends(asyncio.create_task(api.directory.until(stop)), serving)
     finally:
         health.not_ready("stopping")

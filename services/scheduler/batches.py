@@ -7,9 +7,10 @@ may appear in several, and a workload of a thousand pods needs no batch of a tho
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from events.aggregate import NODE, WORKLOAD, Chain, Draft, draft
+from events.aggregate import NODE, WORKLOAD, Aggregate, Chain, Draft, draft
+from events.codec import UnwritableError
 from events.commit import service_actor
 from events.decision import Context
 from events.node import BeginMaintenance, EndMaintenance, Node, NodeFacts, Reservation, ReserveOnNode
@@ -20,6 +21,8 @@ from events.workload.state import Workload
 from services.scheduler.snapshot import Binding, Eviction, NodeMark, Plan, StatusUpdate
 
 ACTOR: Final = service_actor("scheduler")
+UNWRITABLE: Final = "unwritable"
+"""Of a refusal: nobody could read what was decided, which is a fault of whoever decided it."""
 BATCH_PODS: Final = 500
 """Bound in one batch, perhaps all of one workload and on one node: a commit of so many fits a message of 1 MB, however
 long their names are.
@@ -202,7 +205,7 @@ def _of_workload(
     decided = WORKLOAD.decide(command, chain.state, context)
     if isinstance(decided, Refusal):
         return decided
-    return [draft(WORKLOAD, key, chain, decided, command_id=command_id, actor=ACTOR, now=now)] if decided else []
+    return _drafted(WORKLOAD, key, chain, decided, command_id, now) if decided else []
 
 
 def _of_node(
@@ -221,7 +224,16 @@ def _of_node(
     decided = NODE.decide(command, chain.state, context)
     if isinstance(decided, Refusal):
         return decided
-    return [draft(NODE, key, chain, decided, command_id=command_id, actor=ACTOR, now=now)] if decided else []
+    return _drafted(NODE, key, chain, decided, command_id, now) if decided else []
+
+
+def _drafted[S](  # noqa: PLR0917
+    aggregate: Aggregate[S], key: str, chain: Chain[S], events: tuple[Any, ...], command_id: str, now: datetime
+) -> list[Draft] | Refusal:
+    try:
+        return [draft(aggregate, key, chain, events, command_id=command_id, actor=ACTOR, now=now)]
+    except UnwritableError as error:
+        return Refusal(code=UNWRITABLE, message=f"{aggregate.name} {key}: {error}")
 
 
 def _is_another(before: NodeFacts | None, now: NodeFacts) -> bool:

@@ -21,7 +21,7 @@ from events.why import MOST_CHANGES, Change, Step
 from events.workload.fields.scheduling import Toleration
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest, TrainingSpec
 from services.scheduler.planning import pools_to_try
-from services.scheduler.policy.filters import taints
+from services.scheduler.policy.filters import calendar, taints
 from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.words import counted
 from services.scheduler.scene import MOST_QUEUES, Holding, Scene
@@ -525,7 +525,8 @@ def opened_nodes(scene: Scene) -> Generator[Trial, bool, None]:
     """One that is closed, and has room otherwise."""
     table, (part, _) = scene.snapshot.nodes, scene.parts[0]
     view, filters = scene.view(part), scene.filters(part)
-    wrong = explain.barred_in(view, filters) | explain.too_small_in(view, filters) | taints.refuses(view)
+    wrong = explain.barred_in(view, filters) | explain.too_small_in(view, filters)
+    wrong |= taints.refuses(view) | calendar.refuses(view)
     possible: list[int] = view.at(~wrong).rows.tolist()
     rows = [row for row in possible if table.cordoned[row] or not table.usable[row]]
     rows.sort(key=lambda row: (bool(table.cordoned[row] and not table.usable[row]), table.names[row]))
@@ -691,8 +692,8 @@ REMEDIES: Final[dict[WaitingReason, tuple[Remedy, ...]]] = {
     WaitingReason.PROJECT_DELETED: (other_project,),
     WaitingReason.CLUSTER_DISCONNECTED: (connected, other_cluster),
     WaitingReason.NO_NODES: (opened_nodes, tolerated_taints, added_nodes, other_pools),
-    WaitingReason.MAINTENANCE: (preemptible, other_pools, after_closings, added_nodes),
-    WaitingReason.CAPACITY_RESERVED: (preemptible, other_pools, after_closings, added_nodes),
+    WaitingReason.MAINTENANCE: (preemptible, other_pools, opened_nodes, after_closings, added_nodes),
+    WaitingReason.CAPACITY_RESERVED: (preemptible, other_pools, opened_nodes, after_closings, added_nodes),
     WaitingReason.QUOTA_USED: (raised_bounds, ended, preemptible),
     WaitingReason.LIMIT_TOO_SMALL: (raised_bounds, smaller_request),
     WaitingReason.LIMIT_USED: (kept_for_a_while, raised_bounds, ended),

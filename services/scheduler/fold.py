@@ -888,12 +888,23 @@ class SchedulingState(LogFold):
                 continue
             if blocked is not None:
                 queue.block(blocked, self.freed)
+            if seen.unreported and queue.reported:
+                # They are told something else than those before them were.
+                queue.planned |= waiting.planned
+                queue.mixed = queue.mixed or is_another(queue.reported, waiting.reason)
             if plan.more:
                 continue  # not all of the queue was reported yet
             if not queue.reported or seen.report_again:
                 queue.reported, queue.planned, queue.reported_at = waiting.reason, waiting.planned, snapshot.now
+                queue.mixed = False
             elif queue.reported_at is not None and _may_be_news(queue, waiting):
                 heapq.heappush(self._due, (queue.reported_at + REPORT_AGAIN_AFTER, ""))
+
+    def report_again(self, keys: Iterable[str]) -> None:
+        """What was to be told of these workloads is not in the log, though it was noted as told."""
+        for key in keys:
+            for queue, _ in self._indexed[key].entries if key in self._indexed else ():
+                queue.reported_at = None
 
     def next_due(self) -> datetime | None:
         """When there is something to look at although nothing happens."""
@@ -982,7 +993,7 @@ class SchedulingState(LogFold):
 
 def _may_be_news(queue: WaitingQueue, waiting: Waiting) -> bool:
     """To some of the queue; which, the report finds out by what the log tells of each."""
-    return is_another(queue.reported, waiting.reason) or not queue.planned <= waiting.planned
+    return queue.mixed or is_another(queue.reported, waiting.reason) or not queue.planned <= waiting.planned
 
 
 def _weights(of: Project | Department | None) -> Weights:
@@ -1114,7 +1125,7 @@ def _a_node(state: Workload) -> str:
 
 
 def _stands_alike(before: Workload, after: Workload) -> bool:
-    """Whether the same is to be placed of both, where no pod waits to be run again."""
+    """Whether the same is to be placed of both, and was told, where no pod waits to be run again."""
     same = (
         before.progress is after.progress
         and before.spec is after.spec
@@ -1124,13 +1135,14 @@ def _stands_alike(before: Workload, after: Workload) -> bool:
         and bool(before.pods.live) == bool(after.pods.live)
     )
     whose = before.workload_id, before.cluster_id
-    fields = (*whose, before.desired, before.phase, before.reason, before.attempt, before.failures)
+    fields = (*whose, before.desired, before.phase, before.reason, before.message, before.attempt, before.failures)
     return same and fields == (
         after.workload_id,
         after.cluster_id,
         after.desired,
         after.phase,
         after.reason,
+        after.message,
         after.attempt,
         after.failures,
     )

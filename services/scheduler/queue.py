@@ -26,6 +26,7 @@ class WaitingQueue:
         "_frozen",
         "_gone",
         "_ranks",
+        "mixed",
         "planned",
         "pod_class",
         "pods",
@@ -45,7 +46,9 @@ class WaitingQueue:
         self.reported = ""
         """The reason that was reported last for this queue as a whole."""
         self.planned = frozenset[str]()
-        """What the calendar had then."""
+        """What the calendar had then, and what it had when others of it were told."""
+        self.mixed = False
+        """Whether others of it were told another reason since."""
         self.reported_at: datetime | None = None
         self._entries: list[Pending] = []
         """In order; what has come and gone since is still to be worked in, all at once."""
@@ -84,7 +87,9 @@ class WaitingQueue:
             self._gone.add(entry.order)
         self.pods -= len(entry.pods)
         if not entry.gave_way_to:
-            self._ranks -= Counter({entry.rank: 1})
+            self._ranks[entry.rank] -= 1
+            if not self._ranks[entry.rank]:
+                del self._ranks[entry.rank]
         self._frozen = None
         self.unreported.pop(entry.key, None)
 

@@ -48,6 +48,7 @@ from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
 from services.scheduler.batches import (
     NOTHING_AHEAD,
+    UNWRITABLE,
     Batch,
     Decided,
     Heads,
@@ -280,14 +281,16 @@ class Scheduler:
         whole, marks = True, [*planned.marks]
         while marks:
             some, marks = marks[: self._batch_messages], marks[self._batch_messages :]
-            drafts = mark_drafts(self._heads(), some, str(uuid4()), now)
+            drafts = _told(mark_drafts(self._heads(), some, str(uuid4()), now))
             whole = not isinstance(drafts, Refusal) and await self._append_batch(drafts) and whole
         bound, released = batches(planned, max_messages=self._batch_messages)
         whole = await self._bind(bound, seen, now) and whole
         updates = [*planned.updates]
         while updates:
             some, updates = updates[: self._batch_messages], updates[self._batch_messages :]
-            whole = await self._update(some, now) and whole
+            if not await self._update(some, now):
+                whole = False
+                self.fold.report_again(each.key for each in some)
         appends = [partial(self._release, node_key, ids, now) for node_key, ids in released.items()]
         evictions: dict[str, list[Eviction]] = {}
         for each in planned.evictions:
@@ -302,6 +305,8 @@ class Scheduler:
         for number, batch in enumerate(bound, start=1):
             command_id, next_id = next_id, str(uuid4())
             drafts, refused = batch_drafts(self._heads(seen), batch, command_id, now, ahead)
+            for refusal in refused.values():
+                _told(refusal)
             if refused:
                 first = next(iter(refused.values()))
                 log.debug("plan_partly_refused", workloads=len(refused), code=first.code, message=first.message)
@@ -342,7 +347,7 @@ class Scheduler:
     async def _update(self, updates: Sequence[StatusUpdate], now: datetime) -> bool:
         """In one batch: of a thousand that are submitted at once all are told at once why they wait."""
         heads, command_id = self._heads(), str(uuid4())
-        decided = [update_drafts(heads, update, command_id, now) for update in updates]
+        decided = [_told(update_drafts(heads, update, command_id, now)) for update in updates]
         drafts = [draft for drafts in decided if not isinstance(drafts, Refusal) for draft in drafts]
         return await self._append_batch(drafts) and not any(isinstance(drafts, Refusal) for drafts in decided)
 
@@ -361,6 +366,7 @@ class Scheduler:
         return Heads(workloads=fold.workloads, nodes=fold.nodes, seen=seen, incarnation=fold.incarnation)
 
     async def _append(self, drafts: list[Draft] | Refusal) -> bool:
+        _told(drafts)
         if isinstance(drafts, Refusal):
             return False
         return self._applied(await self._store.append(drafts[0]), drafts[:1]) if drafts else True
@@ -377,6 +383,13 @@ class Scheduler:
                 # Whatever became of it, the follower will bring it; the pause grows until the log takes commits again.
                 log.warning("commit_not_stored", outcome=type(outcome).__name__, message=outcome.message)
                 return False
+
+
+def _told[D](decided: D) -> D:
+    """The same; that nobody could read it is told, and ends neither the service nor the rest of the plan."""
+    if isinstance(decided, Refusal) and decided.code == UNWRITABLE:
+        log.error("decided_what_nobody_could_read", message=decided.message)
+    return decided
 
 
 def _fits_together(drafts: Sequence[Draft]) -> bool:

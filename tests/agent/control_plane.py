@@ -36,7 +36,7 @@ from services.runtime.process.host import Health
 from tests.agent.given import KEY, NODES, start_pod
 from tests.support.recipes import answer_recipes
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class ControlPlane:

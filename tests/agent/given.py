@@ -165,7 +165,7 @@ class Watched:
         seen = self.history.get((key, token))
         return seen[-1] if seen else None
 
-    async def until(self, *kinds: PodFactKind, token: int = 1, key: str = KEY, seconds: float = 20) -> ObservedPod:
+    async def until(self, *kinds: PodFactKind, token: int = 1, key: str = KEY, seconds: float = 60) -> ObservedPod:
         async with asyncio.timeout(seconds):
             while (newest := self.newest(token, key)) is None or newest.kind not in kinds:
                 self._news.clear()

@@ -74,7 +74,7 @@ async def test_runs_that_may_not_be_started_now_are_started_as_soon_as_they_may(
         await asyncio.sleep(2.5)
         assert backend.asked == 0
         backend.its_turn = True
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while backend.asked < PODS:
                 await asyncio.sleep(0.05)
     stop.set()
@@ -114,7 +114,7 @@ async def test_a_run_that_cannot_be_started_says_why_once(
     running = asyncio.create_task(agent.run(stop))
     async with answering(fresh_log, [run_pod()]):
         wanted.put(Whole({KEY: msgspec.json.encode(start_pod(run_pod()))}))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not told:
                 await asyncio.sleep(0.02)
         (pod,) = told
@@ -125,7 +125,7 @@ async def test_a_run_that_cannot_be_started_says_why_once(
         await asyncio.sleep(1)
         assert len(told) == 1
         backend.full = False
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(told) == 1:
                 await asyncio.sleep(0.02)
         assert told[1].warnings == ()

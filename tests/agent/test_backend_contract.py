@@ -182,7 +182,7 @@ async def test_logs_are_there_while_the_pod_runs_when_it_ended_and_when_it_is_fo
     await cluster.until("running")
     followed = asyncio.create_task(log_text(cluster.backend, follow=True))
     await cluster.until("succeeded")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await followed
     ended = await log_text(cluster.backend)
     assert ended == await followed

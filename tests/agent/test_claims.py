@@ -74,7 +74,7 @@ async def side(fresh_log: NatsServer, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 async def until(side: Side, *held: tuple[str, bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while {(one.workload_id, one.ephemeral) for one in await side.local.backend.claims()} != set(held):
             await asyncio.sleep(0.02)
 
@@ -105,6 +105,9 @@ async def test_none_goes_while_a_pod_is_wanted_or_while_nobody_knows_what_is(sid
 async def test_one_that_is_kept_is_asked_about_ever_less_often(side: Side) -> None:
     await side.use("w-1", 1)
     side.fates = {"w-1": "kept"}
+    async with asyncio.timeout(60):
+        while not side.asked:
+            await asyncio.sleep(0.02)
     await asyncio.sleep(1)
-    assert 1 <= len(side.asked) <= 6
+    assert len(side.asked) <= 6
     assert set(side.asked) == {("w-1",)}

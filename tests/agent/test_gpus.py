@@ -87,7 +87,7 @@ async def mask(cluster: Watched, folder: Path, pod_key: str, *devices: int) -> s
     await cluster.backend.apply(cluster.pod(pod_key=pod_key, devices=shares, arguments=("/bin/sh", "-c", script)))
     if (await cluster.until("running", "refused", key=pod_key)).kind == "refused":
         return cluster.history[pod_key, 1][-1].message
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not seen.exists():
             await asyncio.sleep(0.02)
     return seen.read_text().strip()

@@ -499,9 +499,8 @@ async def test_a_shutdown_interrupts_all_pods_in_time_also_those_that_will_not_g
         await local.backend.apply(local.pod(pod_key=f"k{index}-main-0", stubborn=index == 1, grace_seconds=600))
     for index in range(3):
         await local.until("running", key=f"k{index}-main-0")
-    began = time.monotonic()
-    assert await local.backend.interrupt(3) == 3
-    assert time.monotonic() - began < 4
+    async with asyncio.timeout(60):  # and not the ten minutes that each may take
+        assert await local.backend.interrupt(3) == 3
     for index in range(3):
         end = await local.until("interrupted", key=f"k{index}-main-0")
         assert end.reason == "shutdown"

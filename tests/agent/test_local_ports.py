@@ -74,7 +74,7 @@ def free_node_port() -> int:
 
 async def answer(seen: ObservedPod, container: int) -> bytes:
     assert seen.address is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(OSError):
                 reader, writer = await asyncio.open_connection(seen.address.host, seen.address.port(container))

@@ -53,9 +53,10 @@ def asked(*command: str, **more: Any) -> SessionOpen:
     )
 
 
-async def told(way: Way) -> tuple[bytes, bytes, WayEnd]:
-    """What it wrote, and how it ended."""
-    out = {STDOUT: b"", STDERR: b""}
+async def told(way: Way, out: dict[int, bytes] | None = None) -> tuple[bytes, bytes, WayEnd]:
+    """What it wrote, which `out` also holds so far, and how it ended."""
+    out = {} if out is None else out
+    out |= {STDOUT: b"", STDERR: b""}
     try:
         async with asyncio.timeout(30):
             async for frame in way.frames():
@@ -107,8 +108,11 @@ async def test_a_terminal_is_one_with_its_size_and_can_be_made_larger(local: Wat
     await running(local)
     script = 'test -t 0 && test -t 1 && stty size && read line && stty size && echo "got $line"'
     way = await local.backend.open_way(asked("/bin/sh", "-c", script, stdin=True, tty=True, columns=80, rows=24))
-    reading = asyncio.create_task(told(way))
-    await asyncio.sleep(0.2)
+    said = dict[int, bytes]()
+    reading = asyncio.create_task(told(way, said))
+    async with asyncio.timeout(30):
+        while b"24 80" not in said.get(STDOUT, b""):
+            await asyncio.sleep(0.02)
     await way.take(bytes((RESIZE,)) + b'{"columns": 132, "rows": 50}')
     await way.take(bytes((RESIZE,)) + b'{"columns": -1, "rows": "x"}')
     await way.take(bytes((STDIN,)) + b"word\n")
@@ -126,7 +130,7 @@ async def test_what_a_command_started_is_dead_once_its_session_is_over(local: Wa
     if leaves == "ends by itself":
         assert [frame async for frame in frames] == []
     await way.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while _of_session():
             await asyncio.sleep(0.05)
     assert (await local.backend.list_all()).pods[0].kind == "running"
@@ -148,7 +152,7 @@ async def test_a_session_ends_with_its_pod(local: Watched) -> None:
     frames = aiter(way.frames())
     await anext(frames)
     await local.backend.delete(KEY, 1, 0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert [frame async for frame in frames] == []
     assert way.end().reason == "pod_ended"
     await way.close()

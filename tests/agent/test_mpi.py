@@ -49,7 +49,7 @@ async def launch(local: Watched, script: str, token: int = 1) -> None:
     await apply(local, "master", token, arguments=("/bin/sh", "-c", script))
 
 
-async def ended(local: Watched, token: int = 1, *, seconds: float = 20) -> ObservedPod:
+async def ended(local: Watched, token: int = 1, *, seconds: float = 60) -> ObservedPod:
     return await local.until("succeeded", "failed", "stopped", token=token, key=MASTER, seconds=seconds)
 
 
@@ -129,7 +129,7 @@ async def test_the_folder_where_they_meet_goes_with_the_last_of_them(local: Watc
         await local.backend.delete(key, 1, 1)
         await local.until("stopped", key=key)
         await local.backend.forget(key, 1)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while list((data / "mpi").iterdir()):
             await asyncio.sleep(0.02)
 

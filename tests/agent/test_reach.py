@@ -44,7 +44,7 @@ async def test_a_server_that_takes_connections_is_told_nothing() -> None:
     port = server.sockets[0].getsockname()[1]
     async with server:
         assert await unreachable("127.0.0.1", port, own=True) == ""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not said:
                 await asyncio.sleep(0.01)
     assert said == [b""]
@@ -78,7 +78,7 @@ async def test_names_that_nobody_answers_hold_up_nothing_else(monkeypatch: pytes
     monkeypatch.setattr(socket, "getaddrinfo", wait)
     looks = [asyncio.create_task(unreachable("slow.example.com", free_port(), own=True)) for _ in range(64)]
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(waiting) < MOST_NAMES:
                 await asyncio.sleep(0.01)
             await asyncio.to_thread(lambda: None)

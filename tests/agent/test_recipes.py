@@ -97,7 +97,7 @@ async def at_work(agent: Agent) -> AsyncGenerator[None]:
         await running
 
 
-async def until(probe: Callable[[], Any], seconds: float = 20) -> Any:
+async def until(probe: Callable[[], Any], seconds: float = 60) -> Any:
     async with asyncio.timeout(seconds):
         while True:
             found = probe()

@@ -105,7 +105,7 @@ async def test_what_the_stream_did_not_take_is_said_again_until_it_does(nc: Clie
         assert await stored(nc) == 0
     saying = asyncio.create_task(reports.run())
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while await stored(nc) == 0:
                 await asyncio.sleep(0.02)
     finally:
@@ -126,7 +126,7 @@ async def test_while_nothing_is_taken_few_words_are_tried_and_none_is_lost(nc: C
         assert nc.stats["out_msgs"] - before == AT_ONCE, "then a pause"
     saying = asyncio.create_task(reports.run())
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while await stored(nc) < pods:
                 await asyncio.sleep(0.02)
     finally:
@@ -145,7 +145,7 @@ async def test_words_that_nobody_says_any_more_leave_the_stream(nc: Client) -> N
     await reports.flush()
     assert await stored(nc) == 1
     reports.no_pod(KEY)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while await stored(nc):
             reports.say_all_again()
             await reports.flush()

@@ -63,7 +63,7 @@ async def test_a_cluster_that_is_wanted_is_served_with_heartbeats_and_nodes(plan
 
 
 async def test_the_service_is_ready_before_any_cluster_is_wanted(agent: RunningService) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not agent.health.serving:
             await asyncio.sleep(0.05)
 
@@ -99,7 +99,7 @@ async def test_a_newer_run_starts_only_when_the_older_one_is_gone(plane: Control
     mark = tmp_path / "mark"
     await plane.want(local(f"trap 'sleep 0.5; rm {mark}; exit 0' TERM; touch {mark}; while :; do sleep .02; done"))
     await plane.until_pod("running")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not mark.exists():
             await asyncio.sleep(0.02)
     await plane.want(local(f"test ! -e {mark}", 2))
@@ -140,7 +140,7 @@ async def test_streams_made_anew_under_a_running_agent_are_noticed(
     await plane.want(simulated(key="new-main-0"))
     await plane.until_pod("running", key="new-main-0", seconds=30)
     await plane.until(lambda: plane.newest() is not None and len(plane.nodes) == 2, seconds=40)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         # Two pods, two nodes, the heartbeat.
         while (await plane.nc.jetstream().stream_info(OBSERVED_STREAM)).state.messages < 5:
             await asyncio.sleep(0.1)
@@ -173,9 +173,8 @@ async def test_when_the_service_stops_its_local_pods_are_interrupted_and_that_is
         await plane.want_cluster("local")
         await plane.want(local("trap '' TERM; while :; do sleep 0.1; done", grace_seconds=600))
         await plane.until_pod("running")
-        began = time.monotonic()
-        await running.stop()
-        assert time.monotonic() - began < 6
+        async with asyncio.timeout(60):  # and not the ten minutes that the pod may take
+            await running.stop()
     end = await plane.until_pod("interrupted")
     assert end.reason == "shutdown"
     plane.said.clear()
@@ -277,7 +276,7 @@ async def test_a_cluster_whose_backend_breaks_ends_no_other_one(plane: ControlPl
         nc = await connect(fresh_log.settings("agent"), "agent")
         stack.push_async_callback(nc.close)
         host = asyncio.create_task(AgentHost(nc, {"simulated": open_backend}, version="v").run(stop, ready.set))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while opened.count(plane.cluster) < 2 and not host.done():
                 await asyncio.sleep(0.05)
         plane.cluster = good

@@ -71,7 +71,7 @@ async def test_an_endless_pod_runs_until_it_is_told_to_end() -> None:
             annotations=annotations,
         )
         await backend.apply(run)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (seen := {one.pod_key: one.kind for one in (await backend.list_all()).pods})["b"] != "succeeded":
             await asyncio.sleep(0.02)
     assert seen["a"] == "running"

@@ -58,7 +58,7 @@ async def test_an_empty_folder_is_empty_for_each_run_and_gone_with_it(local: Wat
         assert folder.exists()
         await local.backend.forget(end.pod_key, token)
         settled = tmp_path / "data" / "settled" / end.pod_key / str(token)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (settled / "volumes").exists():
                 await asyncio.sleep(0.02)
         assert (settled / "log").exists()
@@ -213,7 +213,7 @@ async def test_no_claim_is_removed_under_a_pod_and_none_is_forgotten_with_the_ag
     assert (tmp_path / "data" / "claims" / "p1" / "sets").exists()
     await local.close()
     again = await LocalBackend(machine(tmp_path / "data"), NoCode()).open()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while list(await again.claims()) != [HeldClaims(workload_id=WORKLOAD)]:
             await asyncio.sleep(0.02)  # its pod was told to end, and may not have ended yet
     await again.close()

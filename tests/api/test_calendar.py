@@ -26,7 +26,7 @@ def lab(served: Served) -> str:
         name = f"lab-{datetime.now(UTC).timestamp():.6f}".replace(".", "-")
         made = admin.post("/api/v1/clusters", json={"name": name, "kind": "kubernetes"}).json()["id"]
         report_node(served, made, "gpu-1", gpus=8)
-        until(lambda: admin.get(f"/api/v1/nodes?clusterId={made}").json()["nodes"] or None, 20)
+        until(lambda: admin.get(f"/api/v1/nodes?clusterId={made}").json()["nodes"] or None, 60)
     return made
 
 

@@ -145,7 +145,7 @@ def test_the_workloads_table_has_a_column_for_the_department_and_a_filter(admin:
     assert (row["departmentId"], row["departmentName"]) == (department["id"], department["name"])
     for query in (f"departmentId=={department['id']}", f"departmentName=={department['name']}"):
         rows: list[dict[str, Any]] = []
-        for _ in range(100):
+        for _ in range(1_000):
             rows = admin.get(f"{V1}/workloads", params={"filterBy": query, "sortBy": "departmentName"}).json()[
                 "workloads"
             ]
@@ -189,7 +189,7 @@ def test_settings_that_cannot_be_are_refused_by_name(admin: httpx.Client) -> Non
 
 def eventually(admin: httpx.Client, path: str, params: dict[str, Any], key: str, wanted: set[str]) -> None:
     found: set[str] = set()
-    for _ in range(100):
+    for _ in range(1_000):
         found = {row["meta"]["id"] for row in admin.get(path, params=params).json()[key]}
         if found == wanted:
             return

@@ -322,7 +322,7 @@ async def _many_rows(served: Served) -> None:
 
 
 def _until_a_place_is_free(client: httpx.Client, path: str) -> httpx.Response:
-    for _ in range(80):
+    for _ in range(240):
         # Where the machine is busy, this reader too may stand still for as long as one may.
         with contextlib.suppress(httpx.RemoteProtocolError):
             answer = client.get(path)

@@ -41,7 +41,7 @@ def test_a_token_is_shown_once_and_listed_by_the_day_of_its_use_alone(served: Se
         assert (me["issuer"], me["subject"]) == ("muster", "service-account:default/once")
         assert program.post(TRAININGS, json=served.training()).json()["createdBy"] == me["subject"]
     today = datetime.now(UTC).date().isoformat()
-    assert until(lambda: admin.get(path).json()["lastUsed"], 20) == today
+    assert until(lambda: admin.get(path).json()["lastUsed"], 60) == today
     listed = admin.get(ACCOUNTS, params={"projectId": served.project})
     events = admin.get("/api/v1/events", params={"order": "desc", "type": "ServiceAccountCreated"})
     everything = listed.text + events.text + admin.get("/api/v1/audit").text
@@ -111,11 +111,11 @@ def test_a_cordoned_node_says_who_and_since_when_and_the_pool_counts_it(served: 
         (found,) = admin.get("/api/v1/nodes", params={"clusterId": cluster}).json()["nodes"] or [{}]
         return found
 
-    assert until(lambda: node().get("cordonedBy"), 20) == "admin"
+    assert until(lambda: node().get("cordonedBy"), 60) == "admin"
     assert node()["schedulable"] is False
     assert node()["cordonedByCluster"] is False
     assert admin.post(f"{path}/uncordon").status_code == 202
-    assert until(lambda: node()["cordonedBy"] is None, 20)
+    assert until(lambda: node()["cordonedBy"] is None, 60)
     assert admin.post(f"/api/v1/nodes/{cluster}/none/cordon").status_code == 404
     (pool,) = admin.get("/api/v1/node-pools", params={"clusterId": cluster}).json()["nodePools"]
     assert (pool["name"], pool["nodes"]) == ("default", 1)

@@ -128,7 +128,7 @@ def opened(served: Served, workload: str, does: str, subject: str = "alice") -> 
 
 async def stands_still(count: Callable[[], int]) -> None:
     before = -1
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while count() != before or not before:
             before = count()
             await asyncio.sleep(0.2)
@@ -136,7 +136,7 @@ async def stands_still(count: Callable[[], int]) -> None:
 
 async def echoes(connection: ClientConnection, words: bytes) -> None:
     await connection.send(bytes((STDIN,)) + words)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await connection.recv() == bytes((STDOUT,)) + words
 
 

@@ -53,7 +53,7 @@ def test_a_training_is_submitted_listed_described_suspended_and_deleted(admin: S
     identifier = ran.json()["workloadId"]
     assert ran.json()["spec"]["args"] == "python -c 'print(1)'"
     # A list is as new as the tables, which follow within moments.
-    assert until(lambda: muster("training", "list", "-p", "default", "-o", "name").out or None, 20) == "story\n"
+    assert until(lambda: muster("training", "list", "-p", "default", "-o", "name").out or None, 60) == "story\n"
     assert muster("workload", "describe", "story", "-o", "json").json()["id"] == identifier
     assert "submitted by admin" in muster("workload", "history", "story").out
     assert muster("workload", "pods", identifier[:13], "-o", "json").code == 0
@@ -68,7 +68,7 @@ def test_a_training_is_submitted_listed_described_suspended_and_deleted(admin: S
     assert (ran.code, "sortBy (--sort): there is no field 'nose'" in ran.err) == (6, True)
     assert muster("workload", "delete", "story", "-y", "--wait", "--timeout", "20s").code == 0
     assert muster("workload", "describe", "story").code == 0
-    assert until(lambda: "story" in muster("workload", "list", "--deleted", "-o", "name").out or None, 20)
+    assert until(lambda: "story" in muster("workload", "list", "--deleted", "-o", "name").out or None, 60)
 
 
 def test_a_name_that_is_taken_is_a_conflict_and_everything_wrong_comes_at_once(admin: Served, muster: Any) -> None:
@@ -100,7 +100,7 @@ def test_a_training_comes_again_living_deleted_and_from_its_description(
                    "--idempotency-key", "r", "-o", "json")  # fmt: skip
     assert again.json()["workloadId"] == second["workloadId"]
     assert muster("workload", "delete", "once", "-y", "--wait", "--timeout", "20s").code == 0
-    assert until(lambda: "once" not in muster("workload", "list", "-A", "-o", "name").out.split() or None, 20)
+    assert until(lambda: "once" not in muster("workload", "list", "-A", "-o", "name").out.split() or None, 60)
     ran = muster("training", "resubmit", "once", "-o", "json")
     assert ran.code == 0, ran.err
     assert ran.json()["workloadId"] != first["workloadId"]
@@ -117,7 +117,7 @@ def test_the_past_is_shown_as_of_a_sequence_a_time_and_a_time_ago(admin: Served,
     made = muster("workload", "describe", "elder", "-o", "json").json()
     at = str(made["version"])
     assert muster("workload", "delete", "elder", "-y", "--wait", "--timeout", "20s").code == 0
-    assert until(lambda: "elder" not in muster("workload", "list", "-A", "-o", "name").out.split() or None, 20)
+    assert until(lambda: "elder" not in muster("workload", "list", "-A", "-o", "name").out.split() or None, 60)
     for words in ("workload list -A", "training list -p default", "project list", "cluster list", "node list",
                   "nodepool list", "project describe default", "cluster describe local",
                   "workload pods elder"):  # fmt: skip
@@ -160,7 +160,7 @@ def test_two_moments_are_compared(admin: Served, muster: Any) -> None:
     assert muster("training", "submit", "moved", "-i", "a", "-p", "default").code == 0
     at = str(muster("workload", "describe", "moved", "-o", "json").json()["version"])
     assert muster("workload", "set", "moved", "--priority", "high").code == 0
-    assert until(lambda: "high" in muster("workload", "list", "-A", "--columns", "name,PRIORITY").out or None, 20)
+    assert until(lambda: "high" in muster("workload", "list", "-A", "--columns", "name,PRIORITY").out or None, 60)
     ran = muster("diff", "--from", at)
     assert ran.code == 0, ran.err
     assert "moved" in ran.out.partition("Workloads")[2].partition("Events")[0]
@@ -185,7 +185,7 @@ def test_a_list_is_kept_to_labels_within_what_its_reader_may_see(
     def listed(*more: str) -> list[str]:
         return sorted(muster("workload", "list", "-A", "-o", "name", *more).out.split())
 
-    assert until(lambda: len(listed("-l", "suite")) == 3 or None, 20)
+    assert until(lambda: len(listed("-l", "suite")) == 3 or None, 60)
     assert listed("-l", "suite=labels,stage in (dev)") == ["dev-1", "dev-2"]
     assert listed("-l", "suite,stage!=dev") == ["test-1"]
     assert muster("workload", "list", "-A", "-l", "stage=test", "-o", "json").json()[0]["labels"] == [
@@ -269,12 +269,12 @@ def test_an_operators_day_without_curl(admin: Served, muster: Any, monkeypatch: 
     assert muster("cluster", "add", "lab", "--simulated", "1x8").code == 0
     lab = muster("cluster", "describe", "lab", "-o", "json").json()["id"]
     report_node(admin, lab, "lab-0", gpus=8)
-    listed = until(lambda: muster("node", "list", "--cluster", "lab", "-o", "json").json() or None, 20)
+    listed = until(lambda: muster("node", "list", "--cluster", "lab", "-o", "json").json() or None, 60)
     assert listed[0]["cordonedBy"] is None
     pools = muster("nodepool", "list", "--cluster", "lab", "-o", "json").json()
     assert [(pool["name"], pool["nodes"]) for pool in pools] == [("default", 1)]
     assert "node lab-0 of cluster lab cordoned" in muster("node", "cordon", "lab-0").err
-    assert until(lambda: "by admin" in muster("node", "describe", "lab-0").out or None, 20)
+    assert until(lambda: "by admin" in muster("node", "describe", "lab-0").out or None, 60)
     assert "admin" in muster("node", "list", "--cluster", "lab").out
     assert muster("node", "uncordon", "lab-0", "--cluster", "lab").code == 0
     assert muster("node", "drain", "lab-0", "--dry-run").code == 0
@@ -338,7 +338,7 @@ def test_maintenance_is_planned_changed_and_cancelled_by_the_command_line(admin:
     assert muster("cluster", "add", "shop", "--simulated", "1x8").code == 0
     shop = muster("cluster", "describe", "shop", "-o", "json").json()["id"]
     report_node(admin, shop, "shop-0", gpus=8)
-    until(lambda: muster("node", "list", "--cluster", "shop", "-o", "json").json() or None, 20)
+    until(lambda: muster("node", "list", "--cluster", "shop", "-o", "json").json() or None, 60)
     calendar = ("calendar", "maintenance")
     window = ("--from", "2099-01-01T06:00:00Z", "--to", "2099-01-01T12:00:00Z")
     assert "366 days" in muster(*calendar, "create", "far", "--node", "shop-0", "--cluster", "shop", *window).err
@@ -382,7 +382,7 @@ def test_capacity_is_reserved_changed_and_given_back_by_the_command_line(admin: 
     assert muster("cluster", "add", "hall", "--simulated", "1x8").code == 0
     hall = muster("cluster", "describe", "hall", "-o", "json").json()["id"]
     report_node(admin, hall, "hall-0", gpus=8)
-    until(lambda: muster("node", "list", "--cluster", "hall", "-o", "json").json() or None, 20)
+    until(lambda: muster("node", "list", "--cluster", "hall", "-o", "json").json() or None, 60)
     reservation, at = ("calendar", "reservation"), ("--cluster", "hall")
     soon = datetime.now(UTC) + timedelta(days=2)
     window = ("--from", soon.isoformat(), "--to", (soon + timedelta(hours=1)).isoformat())
@@ -449,7 +449,7 @@ def test_what_is_done_by_name_and_comes_again_with_its_key_is_answered_as_the_fi
         assert first.code == 0, first.err
         if command[0] == "workload":
             gone = ("workload", "list", "-p", "default", "--search", "again", "-o", "name")
-            assert until(lambda gone=gone: not muster(*gone).out, 20)
+            assert until(lambda gone=gone: not muster(*gone).out, 60)
         second = muster(*command, "--idempotency-key", "by-name")
         assert (second.code, second.err) == (0, first.err)
         assert muster(*command).code == 3, "without a key a name that is not there is a mistake"

@@ -126,7 +126,7 @@ def test_what_policies_set_is_no_difference(
     try:
         assert results(muster(*apply, "--dry-run")) == {"train": "created"}, "the policy has an image"
         assert results(first := muster(*apply)) == {"train": "created"}, first.err
-        assert until(lambda: len(muster(*listed).out.split()) or None, 20)
+        assert until(lambda: len(muster(*listed).out.split()) or None, 60)
         for _ in ("as it is", "after it was applied again"):
             assert results(ran := muster(*apply)) == {"train": "unchanged"}, ran.out
 
@@ -211,14 +211,14 @@ def test_filters_choose_what_is_acted_on_and_a_dry_run_shows_it(
     (tmp_path / "many.yaml").write_text(MANY.format(prefix))
     assert muster("apply", "-f", str(tmp_path)).code == 0
     chosen = ("-l", f"set={prefix}")
-    assert until(lambda: len(muster("workload", "list", *chosen, "-o", "name").out.split()) == 3 or None, 20)
+    assert until(lambda: len(muster("workload", "list", *chosen, "-o", "name").out.split()) == 3 or None, 60)
 
     assert results(muster("training", "suspend", *chosen, "--dry-run", "-o", "json")) == {"train": "would suspend"}
     assert results(muster("workload", "suspend", *chosen, "-o", "json")) == dict.fromkeys(
         ("train", "work", "gang"), "suspending"
     )
     stopped = ("--status", "Stopped", *chosen)
-    assert until(lambda: len(muster("workload", "list", *stopped, "-o", "name").out.split()) == 3 or None, 20)
+    assert until(lambda: len(muster("workload", "list", *stopped, "-o", "name").out.split()) == 3 or None, 60)
     assert "nothing was done" in muster("workload", "suspend", *chosen).err
     assert results(muster("workload", "delete", *chosen, "-o", "json", "-y"))["gang"] == "deleting"
     for words in (("suspend",), ("suspend", "a", "--all"), ("delete", *chosen, "--wait")):
@@ -244,7 +244,7 @@ def test_workloads_are_transferred_by_name_and_by_filter(
     (tmp_path / "many.yaml").write_text(MANY.format(prefix))
     assert muster("apply", "-f", str(tmp_path)).code == 0
     chosen = ("-l", f"set={prefix}")
-    assert until(lambda: len(muster("workload", "list", *chosen, "-o", "name").out.split()) == 3 or None, 20)
+    assert until(lambda: len(muster("workload", "list", *chosen, "-o", "name").out.split()) == 3 or None, 60)
 
     ran = muster("training", "transfer", f"{prefix}-train", "--to", "bob")
     assert (ran.code, "transfer of" in ran.err) == (0, True), ran.err

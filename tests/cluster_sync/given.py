@@ -167,7 +167,7 @@ class World:
         return await eventually(probe)
 
 
-async def eventually(probe: Callable[[], Any], seconds: float = 15) -> Any:
+async def eventually(probe: Callable[[], Any], seconds: float = 60) -> Any:
     async with asyncio.timeout(seconds):
         while True:
             found = await probe()

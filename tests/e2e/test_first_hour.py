@@ -18,7 +18,7 @@ import pytest
 
 from development.stack import Stack, running, until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_in(2)]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "first-hour.md"
 SETTLED_SECONDS: Final = 2.0

@@ -7,7 +7,7 @@ import pytest
 
 from development.stack import Api, running, until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_in(2)]
 RUNS: dict[str, Any] = {"annotations": [{"name": "simulation.muster.dev/runtime-seconds", "value": "600"}]}
 
 

@@ -85,7 +85,7 @@ def test_a_script_runs_from_the_folder_in_which_it_was_typed(
 def test_what_waits_says_why_and_its_log_goes_on_by_itself_once_it_runs(stack: Stack, folder: Path) -> None:
     waits = ("training", "submit", "waits", "-i", "x", "-g", "64", "--", sys.executable, "train.py")
     assert typed(stack, folder, *waits).returncode == 0
-    until(lambda: "GPU" in typed(stack, folder, "training", "logs", "waits").stderr or None, 20)
+    until(lambda: "GPU" in typed(stack, folder, "training", "logs", "waits").stderr or None, 60)
     told = typed(stack, folder, "training", "logs", "waits")
     assert "waits is Pending: " in told.stderr, told.stderr
     with typing(stack, "training", "logs", "waits", "-f") as following:
@@ -112,7 +112,7 @@ def test_a_suspend_loses_nothing_that_was_written(stack: Stack, api: Api, folder
     (folder / "slow.py").write_text("import time\nprint('first')\nprint('second', end='')\ntime.sleep(600)\n")
     submit = ("training", "submit", "slow", "-i", "x", "--termination-grace-period", "1s")
     assert typed(stack, folder, *submit, "--", sys.executable, "slow.py").returncode == 0
-    until(lambda: "first" in typed(stack, folder, "training", "logs", "slow").stdout or None, 20)
+    until(lambda: "first" in typed(stack, folder, "training", "logs", "slow").stdout or None, 60)
     time.sleep(0.2)
     assert typed(stack, folder, "training", "suspend", "slow", "--wait").returncode == 0
     assert typed(stack, folder, "training", "logs", "slow").stdout == "first\nsecond\n"
@@ -171,7 +171,7 @@ def test_code_of_another_project_is_no_code_for_this_one(stack: Stack, api: Api,
     other = api.http.post("/org-unit/projects", json={"name": "other"}).json()["id"]
     stranger = stack.api(stack.token("mallory", project="other"))
     place = {"clusterId": api.cluster("local"), "digest": digest}
-    asked = until(lambda: _answered(stranger, {"projectId": other, **place}), 10)
+    asked = until(lambda: _answered(stranger, {"projectId": other, **place}), 60)
     assert asked["kept"] is False
     assert stranger.http.get("/code", params={"projectId": api.project(), **place}).status_code == 403
     spec = {"image": "x", "command": "cat train.py", "code": digest}

@@ -58,7 +58,7 @@ def test_the_example_serves_by_its_url_and_by_its_node_port(stack: Stack, api: A
     assert (found["files"]["connectionType"], found["direct"]["connectionType"]) == ("ExternalUrl", "NodePort")
     url, direct = found["files"]["address"], found["direct"]["address"]
     assert urlsplit(url).hostname == f"served-8888-{workload.replace('-', '')[:12]}.localhost"
-    assert until(lambda: "Directory listing" in _text(f"http://{direct}") or None, 20)
+    assert until(lambda: "Directory listing" in _text(f"http://{direct}") or None, 60)
     assert asked(url).status_code == 401
     assert "Directory listing" in asked(url, authorization=f"Bearer {stack.token('bea')}").text
     link = stack.muster("workspace", "open", "served", "--no-browser").stdout.strip()
@@ -72,7 +72,7 @@ def test_the_example_serves_by_its_url_and_by_its_node_port(stack: Stack, api: A
     listed = stack.muster("workload", "connections", "served")
     assert direct in listed.stdout, listed.stderr
     assert stack.muster("workspace", "delete", "served").returncode == 0
-    until(lambda: asked(url, cookie=cookie).status_code == 401 or None, 20)
+    until(lambda: asked(url, cookie=cookie).status_code == 401 or None, 60)
 
 
 def _text(url: str) -> str:

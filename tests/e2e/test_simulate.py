@@ -10,7 +10,7 @@ import pytest
 
 from development.stack import Stack, running, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400), pytest.mark.one_in(2)]
 RUNTIME = "simulation.muster.dev/runtime-seconds"
 
 

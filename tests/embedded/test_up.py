@@ -42,6 +42,7 @@ def up(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.timeout(400)
 def test_one_data_folder_lives_through_stops_and_mishaps(stack: Stack) -> None:
     """One `muster up` after another on the same folder, each asked for several things: a start takes ten seconds of

@@ -105,7 +105,7 @@ async def test_the_feed_survives_a_killed_server(nats_server: NatsServer, fresh_
     async with a_log(fresh_log) as log:
         await log.append(commits)
         async with feeding(fresh_log) as health:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not health.serving:
                     await asyncio.sleep(0.01)
             nats_server.kill()
@@ -128,7 +128,7 @@ async def test_a_feed_of_another_log_is_not_gone_on_with(fresh_log: NatsServer) 
         await log.remake_log()
         await log.append(another)
         async with feeding(fresh_log) as health:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while "another log" not in health.reason:
                     await asyncio.sleep(0.01)
             assert await log.feed() == before

@@ -52,7 +52,7 @@ def path_of(pod: dict[str, Any]) -> str:
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await condition():
             await asyncio.sleep(0.05)
 

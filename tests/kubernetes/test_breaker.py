@@ -80,7 +80,7 @@ async def test_runs_that_another_agent_ended_and_let_go_meanwhile_are_no_reason_
         for number in range(MANY):
             await other.until("succeeded", key=key(number))
             await other.backend.forget(key(number), 1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await is_there(other):
                 await asyncio.sleep(0.05)
         assert (await late.backend.list_all()).pods == ()

@@ -43,7 +43,7 @@ async def services(cluster: KubernetesWatched) -> list[dict[str, Any]]:
 
 
 async def until_there(cluster: KubernetesWatched) -> dict[str, Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (found := await services(cluster)):
             await asyncio.sleep(0.05)
     return found[0]

@@ -126,7 +126,7 @@ async def test_it_is_renewed_while_more_calls_than_may_be_under_way_wait_for_an_
         proxy.mode = Mode.HOLD
         path = "/api/v1/namespaces/default/configmaps/waits"
         waiting = [asyncio.create_task(backend._client.has(path)) for _ in range(2 * CALLS)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while proxy.struck[Mode.HOLD] < CALLS:
                 await asyncio.sleep(0.02)
             await backend._lease._turn()

@@ -49,7 +49,7 @@ async def test_the_ports_of_a_pod_have_services_that_go_with_it(
         ContainerPort(container=8890),
     )
     await cluster.backend.apply(cluster.pod(seconds=60, ports=ports))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (seen := await cluster.until("running")).address is None:
             await asyncio.sleep(0.05)
     assert seen.address is not None

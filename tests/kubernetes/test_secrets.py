@@ -228,7 +228,7 @@ async def test_what_somebody_deleted_is_missed_by_the_node_and_brought_again(clu
         "lastTimestamp": (datetime.now(UTC) + timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     await asyncio.to_thread(cluster.plane.admin, "POST", f"{space}/events", event)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while cluster.backend.lacking() != [(KEY, 1)]:
             await asyncio.sleep(0.05)
     await cluster.backend.apply(run, VALUES)
@@ -242,7 +242,7 @@ async def test_a_refusal_is_told_on_the_pod_without_a_value_and_tried_again(
     proxy.mode = Mode.FORBIDDEN
     run = run_of(cluster, waits=True)
     await cluster.backend.apply(run, VALUES)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "no_credentials" not in [one.reason for one in told_of(cluster)]:
             await asyncio.sleep(0.05)
     newest = cluster.newest()

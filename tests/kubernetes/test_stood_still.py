@@ -23,7 +23,7 @@ async def test_a_run_that_came_and_went_meanwhile_is_not_made_again(
         await other.backend.apply(run)
         await other.until("succeeded")
         await other.backend.forget(KEY, 1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await asyncio.to_thread(other.pods):
                 await asyncio.sleep(0.05)
         assert isinstance(late.backend, KubernetesBackend)
@@ -31,7 +31,7 @@ async def test_a_run_that_came_and_went_meanwhile_is_not_made_again(
         with pytest.raises(BackendError, match="another agent of this cluster acts"):
             await late.backend.apply(run)
         await other.backend.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not late.backend._lease.held():
                 await asyncio.sleep(0.05)
         with pytest.raises(BackendError, match="another agent of this cluster acts"):

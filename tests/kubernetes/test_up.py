@@ -101,7 +101,7 @@ def test_each_of_its_programs_that_is_killed_is_started_again_and_work_goes_on(s
     (pod,) = pods(stack)
     for name in PROGRAMS:
         # kwok is started again with what it speaks to, too.
-        killed = until(lambda name=name: next((each for each in stack.tree() if program(each) == name), None), 20)
+        killed = until(lambda name=name: next((each for each in stack.tree() if program(each) == name), None), 60)
         killed.kill()
         psutil.wait_procs([killed], timeout=10)
         until(lambda name=name: name in map(program, stack.tree()[1:]), 20, lambda name=name: f"{name} stays away")

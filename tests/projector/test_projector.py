@@ -166,7 +166,7 @@ async def test_what_cannot_be_followed_halts_loudly_and_skips_nothing(
         await until(lambda: says in projector.health.reason, "halted")
         assert "rebuild" in projector.health.reason
         assert not projector.health.serving
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             # It is written down after it is said.
             while (status := await queries.status()).halted is None:
                 await asyncio.sleep(0.02)

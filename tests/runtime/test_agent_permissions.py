@@ -279,7 +279,7 @@ async def logs_are_read(*, agent_at: NatsServer, api_at: NatsServer) -> None:
             assert chunk.lines[0].text == "line"
             await api.publish("agent.one.logs", msgspec.json.encode(LogsTaken(inbox=inbox)))
         await reading.unsubscribe()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await backend.ended.wait()
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
@@ -335,7 +335,7 @@ async def test_users_may_stand_in_a_file_beside_the_configuration(tmp_path: Path
 
 async def told(news: AsyncGenerator[Whole | Changed | Lost], subject: str, value: bytes) -> None:
     """A server that has not heard yet of what another one keeps says so, and is asked again."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for one in news:
             if not isinstance(one, Lost):
                 assert one.values == {subject: value}

@@ -40,13 +40,19 @@ async def test_a_follower_stands_before_what_cannot_be_applied_and_says_so(clien
     store, fold = JetStreamEventStore(client), Picky(from_snapshot=False)
     told: list[UnreadableMessageError | None] = []
     await three_with_a_bad_one(store)
-    with contextlib.suppress(TimeoutError):
-        async with (
-            asyncio.timeout(1.5),
-            contextlib.aclosing(follow_into(store, fold, on_standing=told.append, idle_seconds=0.1)) as followed,
-        ):
+
+    async def follow() -> None:
+        async with contextlib.aclosing(follow_into(store, fold, on_standing=told.append, idle_seconds=0.1)) as followed:
             async for _ in followed:
                 pass
+
+    following = asyncio.create_task(follow())
+    async with asyncio.timeout(60):
+        while not any(told):
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0.5)  # it goes no further
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
     assert (fold.applied, fold.seq) == (["before"], 1)
     assert [(one.seq, one.subject) for one in told if one is not None] == [(2, "ev.tenant.bad")]
 

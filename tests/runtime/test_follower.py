@@ -149,8 +149,9 @@ async def test_a_closed_follower_leaves_nothing_behind(client: Client, store: Ev
     await store.append(grant("a", 0))
     for _ in range(3):
         await collect(store, 0, 1)
-    await asyncio.sleep(0.1)
-    assert (await client.jetstream().stream_info("EVENTS")).state.consumer_count == 0
+    async with asyncio.timeout(60):
+        while (await client.jetstream().stream_info("EVENTS")).state.consumer_count:
+            await asyncio.sleep(0.02)
 
 
 LEAVES_BEHIND = """

@@ -54,6 +54,17 @@ async def ends(settings: Settings, health: Health, stop: asyncio.Event) -> None:
     _ = settings, health, stop
 
 
+async def _served(port: int) -> None:
+    """Until it listens, and the services had their turn."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(ConnectionRefusedError):
+                _, body = await _get(port, "/readyz")
+                if "starting" not in body:
+                    return
+            await asyncio.sleep(0.02)
+
+
 async def _get(port: int, path: str) -> tuple[int, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -76,7 +87,7 @@ async def test_health_says_whether_all_services_serve_and_which_do_not(
     settings, stop = Settings(health_port=free_port()), asyncio.Event()
     assert settings.health_port is not None
     running = asyncio.ensure_future(run_services(services, settings, stop=stop))
-    await asyncio.sleep(0.1)
+    await _served(settings.health_port)
     status, answer = await _get(settings.health_port, "/readyz")
     assert (status, body in answer) == (ready, True), answer
     assert (await _get(settings.health_port, "/healthz"))[0] == 200
@@ -148,7 +159,7 @@ async def test_figures_are_served_on_the_health_port_where_they_are_wanted() -> 
     settings, stop = Settings(health_port=free_port(), metrics=True), asyncio.Event()
     assert settings.health_port is not None
     running = asyncio.ensure_future(run_services({"one": serves}, settings, stop=stop))
-    await asyncio.sleep(0.1)
+    await _served(settings.health_port)
     assert "python_info" in (await _get(settings.health_port, "/metrics?x=1"))[1]
     stop.set()
     await running
@@ -260,7 +271,7 @@ def test_a_connection_to_postgres_that_is_given_back_while_its_pool_ends_is_nobo
         giving_back.cancel()  # its user; what asyncpg does about it goes on
         await asyncio.wait({giving_back})
         pool.terminate()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not told:
                 await asyncio.sleep(0.01)
                 gc.collect()

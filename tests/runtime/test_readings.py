@@ -66,7 +66,7 @@ async def write(store: EventStore, first: int, last: int) -> None:
 
 async def come_to_consumers(client: Client, count: int) -> None:
     """Those that are dropped go a moment later."""
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(60):
         while len(await client.jetstream().consumers_info("EVENTS")) != count:
             await asyncio.sleep(0.02)
 

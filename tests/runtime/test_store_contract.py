@@ -168,7 +168,7 @@ async def test_a_follower_is_handed_what_comes_later_and_nothing_while_nothing_c
     following = store.follow(0, idle_seconds=0.1)
     assert await anext(following) == []
     await store.append(grant("a", 0))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         seen = []
         while not seen:
             seen = await anext(following)

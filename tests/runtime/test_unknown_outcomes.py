@@ -201,7 +201,7 @@ async def test_a_cluster_that_loses_its_leader_goes_on_and_keeps_its_word(nats_c
         appended = await _append_through(store, lambda: _kill_and_start(leader, pause=1.0))
         await _check_appended(store, appended)
         followed: list[int] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(followed) < len(appended):
                 followed.extend(commit.seq for commit in await anext(following))
     assert followed == sorted(appended.values())

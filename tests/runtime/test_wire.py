@@ -69,7 +69,7 @@ async def test_headers_are_sent_as_the_library_sends_them(fresh_log: NatsServer,
             except BadHeaderError as error:
                 refused.append(type(error))
             await client.flush()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(taken) + len(refused) < 2:
                 await asyncio.sleep(0.01)
     finally:
@@ -158,7 +158,7 @@ async def test_what_a_taker_cannot_take_is_told_and_the_connection_goes_on(fresh
     subscription = await reader.take("usage.>", take)
     await reader.flush()
     assert await send(fresh_log, EVERYTHING, pub(b"usage.a", b"bad"), pub(b"usage.b", b"good")) == []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(taken) < 2:
             await asyncio.sleep(0.01)
     await subscription.unsubscribe()
@@ -184,7 +184,7 @@ async def test_whatever_is_sent_a_connection_goes_on_with_what_comes_next(fresh_
         *(hpub(b"usage.a", headers) for headers in (b"", b" ", b" \xff\xff\xff\xff", b"\r\n\xff: \xff", FORGED_STATUS)),
     ]
     assert await send(fresh_log, EVERYTHING, *odd, pub(b"usage.last")) == []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not heard or heard[-1].subject != "usage.last":
             await asyncio.sleep(0.01)
     assert [message.subject for message in heard[:2]] == ["usage.\ufffd", "usage.a\x0b1"]
@@ -234,7 +234,7 @@ async def test_what_one_agent_says_keeps_nobody_from_reading_the_others(
 ) -> None:
     await send(fresh_log, EVERYTHING, pub(b"obs.one.pod.a"), said, pub(b"obs.two.pod.b"))
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             found = dict[str, bytes]()
             while "obs.two.pod.b" not in found:
                 found = await read_latest(client, Requests(client), OBSERVED_STREAM, "obs.>")

@@ -5,14 +5,18 @@ from typing import Any
 
 import pytest
 
+from events.cluster import ReportCluster
 from events.ids import cluster_key, node_key, project_key
 from events.maintenance import CancelMaintenance, PlanMaintenance
 from events.node import CordonNode, DrainNode, Node, ReportNodeGone, UncordonNode
 from events.phases import Phase, PodPhase, WaitingReason
 from events.time_limits import SetTimeLimits, TimeLimit
 from events.workload.state import WorkloadWaiting
+from services.scheduler import plan as plan_module
 from services.scheduler.fold import ENDS_LATE_SECONDS, SchedulingState
-from services.scheduler.snapshot import Plan
+from services.scheduler.policy.filters.calendar import told_of
+from services.scheduler.policy.phases.report import is_news
+from services.scheduler.snapshot import Plan, Waiting
 from tests.scheduler.world import World
 
 FIRM: dict[str, Any] = {"preemptibility": "non-preemptible"}
@@ -615,6 +619,84 @@ def test_where_it_is_cancelled_the_reason_of_what_waits_on_does_not_name_it_any_
     assert world.workload(key).reason == "insufficient_gpu"
     assert "firmware" not in world.workload(key).message
     assert fresh(world).snapshot(world.now).queues
+
+
+def test_what_was_told_anew_with_the_same_code_is_not_told_again_and_all_others_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GIVEN more workloads than one plan tells of, THEN each is told once that the entry is cancelled, and it ends."""
+    monkeypatch.setattr(plan_module, "MAX_UPDATES_PER_PLAN", 2)
+    world, key = beside_a_full_node()
+    keys = [key, *(world.submit(f"firm-{n}", gpu_devices_request=2, **FIRM) for n in range(4))]
+    world.settle()
+    assert all("maintenance firmware" in world.workload(each).message for each in keys)
+    small = world.submit("small", gpu_devices_request=3, **FIRM, priority_class="very-high")
+    world.settle()
+
+    cancel(world)
+    at(world, world.now + timedelta(seconds=11))
+
+    assert world.places(small)
+    assert {world.workload(each).reason for each in keys} == {"insufficient_gpu"}
+    assert not any("firmware" in world.workload(each).message for each in keys)
+    told = [reasons_told(world, each) for each in keys]
+    world.now += timedelta(minutes=1)
+    world.node("n2", gpu_count=1)
+    assert not world.plan().updates, "what the log says already"
+    world.settle()
+    assert [reasons_told(world, each) for each in keys] == told
+
+
+def test_a_sentence_that_only_reads_as_if_it_named_an_entry_is_not_told_over_and_over() -> None:
+    """Names that people choose stand in sentences, too."""
+    told = "no node of type maintenance x until 2026-03-01 12:00 UTC"
+    waiting = Waiting(reason=WaitingReason.NO_MATCHING_NODE, message=told)
+    assert told_of(told)
+    assert not is_news("no_matching_node", told, waiting)
+
+
+def test_who_came_while_it_was_planned_is_told_that_it_is_cancelled_as_those_who_came_before() -> None:
+    world = lab("n0", "n1")
+    for name in ("one", "other"):
+        world.submit(name, gpu_devices_request=4, **FIRM)
+    world.settle()
+    first = world.submit("first", gpu_devices_request=2, **FIRM)
+    world.settle()
+    assert world.workload(first).reason == "insufficient_gpu"
+    plan_maintenance(world, "n1")
+    second = world.submit("second", gpu_devices_request=2, **FIRM)
+    at(world, world.now + timedelta(seconds=1))
+    assert "maintenance firmware" in world.workload(second).message
+
+    cancel(world)
+    at(world, world.now + timedelta(seconds=1))
+    due = world.fold.next_due()
+    assert due is not None
+    assert due <= world.now + timedelta(seconds=11)
+    at(world, due)
+
+    assert "firmware" not in world.workload(second).message
+
+
+def test_who_came_while_there_was_another_reason_is_told_that_it_is_gone() -> None:
+    """GIVEN a reason that comes and goes before it is told to those who wait already."""
+    world = lab("n0")
+    world.submit("holder", gpu_devices_request=4, **FIRM)
+    world.settle()
+    world.submit("first", gpu_devices_request=2)
+    world.settle()
+    world.do("cluster", cluster_key("local"), ReportCluster(cluster_id=world.cluster_id, connected=False))
+    second = world.submit("second", gpu_devices_request=2)
+    at(world, world.now + timedelta(seconds=1))
+    assert world.workload(second).reason == "cluster_disconnected"
+
+    world.do("cluster", cluster_key("local"), ReportCluster(cluster_id=world.cluster_id, connected=True))
+    at(world, world.now + timedelta(seconds=1))
+    due = world.fold.next_due()
+    assert due is not None
+    at(world, due)
+
+    assert world.workload(second).reason == "insufficient_gpu"
 
 
 def test_where_its_end_is_moved_the_reason_says_the_new_one() -> None:

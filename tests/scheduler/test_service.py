@@ -8,8 +8,9 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import override
 
 import pytest
@@ -25,7 +26,7 @@ from events.maintenance import PlanMaintenance
 from events.node import NodeFacts
 from events.refusal import Refusal
 from events.subjects import aggregate_subject
-from events.workload.commands import DeleteWorkload, SuspendWorkload
+from events.workload.commands import ChangeWorkload, DeleteWorkload, SuspendWorkload
 from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.memory import MemoryEventStore
@@ -36,7 +37,7 @@ from services.scheduler import service
 from services.scheduler.batches import Heads, mark_drafts
 from services.scheduler.fold import SchedulingState
 from services.scheduler.service import APPENDS_IN_FLIGHT, BATCH_MESSAGES, MANY_UPDATES, Scheduler
-from services.scheduler.snapshot import NodeMark
+from services.scheduler.snapshot import NodeMark, Plan
 from tests.support import openb
 from tests.support.people import People, commits_of, in_flight
 
@@ -356,6 +357,42 @@ class FullDisk(MemoryEventStore):
         return await super().append(draft, deadline_seconds=deadline_seconds)
 
 
+async def test_what_meets_a_conflict_while_it_is_told_anew_is_told_again():
+    """Given two that wait for another reason by now, when somebody changes one of them while both are told, then both
+    are told with one of the next plans, though nothing else happens.
+    """
+    store, now = Slow(), datetime.now(UTC)
+    people, fold = People(store), SchedulingState()
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    keys = [await people.submit(f"w{n}", gpu_devices_request=8) for n in range(2)]
+    scheduler = Scheduler(store, fold, clock=lambda: now)
+    read = 0
+
+    async def cycle() -> None:
+        nonlocal read
+        for commit in await commits_of(store):
+            if commit.seq > read:
+                fold.apply(commit)
+                read = commit.seq
+        await scheduler.cycle()
+
+    async def reasons() -> set[str]:
+        return {(await people.workload(key)).reason for key in keys}
+
+    await cycle()
+    assert await reasons() == {"no_nodes"}
+    await people.node("small", NodeFacts(cpu_milli=32_000, memory_bytes=2**38, gpu_count=1))
+    now += timedelta(seconds=11)
+    store.meanwhile = partial(people.command, keys[0], ChangeWorkload, auto_deletion_time_after_completion_seconds=5)
+    await cycle()
+    assert await reasons() == {"no_nodes"}, "nothing of a batch with a conflict is in the log"
+    for _ in range(3):
+        await cycle()
+    assert await reasons() == {"no_matching_node"}
+
+
 async def test_killed_while_more_commits_wait_than_may_be_in_flight_it_leaves_none_half_begun(running: Running):
     """A commit that never had its turn was a coroutine that nobody awaited: a warning, which is an error in tests."""
     store = FullDisk()
@@ -542,6 +579,33 @@ async def test_a_batch_that_cannot_be_built_is_told_and_ends_neither_the_service
     await people.do("cluster", cluster_key("local"), command)
     running.start(store)
     key = await people.submit("w", gpu_devices_request=1)
+
+    async def placed() -> bool:
+        return (await people.workload(key)).phase == "Initializing"
+
+    await until(placed, "a place")
+    assert not running.tasks[0].done()
+
+
+async def test_a_decision_that_nobody_could_read_is_told_and_ends_neither_the_service_nor_the_rest_of_the_plan(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+):
+    """GIVEN a fault by which a start is expected behind the last time that can be read, THEN all else is placed."""
+
+    def late(planned: Plan, *_: object) -> Plan:
+        end = datetime.max.replace(tzinfo=UTC)
+        return replace(planned, updates=tuple(replace(each, expected_start=end) for each in planned.updates))
+
+    monkeypatch.setattr(service, "with_estimates", late)
+    store = MemoryEventStore()
+    people = People(store)
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    await people.nodes({"n0": NODE})
+    running.start(store)
+    await people.submit("large", gpu_devices_request=100)
+    key = await people.submit("small", gpu_devices_request=1)
 
     async def placed() -> bool:
         return (await people.workload(key)).phase == "Initializing"

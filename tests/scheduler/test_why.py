@@ -13,9 +13,9 @@ import pytest
 
 from events.capacity import ReserveCapacity
 from events.cluster import RemoveCluster
-from events.ids import cluster_key, project_key, workload_key
+from events.ids import cluster_key, node_key, project_key, workload_key
 from events.maintenance import PlanMaintenance
-from events.node import Taint, UncordonNode
+from events.node import CordonNode, Taint, UncordonNode
 from events.phases import WaitingReason
 from events.project import ChangeProject, DeleteProject
 from events.why import MOST_CHANGES, Change, KeptBy, Step, Why
@@ -829,6 +829,24 @@ def test_where_the_calendar_is_one_ground_of_several_what_helps_against_it_is_to
     told = [each.message for each in found.changes]
     assert any("spec.preemptibility" in each for each in told), told
     assert any("is over" in each for each in told), told
+
+
+@pytest.mark.parametrize("plan", [planned, reserved])
+def test_where_the_calendar_closes_nodes_another_one_that_somebody_closed_is_named(plan: Callable[..., None]) -> None:
+    world = cluster(a={"gpu_count": 2}, b={"gpu_count": 2})
+    plan(world, after=timedelta(minutes=1))
+    world.do("node", node_key(world.cluster_id, "b"), CordonNode(cluster_id=world.cluster_id, name="b"))
+    world.now += timedelta(minutes=2)
+    world.settle()
+    key = world.submit("w", gpu_devices_request=2)
+    world.settle()
+
+    found = asked(world, key)
+
+    assert found.reason in {"maintenance", "capacity_reserved"}
+    steps = [(each.act, each.of) for change in found.changes for each in change.steps]
+    assert ("uncordon_node", "b") in steps, found.changes
+    assert ("uncordon_node", "a") not in steps, "that helps against no maintenance that is planned"
 
 
 def test_where_the_calendar_closes_nodes_that_are_too_small_anyway_it_is_not_waited_for() -> None:

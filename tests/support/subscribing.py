@@ -26,7 +26,7 @@ from services.runtime.nats.connection import ServiceClient, connect
 from services.runtime.nats.nkeys import KeyPair, new_seed
 from services.subscriptions.service import run
 
-SECONDS: Final = 20.0
+SECONDS: Final = 60.0
 """Everything here takes well under a second where nothing else runs."""
 _NUMBERS: Final = itertools.count(1)
 

@@ -22,7 +22,7 @@ from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests
 from services.runtime.webhooks.protocol import Answered, Asked, subject_of
 from services.webhooks.service import run
-from tests.support.subscribing import Given
+from tests.support.subscribing import SECONDS, Given
 
 KEY: Final = b"0" * 64
 FIRST_SEQ: Final = 1_000
@@ -74,7 +74,7 @@ class Receiver:
             self.requests.append(Received(path=path, headers=headers, body=body))
             answer = self.answers.get(path, lambda _: reply(204))(len(self.of(path)))
             if answer is None:
-                await asyncio.sleep(60)
+                await asyncio.sleep(3_600)
                 return
             writer.write(answer)
             await writer.drain()
@@ -177,7 +177,7 @@ class Scene:
         requests, answered = Requests(nc), itertools.count(1)
 
         async def ask(one: Asked) -> Any:
-            answer = await requests.ask(subject_of(one), msgspec.json.encode(one), seconds=20)
+            answer = await requests.ask(subject_of(one), msgspec.json.encode(one), seconds=SECONDS)
             told(next(answered))
             return msgspec.json.decode(answer, type=Answered)
 

@@ -120,7 +120,7 @@ async def test_what_was_not_delivered_is_delivered_after_postgres_is_lost_and_no
         )
 
     await until(lambda: len(receiver.of("/ok")) == len(ids), "they are posted")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await all_is_kept():
             await asyncio.sleep(0.05)
     await scene.kill(service)
@@ -155,7 +155,7 @@ async def test_tables_that_are_put_back_beside_a_running_service_lose_no_event(
         seqs.append(await scene.given.store.last_seq())
     ids = await tell(scene, seqs)
     standings = Standings(Requests(scene.given.nc))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (newest := (await standings.newest())[0]) is None or len(newest.webhooks[down.id].waiting) < len(ids):
             await asyncio.sleep(0.05)
     connection = await asyncpg.connect(scene.settings("webhooks").database_url)

@@ -912,8 +912,8 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     lost_gpu_hours: float
     """GPU-hours that runs which were evicted or interrupted had worked since their last checkpoint."""
     guaranteed_time_left: WorkloadGuaranteedTimeLeft
-    """How long it may keep its nodes at least: unlimited while it is non-preemptible, else none, since a
-    preemptible workload has no time that others cannot take.
+    """How long it may keep its nodes, by its own preemptibility alone: unlimited while it is non-preemptible, else
+    none. A minimum runtime of its project or department is not counted: explain says until when that holds.
     """
     cpu_request_cores: float
     """CPU cores that all pods at the same time request."""
@@ -4074,8 +4074,8 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     lost_gpu_hours: float
     """GPU-hours that runs which were evicted or interrupted had worked since their last checkpoint."""
     guaranteed_time_left: WorkloadGuaranteedTimeLeft
-    """How long it may keep its nodes at least: unlimited while it is non-preemptible, else none, since a
-    preemptible workload has no time that others cannot take.
+    """How long it may keep its nodes, by its own preemptibility alone: unlimited while it is non-preemptible, else
+    none. A minimum runtime of its project or department is not counted: explain says until when that holds.
     """
     cpu_request_cores: float
     """CPU cores that all pods at the same time request."""
@@ -7193,7 +7193,9 @@ class WorkloadFailedData(Model, frozen=True, kw_only=True, rename="camel", omit_
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `preempted`, or that of a limit on its time."""
+    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `no_command`, `preempted`, or that of a limit
+    on its time.
+    """
     message: str
     """The same in a sentence."""
     delete_at: datetime
@@ -9238,6 +9240,7 @@ if TYPE_CHECKING:
         "limit_used",
         "maintenance",
         "no_claim",
+        "no_command",
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",

@@ -14,6 +14,7 @@ import structlog
 
 from events.ids import TENANT_KEY
 from events.subjects import EVENTS_STREAM, aggregate_filter, aggregate_subject, split_aggregate_subject
+from services.runtime.log.looks import Looks
 from services.runtime.nats.jetstream_api import StoredMessage, last_as_of, last_message, stream_info
 from services.runtime.nats.requests import Requests, UnansweredError
 
@@ -41,6 +42,7 @@ class Floors:
 
     def __init__(self, requests: Requests, *, kept: int = KEPT_FLOORS) -> None:
         self._requests = requests
+        self._looks = Looks(self._last_message)
         self._kept = kept
         self._floors: OrderedDict[str, int] = OrderedDict()
 
@@ -73,7 +75,7 @@ class Floors:
         deadline = asyncio.get_running_loop().time() + seconds
         pause = FIRST_PAUSE_SECONDS
         while True:
-            found = await last_message(self._requests, EVENTS_STREAM, subject, seconds=min(seconds, ASK_SECONDS))
+            found = await self._looks.at(subject, min(seconds, ASK_SECONDS))
             seq = 0 if found is None else found.seq
             if seq >= self.of(subject):
                 if seq >= min_seq:
@@ -84,6 +86,9 @@ class Floors:
                 if up_to >= min_seq:
                     return self._seen(subject, newer if newer is not None and newer.seq > seq else found)
             pause = await self._again(deadline, pause, f"{subject} at {seq}", max(self.of(subject), min_seq))
+
+    async def _last_message(self, subject: str, seconds: float) -> StoredMessage | None:
+        return await last_message(self._requests, EVENTS_STREAM, subject, seconds=seconds)
 
     def _seen(self, subject: str, found: StoredMessage | None) -> StoredMessage | None:
         if found is not None:

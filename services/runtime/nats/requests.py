@@ -27,10 +27,12 @@ class NobodyListensError(UnansweredError):
     """Nobody received it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Question:
     on_answer: Callable[[Taken], None]
     done: asyncio.Future[Any]
+    deadline: float
+    """By the clock of the event loop."""
 
 
 class Requests:
@@ -42,6 +44,8 @@ class Requests:
         self._waiting: dict[str, _Question] = {}
         if isinstance(nc, ServiceClient):
             nc.on_cut_off.append(self._on_cut_off)
+        self._bell: asyncio.TimerHandle | None = None
+        """At the first deadline of those that wait, or before it: a timer for each would be a tenth of their cost."""
         self._prefix = ""
         self._subscribing = asyncio.Lock()
 
@@ -55,16 +59,17 @@ class Requests:
         self, subject: str, payload: bytes, *, seconds: float, headers: dict[str, str] | None = None
     ) -> Taken:
         """The answer with its headers. Raises UnansweredError; NobodyListensError where the server says so."""
-        future: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Taken] = loop.create_future()
 
         def on_answer(message: Taken) -> None:
             if not future.done():
                 future.set_result(message)
 
-        token = await self._send(subject, payload, _Question(on_answer, future), headers)
+        question = _Question(on_answer, future, loop.time() + seconds)
+        token = await self._send(subject, payload, question, headers)
         try:
-            async with asyncio.timeout(seconds):
-                message = await future
+            message = await future
         except TimeoutError:
             raise UnansweredError(f"no answer from {subject} within {seconds:.1f} s") from None
         finally:
@@ -75,7 +80,8 @@ class Requests:
 
     async def ask_many(self, subject: str, payload: bytes, *, seconds: float) -> list[Taken]:
         """All messages of an answer that ends with a status message, which is the last of the list."""
-        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        finished: asyncio.Future[None] = loop.create_future()
         messages: list[Taken] = []
 
         def on_answer(message: Taken) -> None:
@@ -83,10 +89,10 @@ class Requests:
             if is_last(message) and not finished.done():
                 finished.set_result(None)
 
-        token = await self._send(subject, payload, _Question(on_answer, finished), None)
+        question = _Question(on_answer, finished, loop.time() + seconds)
+        token = await self._send(subject, payload, question, None)
         try:
-            async with asyncio.timeout(seconds):
-                await finished
+            await finished
         except TimeoutError:
             raise UnansweredError(f"no whole answer from {subject} within {seconds:.1f} s") from None
         finally:
@@ -108,7 +114,26 @@ class Requests:
         except BaseException:
             del self._waiting[token]
             raise
+        self._ring_at(question.deadline)
         return token
+
+    def _ring_at(self, deadline: float) -> None:
+        bell = self._bell
+        if bell is None or deadline < bell.when():
+            if bell is not None:
+                bell.cancel()
+            self._bell = asyncio.get_running_loop().call_at(deadline, self._end_late)
+
+    def _end_late(self) -> None:
+        """Those whose deadline has come get no answer; ring again at the next one."""
+        self._bell = None
+        now = asyncio.get_running_loop().time()
+        for question in self._waiting.values():
+            if question.deadline <= now and not question.done.done():
+                question.done.set_exception(TimeoutError())
+        left = [question.deadline for question in self._waiting.values() if not question.done.done()]
+        if left:
+            self._ring_at(min(left))
 
     async def _subscribe(self) -> None:
         """Once, whoever comes first; the others wait."""

@@ -63,7 +63,7 @@ def test_with_the_control_plane_away_for_a_minute_nothing_is_started_or_ended_an
     stays, suspended, deleted, too = keys
     uids = {key: [uid(the_pod(stack, key))] for key in keys}
     for key in keys:
-        until(lambda key=key: api.training(key)["actualPhase"] == "Running", 10)
+        until(lambda key=key: api.training(key)["actualPhase"] == "Running", 60)
     with stack.api_server_away():
         away_until = time.monotonic() + AWAY_SECONDS
         disconnected(stack, "API server")
@@ -113,7 +113,7 @@ def test_a_server_that_lists_nothing_is_not_believed_and_nothing_is_given_up(sta
         stack.wait_connected()
         key = stack.submit("held", runtime_seconds=None, completions=8, parallelism=8)["workloadId"]
         uids = [uid(pod) for pod in the_pods(stack, key, 8)]
-        until(lambda: api.training(key)["actualPhase"] == "Running", 10)
+        until(lambda: api.training(key)["actualPhase"] == "Running", 60)
         empty(proxy, "/api/v1/pods")
         disconnected(stack, "lists only 0 of", "acceptMissingUntil")
         new = stack.submit("after-the-doubt", runtime_seconds=0.2)["workloadId"]
@@ -146,7 +146,7 @@ def test_silent_nodes_keep_their_pods_which_are_unknown_for_a_while_and_never_do
         stack.wait_connected()
         key = stack.submit("out-of-sight", runtime_seconds=None, compute={"gpuDevicesRequest": 1})["workloadId"]
         first = the_pod(stack, key)
-        until(lambda: api.training(key)["actualPhase"] == "Running", 10)
+        until(lambda: api.training(key)["actualPhase"] == "Running", 60)
         stack.plane.stop_kwok()
         try:
             until(lambda: conditions(stack) == {"Unknown"}, 60)
@@ -176,7 +176,7 @@ def test_pods_of_a_node_that_is_removed_are_placed_on_another(
 ) -> None:
     key = stack.submit("moves", runtime_seconds=None, compute={"gpuDevicesRequest": 1}, backoffLimit=0)["workloadId"]
     first = the_pod(stack, key)
-    until(lambda: api.training(key)["actualPhase"] == "Running", 10)
+    until(lambda: api.training(key)["actualPhase"] == "Running", 60)
     node = first["spec"]["nodeName"]
     stack.plane.admin("DELETE", f"/api/v1/nodes/{node}")
     try:

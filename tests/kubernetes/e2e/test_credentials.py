@@ -79,7 +79,7 @@ def test_values_are_in_the_secret_of_a_pod_and_in_nothing_else_and_a_change_reac
     for workload in (first, second):
         assert api.act("delete", workload).status_code == 202
         gone(stack, workload)
-    until(lambda: not stack.secrets(), 20)
+    until(lambda: not stack.secrets(), 60)
 
 
 @pytest.mark.parametrize("point", ["pod_created", "secret_made"])

@@ -37,10 +37,10 @@ def test_an_evicted_or_refused_pod_is_placed_again_and_spends_no_retry(
     name = f"ends-{reason.lower().replace('.', '-').replace('/', '-')}"
     key = stack.submit(name, runtime_seconds=0.2, simulation={"end-reason": reason}, backoffLimit=0)["workloadId"]
     assert told(stack, key, "PodInterrupted", *words)
-    until(lambda: [r["type"] for r in api.history(key)].count("PodInterrupted") >= 2, 20)
+    until(lambda: [r["type"] for r in api.history(key)].count("PodInterrupted") >= 2, 60)
     assert api.training(key)["actualPhase"] != "Failed"
     assert api.act("delete", key).status_code == 202
-    until(lambda: api.training(key).get("deletedAt"), 15)
+    until(lambda: api.training(key).get("deletedAt"), 60)
     gone(stack, key)
     tries = [label(pod, "try") for pod, _, _ in lives(recorder.history(), key)]
     assert tries == [str(number) for number in range(len(tries))]
@@ -69,7 +69,7 @@ def test_a_pod_that_cannot_begin_says_why_once_and_waits(
     warnings = [record["message"] for record in api.history(key) if record["type"] == "PodWarned"]
     assert len(warnings) == 1
     assert api.act("delete", key).status_code == 202
-    until(lambda: api.training(key).get("deletedAt"), 15)
+    until(lambda: api.training(key).get("deletedAt"), 60)
     gone(stack, key)
 
 
@@ -79,7 +79,7 @@ def test_a_pod_that_somebody_deletes_is_a_fact_and_runs_again_as_a_new_object(
 ) -> None:
     key = stack.submit(f"by-hand-{grace_seconds}", runtime_seconds=None, backoffLimit=0)["workloadId"]
     first = the_pod(stack, key)
-    until(lambda: api.training(key)["actualPhase"] == "Running", 10)
+    until(lambda: api.training(key)["actualPhase"] == "Running", 60)
     path = f"/api/v1/namespaces/{stack.namespace}/pods/{first['metadata']['name']}"
     stack.plane.admin("DELETE", path, gracePeriodSeconds=grace_seconds)
     assert told(stack, key, "PodInterrupted", "deleted by somebody else, not by Muster")
@@ -92,7 +92,7 @@ def test_a_pod_that_somebody_deletes_is_a_fact_and_runs_again_as_a_new_object(
     ((_, _, went), (again, came, _)) = lives(recorder.history(), key)
     assert 0 < went < came
     assert label(again, "try") == "1"
-    until(lambda: api.training(key)["actualPhase"] == "Running", 10)
+    until(lambda: api.training(key)["actualPhase"] == "Running", 60)
     assert api.act("delete", key).status_code == 202
     gone(stack, key)
 
@@ -103,12 +103,12 @@ def test_a_pod_whose_finalizer_somebody_takes_off_and_which_vanishes_is_a_fact_t
     """Nobody can see its end then; it is still one end, and one new try."""
     key = stack.submit("unhooked", runtime_seconds=None)["workloadId"]
     first = the_pod(stack, key)
-    until(lambda: api.training(key)["actualPhase"] == "Running", 10)
+    until(lambda: api.training(key)["actualPhase"] == "Running", 60)
     path = f"/api/v1/namespaces/{stack.namespace}/pods/{first['metadata']['name']}"
     stack.plane.admin("PATCH", path, {"metadata": {"finalizers": []}})
     stack.plane.admin("DELETE", path, gracePeriodSeconds=0)
     assert told(stack, key, "PodInterrupted")
-    until(lambda: [p for p in stack.pods(key) if uid(p) != uid(first) and p["status"]["phase"] == "Running"], 20)
+    until(lambda: [p for p in stack.pods(key) if uid(p) != uid(first) and p["status"]["phase"] == "Running"], 60)
     assert api.act("delete", key).status_code == 202
     gone(stack, key)
     assert [record["type"] for record in api.history(key)].count("PodInterrupted") == 1

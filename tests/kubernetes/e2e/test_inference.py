@@ -224,7 +224,7 @@ def test_a_replica_that_ends_is_run_again_and_suspension_ends_all_until_it_is_re
     victim = before[0]
     path = f"/api/v1/namespaces/{stack.namespace}/pods/{victim['metadata']['name']}"
     stack.plane.admin("DELETE", path, gracePeriodSeconds=0)
-    until(lambda: uid(victim) not in {uid(pod) for pod in stack.pods(inference.id)}, 20)
+    until(lambda: uid(victim) not in {uid(pod) for pod in stack.pods(inference.id)}, 60)
     after = inference.has(2)
     assert uid(before[1]) in {uid(pod) for pod in after}, "the other one goes on"
     assert {label(pod, "index") for pod in after} == {"0", "1"}

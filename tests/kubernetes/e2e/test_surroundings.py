@@ -37,7 +37,7 @@ def test_logs_are_read_while_it_runs_and_after_the_pod_is_gone(stack: Kubernetes
     """S091."""
     key = stack.submit("talks", runtime_seconds=3)["workloadId"]
     the_pod(stack, key)
-    until(lambda: "second line" in api.logs(key), 20)
+    until(lambda: "second line" in api.logs(key), 60)
     api.wait(key, "Completed")
     gone(stack, key)
     kept = api.logs(key)
@@ -89,7 +89,7 @@ def read(stack: KubernetesStack, name: str) -> dict[str, Any] | None:
 
 def take_away(stack: KubernetesStack, name: str) -> None:
     stack.plane.admin("DELETE", f"/api/v1/namespaces/{stack.namespace}/pods/{name}", gracePeriodSeconds=0)
-    until(lambda: read(stack, name) is None, 20)
+    until(lambda: read(stack, name) is None, 60)
 
 
 def test_twenty_pods_of_others_with_our_kind_of_names_are_left_alone_and_take_room(
@@ -120,7 +120,7 @@ def test_twenty_pods_of_others_with_our_kind_of_names_are_left_alone_and_take_ro
     assert settled() == before, "somebody wrote to them"
     for name in names:
         stack.plane.admin("DELETE", f"/api/v1/namespaces/{stack.namespace}/pods/{name}", gracePeriodSeconds=0)
-    until(lambda: _foreign_gpus(api, stack, node) == 0, 20)
+    until(lambda: _foreign_gpus(api, stack, node) == 0, 60)
 
 
 def _foreign_gpus(api: Api, stack: KubernetesStack, name: str) -> int:

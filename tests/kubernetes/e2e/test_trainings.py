@@ -45,7 +45,7 @@ def test_the_readmes_training_is_a_pod_that_runs_completes_and_is_let_go(stack: 
     assert spec["nodeName"] == row["node"]
     assert (spec["schedulerName"], spec["restartPolicy"]) == ("muster", "Never")
     assert (container["image"], container.get("args")) == ("python:3.13", command)
-    until(lambda: api.training(key)["actualPhase"] == "Running", 10)
+    until(lambda: api.training(key)["actualPhase"] == "Running", 60)
     api.wait(key, "Completed")
     gone(stack, key)
     assert "succeeded" in stack.muster("workload", "history", "hello")
@@ -99,7 +99,7 @@ def test_two_pods_at_once_find_each_other_by_a_headless_service_that_goes_with_t
         assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
     api.wait(key, "Completed")
     gone(stack, key)
-    until(lambda: not stack.services(), 10)
+    until(lambda: not stack.services(), 60)
 
 
 def test_two_halves_share_one_device_through_one_reservation_that_goes_with_the_last(
@@ -123,14 +123,14 @@ def test_two_halves_share_one_device_through_one_reservation_that_goes_with_the_
     assert api.act("suspend", second).status_code == 202
     api.wait(second, "Stopped")
     gone(stack, second)
-    until(lambda: not stack.reservations(), 20)
+    until(lambda: not stack.reservations(), 60)
     assert api.act("resume", second).status_code == 202
     again = the_pod(stack, second)
     (anew,) = stack.reservations()
     assert uid(anew) != uid(holder)
     assert environment(again)["NVIDIA_VISIBLE_DEVICES"] == anew["metadata"]["annotations"]["muster.dev/visible-devices"]
     assert api.act("delete", second).status_code == 202
-    until(lambda: not stack.reservations(), 20)
+    until(lambda: not stack.reservations(), 60)
 
 
 def test_one_of_the_two_keeps_the_device_when_the_other_goes(stack: KubernetesStack, api: Api) -> None:
@@ -192,7 +192,7 @@ def test_suspend_ends_the_pod_resume_makes_another_and_delete_leaves_nothing(
     key = made["workloadId"]
     first = the_pod(stack, key)
     assert first["spec"]["containers"][0]["resources"]["limits"][GPU] == "2"
-    until(lambda: api.training(key)["actualPhase"] == "Running", 10)
+    until(lambda: api.training(key)["actualPhase"] == "Running", 60)
     assert api.act("suspend", key).status_code == 202
     api.wait(key, "Stopped")
     gone(stack, key)
@@ -201,7 +201,7 @@ def test_suspend_ends_the_pod_resume_makes_another_and_delete_leaves_nothing(
     assert (label(second, "attempt"), second["metadata"]["name"]) == ("2", first["metadata"]["name"])
     assert uid(second) != uid(first)
     assert api.act("delete", key).status_code == 202
-    until(lambda: api.training(key).get("deletedAt"), 15)
+    until(lambda: api.training(key).get("deletedAt"), 60)
     gone(stack, key)
     # Each was asked to end with its grace period, before its object went.
     for pod, _, went in lives(recorder.history(), key):
@@ -217,7 +217,7 @@ def test_a_pod_that_does_not_listen_is_ended_after_its_grace_period(stack: Kuber
     key = stack.submit(
         "deaf", runtime_seconds=None, simulation={"ignore-term": "true"}, terminationGracePeriodSeconds=2
     )["workloadId"]
-    until(lambda: api.training(key)["actualPhase"] == "Running", 20)
+    until(lambda: api.training(key)["actualPhase"] == "Running", 60)
     assert api.act("suspend", key).status_code == 202
     api.wait(key, "Stopped")
     assert told(stack, key, "PodStopped")
@@ -227,7 +227,7 @@ def test_a_pod_that_does_not_listen_is_ended_after_its_grace_period(stack: Kuber
 def test_a_workload_is_deleted_by_itself_when_it_is_due(stack: KubernetesStack, api: Api) -> None:
     """S072."""
     made = stack.submit("short", runtime_seconds=0.2, autoDeletionTimeAfterCompletionSeconds=2)
-    until(lambda: api.training(made["workloadId"]).get("deletedAt"), 20)
+    until(lambda: api.training(made["workloadId"]).get("deletedAt"), 60)
     gone(stack, made["workloadId"])
 
 
@@ -241,5 +241,5 @@ def test_what_is_shared_and_what_is_whole_lie_beside_each_other_up_to_the_last_d
     keys += [stack.submit(f"part-{n}", runtime_seconds=2, compute=HALF)["workloadId"] for n in range(6)]
     for key in keys:
         api.wait(key, "Completed", timeout_seconds=60)
-    until(lambda: not stack.reservations(), 20)
+    until(lambda: not stack.reservations(), 60)
     assert stack.plane.admin("GET", f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods")["items"] == []

@@ -37,7 +37,7 @@ from events.cluster_protocol import (
     WantedCluster,
 )
 from events.node import NodeFacts
-from events.phases import NO_CLAIM, NODE_PORT_TAKEN
+from events.phases import NO_CLAIM, NO_COMMAND, NODE_PORT_TAKEN
 from events.workload.commands import PodWarning
 from events.workload.pod import PodRef, PortAddress
 from events.workload.volumes import LOCAL_CLASS, ClaimedFolder, ClonedFolder, NodeFolder, checkpoint_of
@@ -386,7 +386,7 @@ class LocalBackend:
                 f"the local cluster pulls no images, so it cannot know the entry point of {pod.image!r}: "
                 "give the workload a command"
             )
-            return ExitFile(ended_at=now, kind="failed", reason="no_command", message=message)
+            return ExitFile(ended_at=now, kind="failed", reason=NO_COMMAND, message=message)
         if pod.no_credentials:
             return ExitFile(ended_at=now, kind="failed", reason=NO_CREDENTIALS, message=pod.no_credentials)
         if message := missing_sources(pod, "local"):

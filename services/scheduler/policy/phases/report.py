@@ -53,7 +53,10 @@ def is_news(reported: str, told: str, waiting: Waiting) -> bool:
     """Whether a person is told why it waits once more: for another reason, or where the sentence names what is over,
     was cancelled or has another end now. Numbers that are others by now are no news: they change with each pod.
     """
-    return is_another(reported, waiting.reason) or not calendar.told_of(told) <= waiting.planned
+    if is_another(reported, waiting.reason):
+        return True
+    # What a person named may read as an entry does: the same sentence is no news in any case.
+    return told != waiting.message and not calendar.told_of(told) <= waiting.planned
 
 
 def _update(entry: Pending, queue: Queue, waiting: Waiting | None) -> StatusUpdate | None:
