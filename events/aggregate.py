@@ -89,7 +89,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=19,
+    fold_version=20,
 )
 NODE: Final = Aggregate(
     name="node",
@@ -116,7 +116,7 @@ PROJECT: Final = Aggregate(
     evolve=project.evolve,
     decide=project.decide,
     about=lambda state: About(id=state.project_id or None, project_id=state.project_id or None),
-    fold_version=11,
+    fold_version=12,
 )
 DEPARTMENT: Final = Aggregate(
     name="department",
@@ -125,7 +125,7 @@ DEPARTMENT: Final = Aggregate(
     evolve=department.evolve,
     decide=department.decide,
     about=lambda state: About(id=state.department_id or None),
-    fold_version=2,
+    fold_version=3,
 )
 TENANT: Final = Aggregate(
     name="tenant",

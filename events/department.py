@@ -55,6 +55,9 @@ class DepartmentCreated(_Event, frozen=True, kw_only=True):
     """Bounds in single node pools, beside those."""
     minimum_runtime_seconds: int | None = None
     """So long a workload of its projects runs before its place may be taken for another one. None: no minimum."""
+    cluster_lost_seconds: int | None = None
+    """So long a cluster must have been lost before a workload of its projects leaves it for another one. None, or 0:
+    never."""
     over_quota_weight: float | None = None
     """Weight by which its projects together share what is left of node pools beyond the quotas. None: 1."""
 
@@ -73,6 +76,8 @@ class DepartmentChanged(_Event, frozen=True, kw_only=True):
     pool_quotas: tuple[PoolQuota, ...] = ()
     """As in DepartmentCreated."""
     minimum_runtime_seconds: int | None = None
+    """As in DepartmentCreated."""
+    cluster_lost_seconds: int | None = None
     """As in DepartmentCreated."""
     over_quota_weight: float | None = None
     """As in DepartmentCreated."""
@@ -102,6 +107,7 @@ class Department(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
     minimum_runtime_seconds: int | None = None
+    cluster_lost_seconds: int | None = None
     over_quota_weight: float | None = None
     deleted_at: datetime | None = None
 
@@ -117,7 +123,7 @@ NEVER_CHANGED: Final = Department(department_id=DEFAULT_DEPARTMENT_ID, name=DEFA
 def _settings(of: Any) -> dict[str, Any]:
     """Of a command, an event or a state: all have them under the same names."""
     names = ("node_pools", "node_types", "gpu_quota_milli", "gpu_limit_milli", "pool_quotas")
-    names = (*names, "minimum_runtime_seconds", "over_quota_weight")
+    names = (*names, "minimum_runtime_seconds", "cluster_lost_seconds", "over_quota_weight")
     return {name: getattr(of, name) for name in names}
 
 
@@ -167,6 +173,7 @@ class _Settings(_Command, frozen=True, kw_only=True):
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
     minimum_runtime_seconds: int | None = None
+    cluster_lost_seconds: int | None = None
     over_quota_weight: float | None = None
 
 

@@ -266,6 +266,10 @@ WINDOW_CLOSED: Final = "window_closed"
 """Reason of a workload that waits again: no window of its project is open, which ends what gives way."""
 RESERVED: Final = "reserved"
 """Reason of a workload that waits again: its node is reserved for another project now."""
+CLUSTER_LOST: Final = "cluster_lost"
+"""Reason of a workload that waits again: its cluster did not report for longer than its project waits, and it waits for
+another one.
+"""
 RUNTIME_LIMIT: Final = "runtime_limit"
 """Reason of a workload that a limit of its project on running time ends."""
 IDLE_GPU_LIMIT: Final = "idle_gpu_limit"
@@ -298,6 +302,7 @@ PHASE_REASONS: Final = (
     DRAINED,
     WINDOW_CLOSED,
     RESERVED,
+    CLUSTER_LOST,
     RUNTIME_LIMIT,
     IDLE_GPU_LIMIT,
     PENDING_LIMIT,

@@ -114,6 +114,9 @@ class ProjectCreated(_Event, frozen=True, kw_only=True):
     """Bounds in single node pools, beside those."""
     minimum_runtime_seconds: int | None = None
     """So long one of its workloads runs before its place may be taken for another one. None: as its department says."""
+    cluster_lost_seconds: int | None = None
+    """So long a cluster must have been lost before one of its workloads leaves it for another one. None: as its
+    department says; 0: never."""
     over_quota_weight: float | None = None
     """Weight by which it shares what is left of node pools beyond the quotas. None: 1."""
     department_id: str = DEFAULT_DEPARTMENT_ID
@@ -140,6 +143,8 @@ class ProjectChanged(_Event, frozen=True, kw_only=True):
     pool_quotas: tuple[PoolQuota, ...] = ()
     """As in ProjectCreated."""
     minimum_runtime_seconds: int | None = None
+    """As in ProjectCreated."""
+    cluster_lost_seconds: int | None = None
     """As in ProjectCreated."""
     over_quota_weight: float | None = None
     """As in ProjectCreated."""
@@ -211,6 +216,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
     minimum_runtime_seconds: int | None = None
+    cluster_lost_seconds: int | None = None
     over_quota_weight: float | None = None
     department_id: str = DEFAULT_DEPARTMENT_ID
     department_name: str = DEFAULT_DEPARTMENT
@@ -251,6 +257,7 @@ def _evolve(state: Project, event: ProjectEvent) -> Project:
                 gpu_limit_milli=event.gpu_limit_milli,
                 pool_quotas=event.pool_quotas,
                 minimum_runtime_seconds=event.minimum_runtime_seconds,
+                cluster_lost_seconds=event.cluster_lost_seconds,
                 over_quota_weight=event.over_quota_weight,
             )
         case ProjectMoved():
@@ -310,6 +317,7 @@ def _made(event: ProjectCreated) -> Project:
         gpu_limit_milli=event.gpu_limit_milli,
         pool_quotas=event.pool_quotas,
         minimum_runtime_seconds=event.minimum_runtime_seconds,
+        cluster_lost_seconds=event.cluster_lost_seconds,
         over_quota_weight=event.over_quota_weight,
         department_id=event.department_id,
         department_name=event.department_name,
@@ -346,6 +354,7 @@ class CreateProject(_Command, frozen=True, kw_only=True):
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
     minimum_runtime_seconds: int | None = None
+    cluster_lost_seconds: int | None = None
     over_quota_weight: float | None = None
     department_id: str = DEFAULT_DEPARTMENT_ID
     department_name: str = DEFAULT_DEPARTMENT
@@ -367,6 +376,7 @@ class ChangeProject(_Command, frozen=True, kw_only=True):
     gpu_limit_milli: int | None = None
     pool_quotas: tuple[PoolQuota, ...] = ()
     minimum_runtime_seconds: int | None = None
+    cluster_lost_seconds: int | None = None
     over_quota_weight: float | None = None
     department_id: str | None = None
     """Of the department to move into; None: it stays where it is."""
@@ -501,6 +511,7 @@ def _change(command: ChangeProject, state: Project) -> tuple[ProjectEvent, ...]:
         gpu_limit_milli=command.gpu_limit_milli,
         pool_quotas=command.pool_quotas,
         minimum_runtime_seconds=command.minimum_runtime_seconds,
+        cluster_lost_seconds=command.cluster_lost_seconds,
         over_quota_weight=command.over_quota_weight,
     )
     events: list[ProjectEvent] = [] if evolve(state, changed) == state else [changed]
@@ -525,6 +536,7 @@ def _create(command: CreateProject, state: Project, context: Context) -> Decisio
             gpu_limit_milli=command.gpu_limit_milli,
             pool_quotas=command.pool_quotas,
             minimum_runtime_seconds=command.minimum_runtime_seconds,
+            cluster_lost_seconds=command.cluster_lost_seconds,
             over_quota_weight=command.over_quota_weight,
             department_id=command.department_id,
             department_name=command.department_name,

@@ -6,6 +6,8 @@ import msgspec
 
 MAX_MINIMUM_RUNTIME: Final = 7 * 24 * 3600
 """Seconds: whoever is to run for longer undisturbed is not preemptible."""
+MAX_CLUSTER_LOST: Final = 7 * 24 * 3600
+"""Seconds for which a cluster is lost before workloads leave it."""
 
 
 class PoolQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,9 +12,11 @@
 """
 
 import asyncio
+import contextlib
 import faulthandler
 import functools
 import gc
+import importlib
 import inspect
 import os
 import random
@@ -33,7 +35,9 @@ from hypothesis import HealthCheck, settings
 from development.servers import EVERYTHING, NatsCluster, NatsServer, PostgresServer
 from development.streams import recreate_streams
 from services.runtime.process.host import is_late
+from tests.support.draws import draws
 
+TESTS: Final = Path(__file__).parent
 GRACE_SECONDS: Final = 30
 """After a test's deadline, for its end and that of its fixtures."""
 # Nobody's own keyring is written or asked; tests/cli/test_login.py has one of its own.
@@ -43,7 +47,11 @@ STDERR: Final = pytest.StashKey[TextIO]()
 
 # No assertion on how long something took: a draw is no worse where the machine has much else to do.
 settings.register_profile(
-    "patient", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "patient",
+    parent=settings.default,
+    max_examples=draws(settings().max_examples),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("patient")
 
@@ -90,16 +98,34 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """All that is imported and collected stays for the whole run. To look through it for garbage, while it grows and in
     every test after that, takes each process of a run a third of the time of its start.
     """
     gc.disable()
     try:
+        _share_the_compiling(session.config)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def _share_the_compiling(config: pytest.Config) -> None:
+    """Each process of a run imports all modules of tests, in the same order. In a new checkout each would compile every
+    one, which takes twice as long as all else before the first test. So each begins with some that are its own, and
+    then finds compiled what others began with.
+    """
+    process = getattr(config, "workerinput", None)
+    if process is None or [Path(one).resolve() for one in config.args] != [TESTS]:
+        return
+    left_out = [Path(one).resolve() for one in config.getoption("ignore") or ()]
+    modules = [one for one in sorted(TESTS.rglob("test_*.py")) if not any(map(one.is_relative_to, left_out))]
+    number, count = int(process["workerid"].removeprefix("gw")), process["workercount"]
+    for module in modules[number::count]:
+        # What cannot be imported is told when it is collected.
+        with contextlib.suppress(Exception):
+            importlib.import_module(".".join(module.relative_to(TESTS.parent).with_suffix("").parts))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -20,42 +20,54 @@ SETTINGS = ROOT / "services" / "runtime" / "process" / "settings.py"
 COMPOSE = sorted(ROOT.glob("docker-compose*.yml"))
 EXAMPLE = ROOT / "deploy" / "env.example"
 VARIABLE = re.compile(r"\bMUSTER_[A-Z0-9_]*[A-Z0-9]\b")
+READS = re.compile(r"settings(\(\))?\s*\.", re.IGNORECASE)
 OTHERS = frozenset({"GOMEMLIMIT", "GOGC", "POSTGRES_USER", "POSTGRES_DB", "PATH", "HOME", "NATS_URL", "NATS_CA"})
 """Of programs that are not ours."""
 
 
 @cache
-def sources() -> dict[Path, ast.Module]:
-    return {file: ast.parse(file.read_text()) for folder in PRODUCT for file in (ROOT / folder).rglob("*.py")}
+def sources() -> dict[Path, str]:
+    return {file: file.read_text() for folder in PRODUCT for file in (ROOT / folder).rglob("*.py")}
+
+
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(sources()[file])
+
+
+def named(holder: ast.expr) -> str:
+    """The last word of what is read of: of `self._settings`, `_settings`."""
+    match holder:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Call(func=called, args=[], keywords=[]):
+            return named(called)
+        case _:
+            return ""
 
 
 @cache
 def read_of_settings() -> frozenset[str]:
     """Names that are read of something called settings; within its own module, of itself."""
     found: set[str] = set()
-    for file, module in sources().items():
-        for node in ast.walk(module):
+    for file, text in sources().items():
+        # To parse those that read nothing takes seconds.
+        for node in ast.walk(parsed(file)) if file == SETTINGS or READS.search(text) else ():
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                holder = ast.unparse(node.value).lower().removesuffix("()")
+                holder = named(node.value).lower()
                 if holder.endswith("settings") or (file == SETTINGS and holder == "self"):
                     found.add(node.attr)
     return frozenset(found)
 
 
-@cache
-def words() -> frozenset[str]:
-    """Every whole text in the product."""
-    return frozenset(
-        node.value
-        for module in sources().values()
-        for node in ast.walk(module)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
+def is_a_word(variable: str) -> bool:
+    """Whether it is a whole text somewhere in the product."""
+    return any(f'"{variable}"' in text for text in sources().values())
 
 
 def is_read(variable: str) -> bool:
     setting = variable.removeprefix("MUSTER_").lower()
-    return setting in Settings.model_fields or variable in words() or variable in OTHERS
+    return setting in Settings.model_fields or is_a_word(variable) or variable in OTHERS
 
 
 def test_every_setting_is_read() -> None:
@@ -122,7 +134,7 @@ def test_what_the_example_of_compose_sets_is_taken_and_what_is_taken_stands_ther
 
 def options_of_commands() -> Iterator[tuple[str, ast.FunctionDef]]:
     for file in (ROOT / "muster" / "cli").glob("*.py"):
-        for node in ast.walk(sources()[file]):
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.FunctionDef) and any(
                 isinstance(mark, ast.Call) and ast.unparse(mark.func) == "command" for mark in node.decorator_list
             ):
@@ -139,7 +151,7 @@ def test_every_option_of_a_command_is_read() -> None:
 
 
 def test_every_option_of_the_supervisor_is_read() -> None:
-    module = sources()[ROOT / "muster" / "embedded" / "up.py"]
+    module = parsed(ROOT / "muster" / "embedded" / "up.py")
     calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
     flags = {
         ast.literal_eval(call.args[0]).removeprefix("--").replace("-", "_")

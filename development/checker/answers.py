@@ -139,7 +139,7 @@ def _spent(log: LogChecker, workload: Workload, phases: frozenset[str]) -> float
 def _runs(workload: Workload) -> Iterator[Answer]:
     """Every run of every pod, in order."""
     rows: list[tuple[tuple[str, int, int, int], Answer]] = []
-    open_ = {pod.name: pod for pod in workload.live.values()}
+    open_ = {pod.name: pod for pod in workload.live.values()} | {name: run for name, (_, run) in workload.left.items()}
     for name in {*workload.ends, *open_}:
         pod_set, _, index = name.split("/")[1].rpartition("-")
         attempt, _, try_ = name.split("/")[2].partition(".")

@@ -27,6 +27,8 @@ AUTHORS: Final[Mapping[str, str]] = {
     "SessionOpened": "user",
     "WorkloadQueued": "scheduler",
     "ClusterChosen": "scheduler",
+    "ClusterLeft": "scheduler",
+    "LeftPodEnded": "cluster_sync",
     "WorkloadScaled": "autoscaler",
     "PodsEvicted": "scheduler",
     "WorkloadWaiting": "scheduler",
@@ -188,7 +190,7 @@ class LogChecker:
         self._unreadable = {}
         workloads = self.workloads.values()
         report.left_reserved = sum(len(node.held) for node in self.nodes.by_key.values())
-        report.left_live = sum(len(workload.live) for workload in workloads)
+        report.left_live = sum(len(workload.live) + len(workload.left) for workload in workloads)
         report.most_devices_milli = self.nodes.most_milli
         report.completed = {each.id for each in workloads if each.ended == "Completed"}
         report.failed = {each.id for each in workloads if each.ended == "Failed"}
@@ -274,6 +276,8 @@ class LogChecker:
                 if type_ == "WorkloadDeletionRequested" and data["reason"] == "cluster_removed":
                     self._all_wrong(self._ended_with_cluster(workload))
                 self._all_wrong(model.take(type_, data))
+                if type_ == "ClusterLeft":
+                    self._all_wrong(self.places.left(workload.name, data))
                 self._note(workload, type_, data)
         if model is not None:
             self._all_wrong(model.settle())
@@ -374,7 +378,9 @@ class LogChecker:
 
     def _lives(self, run: str) -> bool:
         workload = self.workloads.get(run.partition("/")[0])
-        return workload is not None and any(pod.name == run for pod in workload.live.values())
+        if workload is None or run in workload.left:
+            return workload is not None
+        return any(pod.name == run for pod in workload.live.values())
 
 
 def check_log(messages: Iterable[RawMessage], *, stand_ins: bool = False) -> LogChecker:

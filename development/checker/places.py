@@ -4,7 +4,7 @@ what clusters say.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from development.checker.records import Fields, Record, moment
@@ -62,6 +62,8 @@ class Cluster:
     connected: bool = False
     heard_at: datetime | None = None
     """When it was last said whether it is connected."""
+    lost_at: datetime | None = None
+    """When it was last said that it is disconnected."""
     problem: str = ""
     agent_version: str = ""
     refused: list[Fields] = field(default_factory=list[Fields])
@@ -123,6 +125,18 @@ class Places:
     def cluster_is_there(self, cluster_id: str) -> bool:
         """Whether there is such a cluster that was not removed."""
         return cluster_id in self.clusters and not self.clusters[cluster_id].removed
+
+    def left(self, workload: str, data: Fields) -> Iterator[Wrong]:
+        """Whether a workload may leave its cluster, as it did: that was lost for so long, and others are alike."""
+        known = self.clusters.get(data["cluster_id"])
+        since, at = moment(data["lost_since"]), moment(data["at"])
+        if known is None or known.lost_at != since:
+            yield "cluster", f"{workload} left {data['name']}, lost since {since}, and nobody said that it is"
+        elif data["seconds"] <= 0 or at - since < timedelta(seconds=data["seconds"]):
+            yield "cluster", f"{workload} left {data['name']} at {at}, before it was lost for {data['seconds']} s"
+        kinds = {each.kind == "simulated" for id_ in data["among"] if (each := self.clusters.get(id_))}
+        if known is not None and kinds != {known.kind == "simulated"}:
+            yield "cluster", f"{workload} left {data['name']}, and not all of {data['among']} are as real as that is"
 
     def take_project(self, record: Record, type_: str, data: Fields) -> Iterator[Wrong]:
         known = self._project_of.get(record.key)
@@ -247,6 +261,7 @@ class Places:
                 pass
             case "ClusterConnected" | "ClusterDisconnected":
                 known.connected, known.heard_at = type_ == "ClusterConnected", moment(data["at"])
+                known.lost_at = known.lost_at if known.connected else known.heard_at
                 known.problem = data.get("reason", "")
                 known.agent_version = data.get("agent_version", "") if known.connected else known.agent_version
             case "ClusterReportsRefused":

@@ -110,6 +110,8 @@ def _workload(workload: Workload) -> Row:
 def _runs(workload: Workload) -> Iterator[tuple[str, Row]]:
     for run, how in workload.ends.items():
         yield run, {"phase": PHASES[how], "token": workload.tokens[run]}
+    for run, (_, left) in workload.left.items():
+        yield run, {"phase": "Stopping", "token": left.token, "node_name": left.node_name}
     for (pod_set, index), pod in workload.pods.items():
         match pod:
             case Run():

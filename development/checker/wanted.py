@@ -16,6 +16,12 @@ def check_wanted(messages: Iterable[RawMessage], log: LogChecker) -> list[str]:
 def _check(messages: Iterable[RawMessage], log: LogChecker) -> Iterator[str]:
     said = {message.subject: json.loads(message.payload) for message in messages if ".pod." in message.subject}
     for workload in log.workloads.values():
+        for cluster_id, run in workload.left.values():
+            pod = run.name.removeprefix(f"{workload.id}/").rpartition("/")[0]
+            word = said.pop(f"want.{cluster_id}.pod.{workload.key}-{pod}", None)
+            told = None if word is None else (word["type"], word["token"], word["workload_id"])
+            if told != ("StopPod", run.token, workload.id):
+                yield f"wanted: {run.name}, left on a lost cluster, is to be told to stop, and is told {told}"
         for (pod_set, index), run in workload.live.items():
             subject = f"want.{workload.cluster_id}.pod.{workload.key}-{pod_set}-{index}"
             word = said.pop(subject, None)

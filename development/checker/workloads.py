@@ -45,6 +45,14 @@ SIGNALLED = 128
 INCARNATION: Final = 2**40
 ANY_CLUSTER: Final = "00000000-0000-0000-0000-000000000000"
 """That a workload has in tables and answers while none is chosen."""
+LEFT_ENDS: Final = {
+    "succeeded": "PodSucceeded",
+    "failed": "PodFailed",
+    "interrupted": "PodInterrupted",
+    "refused": "PodInterrupted",
+    "stopped": "PodStopped",
+}
+"""As what else a run ends that was left on a lost cluster and ended so."""
 LIMITS: Final = frozenset({"runtime_limit", "idle_gpu_limit", "pending_limit"})
 """What a restore of the log adds to every run token after it."""
 
@@ -128,6 +136,8 @@ class Workload:
     """Those that are open, and when each is over at the latest."""
     saved_at: datetime | None = None
     """When the newest file of its checkpoint folder was changed."""
+    left: dict[str, tuple[str, Run]] = field(default_factory=dict[str, tuple[str, Run]])
+    """Runs by name that were left on a lost cluster, and nobody has seen end; with the id of the cluster."""
     removed: set[Place] = field(default_factory=set[Place])
     """Replicas and elastic workers that were too many: their places are not used again."""
     pods: dict[Place, Run | Waiting] = field(default_factory=dict[Place, Run | Waiting])
@@ -263,8 +273,9 @@ def _wrong_birth(made: Workload, before: Workload | None) -> Iterator[Wrong]:
         return
     if not before.deleted:
         yield "name", f"{made.name} was made anew while {before.id} has its name"
-    if before.live:
-        yield "name", f"{made.name} was made anew while {[run.name for run in before.live.values()]} live"
+    if before.live or before.left:
+        names = [*(run.name for run in before.live.values()), *before.left]
+        yield "name", f"{made.name} was made anew while {names} live"
     if before.name != made.name or before.project_id != made.project_id:
         yield "name", f"{made.name} stands on the subject of {before.name}"
 
@@ -311,7 +322,7 @@ class Model:
             yield "failed", f"{workload.name} was evicted, is to end then, and is not Failed"
         if workload.desired == "Stopped" and not workload.live and not workload.halted and not workload.ended:
             yield "stopped", f"{workload.name}: nothing of it lives, it should stop, and it is not Stopped"
-        if workload.desired == "Deleted" and not workload.live and not workload.deleted:
+        if workload.desired == "Deleted" and not workload.live and not workload.left and not workload.deleted:
             yield "deleted", f"{workload.name}: nothing of it lives, it should go, and it is not deleted"
         self._note_phase()
         self._note_launcher()
@@ -390,6 +401,8 @@ class Model:
             yield "cluster", f"{workload.name} runs on {workload.cluster_id}, and another cluster was chosen"
         if data["cluster_id"] not in workload.among:
             yield "cluster", f"{workload.name} was put on {data['cluster_id']}, and may run on {workload.among}"
+        if any(cluster_id == data["cluster_id"] for cluster_id, _ in workload.left.values()):
+            yield "cluster", f"{workload.name} goes back to {data['cluster_id']}, where its old pods may live"
         if types[types.index("ClusterChosen") + 1 :][:1] != ["PodsBound"]:
             yield "cluster", f"a cluster was chosen for {workload.name}, and nothing bound there"
         workload.cluster_id = data["cluster_id"]
@@ -489,6 +502,41 @@ class Model:
         for place, waiting in workload.pods.items():
             if isinstance(waiting, Waiting) and not staying:
                 workload.pods[place] = Waiting(workload.attempt, 0, waiting.not_before)
+
+    def _cluster_left(self, data: Fields) -> Iterator[Wrong]:
+        workload = self.workload
+        yield from self._may_run("left its cluster")
+        if not workload.among:
+            yield "cluster", f"{workload.name} left the cluster that was named for it"
+        if workload.spec.get("preemptibility") == "non-preemptible":
+            yield "cluster", f"{workload.name} is non-preemptible, and left its cluster"
+        if not workload.cluster_id or data["cluster_id"] != workload.cluster_id:
+            yield "cluster", f"{workload.name} left {data['cluster_id']}, and was on {workload.cluster_id!r}"
+        elsewhere = {*data["among"]} - {data["cluster_id"], *(cluster_id for cluster_id, _ in workload.left.values())}
+        if not elsewhere or not {*data["among"]} <= {*workload.among}:
+            yield "cluster", f"{workload.name} left its cluster for one of {data['among']}, and may {workload.among}"
+        if data["attempt"] != workload.attempt + 1:
+            yield "token", f"{workload.name}: attempt {data['attempt']} follows {workload.attempt}"
+        if data["pods"] != len(workload.live):
+            yield "cluster", f"{workload.name} left {data['pods']} pods behind, and {len(workload.live)} lived"
+        behind = sorted(workload.live.items(), reverse=True)
+        workload.left |= {run.name: (workload.cluster_id, run) for _, run in behind}
+        for _, run in behind:
+            run.phase = "stopping"
+        workload.attempt, workload.cluster_id, workload.among = data["attempt"], "", tuple(data["among"])
+        workload.saved_at = None
+        for place, pod in workload.pods.items():
+            workload.pods[place] = Waiting(workload.attempt, 0, pod.not_before if isinstance(pod, Waiting) else None)
+        for place, _ in behind:
+            if self._is_surplus(place):
+                self._remove(place)
+
+    def _left_pod_ended(self, data: Fields) -> Iterator[Wrong]:
+        workload, name = self.workload, run_name(self.workload.id, data["pod"])
+        cluster_id, _ = workload.left.pop(name, ("", None))
+        if cluster_id != data["cluster_id"]:
+            yield "fact", f"{name} ended on {data['cluster_id']}, and was left on {cluster_id!r}"
+        workload.ends[name] = LEFT_ENDS[data["how"]]
 
     def _workload_limit_reached(self, data: Fields) -> Iterator[Wrong]:
         workload = self.workload
@@ -626,7 +674,7 @@ class Model:
         itself = data["reason"] in {"auto_deletion", "project_deleted", "cluster_removed"}
         if not self._stand_ins and (self.record.author == "auto_deletion") != itself:
             yield "author", f"{self.record.author} deleted {workload.name} for {data['reason']}"
-        if workload.live:
+        if workload.live or workload.left:
             workload.phase = "Deleting"
         workload.desired, workload.delete_at = "Deleted", None
         workload.generation += 1
@@ -636,6 +684,8 @@ class Model:
         workload = self.workload
         if workload.desired != "Deleted":
             yield "deleted", f"{workload.name} was deleted, and nobody asked for it"
+        if workload.left:
+            yield "deleted", f"{workload.name} was deleted while {[*workload.left]} may live on a lost cluster"
         if workload.live:
             yield "deleted", f"{workload.name} was deleted while {[run.name for run in workload.live.values()]} live"
         workload.deleted = True

@@ -147,7 +147,7 @@ def _told(happening: Happening[Project], was: Project, now: Project, event: Proj
 def _settings(state: Project) -> tuple[object, ...]:
     own = (state.gpu_quota_milli, state.node_pools, state.pod_security, state.privileged, state.node_types)
     beyond = (state.gpu_limit_milli, state.pool_quotas, state.over_quota_weight, state.minimum_runtime_seconds)
-    return (*own, state.department_id, *beyond)
+    return (*own, state.department_id, *beyond, state.cluster_lost_seconds)
 
 
 def _of_budget(event: ProjectEvent, budget: budgets.Budget, of: dict[str, Any]) -> PublicEvent | None:

@@ -32,7 +32,16 @@ from events.workload.pod import (
 )
 from events.workload.pod_sets import PodSet
 from events.workload.pods import Pods, PodsEdit
-from events.workload.state import Edit, PodsEvicted, Workload, WorkloadCreated, WorkloadEvent, grows_by, take
+from events.workload.state import (
+    ClusterLeft,
+    Edit,
+    PodsEvicted,
+    Workload,
+    WorkloadCreated,
+    WorkloadEvent,
+    grows_by,
+    take,
+)
 from events.workload.state import WorkloadChanged as Changed
 from events.workload.state import WorkloadDeleted as Deleted
 from events.workload.state import WorkloadScaled as Scaled
@@ -418,7 +427,7 @@ def _of_event(
                 message=cut(event.message),
                 **of,
             )
-        case PodsEvicted():
+        case PodsEvicted() | ClusterLeft():
             if was.phase in PLACED and state.phase is Phase.PENDING:
                 yield WorkloadEvicted(reason=event.reason, message=cut(event.message), **of)
         case Deleted():

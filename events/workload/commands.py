@@ -205,6 +205,22 @@ class EvictPods(_Command, frozen=True, kw_only=True):
     """Id of the workload that gets the place; empty where none does."""
 
 
+class LeaveCluster(_Command, frozen=True, kw_only=True):
+    """From the scheduler: its cluster has been lost for longer than its project waits, so it waits for another one."""
+
+    workload_id: str
+    cluster_id: str
+    """That it leaves."""
+    cluster_name: str
+    attempt: int
+    """In which that was seen."""
+    among: tuple[str, ...]
+    """Ids of the clusters that can take the place of that one, which is among them."""
+    lost_since: datetime
+    seconds: int
+    """For how long its project waits."""
+
+
 PodFactKind = Literal["starting", "running", "unreachable", "succeeded", "failed", "interrupted", "refused", "stopped"]
 """The first three are of a run that lives, the others are ends. `unreachable`: its node has not been heard from for
 long, so nobody knows whether it still runs.
@@ -263,4 +279,4 @@ UserWorkloadCommand = (
     | OpenSession
     | CloseSession
 )
-WorkloadCommand = UserWorkloadCommand | PlacePods | EvictPods | ReportPods
+WorkloadCommand = UserWorkloadCommand | PlacePods | EvictPods | LeaveCluster | ReportPods

@@ -33,6 +33,7 @@ from events.workload.commands import (
     DeleteWorkload,
     EndAtLimit,
     EvictPods,
+    LeaveCluster,
     OpenSession,
     PlacePods,
     PodFact,
@@ -84,7 +85,9 @@ from events.workload.state import (
     ActUndone,
     CheckpointSaved,
     ClusterChosen,
+    ClusterLeft,
     Edit,
+    LeftPodEnded,
     PodsEvicted,
     Workload,
     WorkloadChanged,
@@ -160,6 +163,8 @@ def decide(command: WorkloadCommand, state: Workload, context: Context) -> Workl
             return _place(command, state, context)
         case EvictPods():
             return _evict(command, state, context)
+        case LeaveCluster():
+            return _leave(command, state, context)
         case ReportPods():
             return _report(command, state, context)
         case TransferWorkload():
@@ -264,7 +269,7 @@ def _delete(command: DeleteWorkload, state: Workload, context: Context) -> Workl
             "project_deleted" if command.project_deleted else "cluster_removed" if command.cluster_removed else reason
         )
     requested = WorkloadDeletionRequested(reason=reason)
-    if state.pods.live:
+    if state.pods.live or state.left:
         return (requested,)
     return (requested, WorkloadDeleted(at=context.now))
 
@@ -593,6 +598,9 @@ def _elsewhere(command: PlacePods, state: Workload) -> Refusal | None:
     if state.cluster_id:
         message = f"{state.name!r} runs on cluster {state.cluster_id}, and these nodes are of cluster {given}"
         return Refusal(code="stale_placement", message=message)
+    if given in state.left:
+        message = f"{state.name!r} left cluster {given}, and pods of it may still be there"
+        return Refusal(code="stale_placement", message=message)
     if given not in state.among:
         message = f"the cluster of {state.name!r} is one of {', '.join(state.among)}, and not {given or 'left open'}"
         return Refusal(code="stale_placement", message=message)
@@ -653,6 +661,31 @@ def _evict(command: EvictPods, state: Workload, context: Context) -> WorkloadDec
     )
 
 
+def _leave(command: LeaveCluster, state: Workload, context: Context) -> WorkloadDecision:
+    """On the scheduler's word that it is lost. Who named the cluster stays: nobody said that another will do."""
+    there = schedulable(state) and state.cluster_id == command.cluster_id and state.attempt == command.attempt
+    if not there or not state.among or not state.preemptible:
+        return Refusal(code="stale_leave", message=f"{state.name!r} is {state.phase} and leaves no cluster")
+    among = tuple(id_ for id_ in state.among if id_ in command.among)
+    if not set(among) - {state.cluster_id} - state.left.keys():
+        return Refusal(code="stale_leave", message=f"there is no other cluster on which {state.name!r} could run")
+    left = ClusterLeft(
+        cluster_id=command.cluster_id,
+        name=command.cluster_name,
+        at=context.now,
+        lost_since=command.lost_since,
+        seconds=command.seconds,
+        pods=state.pods.live.size,
+        attempt=state.attempt + 1,
+        among=among,
+    )
+    why = f"its workload left cluster {command.cluster_name}, which is lost"
+    sessions = (
+        SessionClosed(session_id=each.session_id, at=context.now, reason="lost", message=why) for each in state.sessions
+    )
+    return (left, *sessions)
+
+
 def _at_risk(refs: Iterable[PodRef], state: Workload, now: datetime) -> int:
     """GPUs times seconds."""
     pods = (state.pods.live.get(pod_id(ref)) for ref in refs)
@@ -669,6 +702,7 @@ def _report(command: ReportPods, state: Workload, context: Context) -> WorkloadD
             *_warnings(fact, edit),
             *_saved(fact, edit, context.now),
             *_of_fact(fact, edit, context.now),
+            *_of_left(fact, edit),
         ):
             take(edit, happened)
             events.append(happened)
@@ -762,6 +796,19 @@ def _of_fact(fact: PodFact, edit: Edit, now: datetime) -> tuple[PodEvent, ...]:
             assert_never(fact.kind)
 
 
+def _of_left(fact: PodFact, edit: Edit) -> tuple[LeftPodEnded, ...]:
+    """That a run is over which was left on a lost cluster. Whatever came of it, the attempts after it go on."""
+    kind = fact.kind
+    if kind == "starting" or kind == "running" or kind == "unreachable":  # noqa: PLR1714 (so the type is narrowed)
+        return ()
+    for cluster_id, pods in edit.state.left.items():
+        run = pods.get(pod_id(fact.pod))
+        if run is not None and run.is_run(fact.pod) and fact.token in {0, run.token}:
+            ended = LeftPodEnded(pod=fact.pod, cluster_id=cluster_id, at=fact.at, how=kind, exit_code=fact.exit_code)
+            return (ended,)
+    return ()
+
+
 def _failed(fact: PodFact, pod: Pod, state: Workload, now: datetime) -> PodFailed:
     limit = KINDS[state.kind].backoff_limit(state.spec)
     if limit is None:
@@ -801,9 +848,11 @@ def _interrupted(fact: PodFact, interruptions: int, now: datetime) -> PodInterru
     )
 
 
-def _what_follows(event: PodEvent, edit: Edit, now: datetime) -> WorkloadEvent | None:
+def _what_follows(event: PodEvent | LeftPodEnded, edit: Edit, now: datetime) -> WorkloadEvent | None:
     """The workload's own end, or stop, where this was the end of the last run that it waited for."""
     state = edit.state
+    if state.desired is DesiredPhase.DELETED and isinstance(event, LeftPodEnded):
+        return None if edit.pods.live.size or state.left else WorkloadDeleted(at=now)
     if not isinstance(event, PodSucceeded | PodStopped | PodFailed | PodInterrupted) or state.phase in FINISHED:
         return None
     if isinstance(event, PodFailed) and event.retry_at is None:
@@ -811,7 +860,7 @@ def _what_follows(event: PodEvent, edit: Edit, now: datetime) -> WorkloadEvent |
     if isinstance(event, PodFailed | PodInterrupted) and not state.elastic:
         return None
     if state.desired is DesiredPhase.DELETED:
-        return None if edit.pods.live.size else WorkloadDeleted(at=now)
+        return None if edit.pods.live.size or state.left else WorkloadDeleted(at=now)
     if is_completed(state, edit.pods):
         return WorkloadCompleted(at=now, succeeded=state.succeeded, delete_at=_delete_at(state, now))
     if state.phase is Phase.STOPPING and not edit.pods.live.size:

@@ -4,7 +4,7 @@ They are held in chunks, and counted as they change: whatever is asked of one po
 costs the same in a workload of ten thousand pods as in one of ten. What the phases mean stands in `pod.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -63,6 +63,9 @@ class PodMap[V](msgspec.Struct, frozen=True):
         return (pod for chunk in self.chunks.values() for pod in chunk.values())
 
 
+_NO_PODS: Final = PodMap[Pod]()
+
+
 class Pods(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All pods of a workload that hold a node or wait to be run again, and how many are in which phase."""
 
@@ -118,6 +121,16 @@ def changed(before: Pods, after: Pods) -> dict[PodId, tuple[Pod | None, Pod | No
         return {}
     ids = {*_changed(before.live, after.live), *_changed(before.waiting, after.waiting)}
     return {pod_id: (before.get(pod_id), after.get(pod_id)) for pod_id in ids}
+
+
+def changed_left(
+    before: Mapping[str, PodMap[Pod]], after: Mapping[str, PodMap[Pod]]
+) -> Iterator[tuple[str, PodId, Pod | None, Pod | None]]:
+    """Likewise of runs that were left on lost clusters, by id of the cluster."""
+    for cluster_id in sorted(before.keys() | after.keys()) if before is not after else ():
+        was, now = before.get(cluster_id, _NO_PODS), after.get(cluster_id, _NO_PODS)
+        for pod_id in _changed(was, now):
+            yield cluster_id, pod_id, was.get(pod_id), now.get(pod_id)
 
 
 def _changed(before: PodMap[Pod], after: PodMap[Pod]) -> Iterator[PodId]:

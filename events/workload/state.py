@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from events.phases import (
     CLOSING,
+    CLUSTER_LOST,
     NODE_UNREACHABLE,
     PODS_RUN_AGAIN,
     SCALED_TO_ZERO,
@@ -61,7 +62,7 @@ from events.workload.pod import (
     possible,
 )
 from events.workload.pod_sets import PodSet
-from events.workload.pods import Pods, PodsEdit
+from events.workload.pods import MapEdit, PodMap, Pods, PodsEdit
 from events.workload.sessions import Session, SessionClosed, SessionOpened
 from events.workload.spec import (
     NO_SPEC,
@@ -135,6 +136,71 @@ class ClusterChosen(_Event, frozen=True, kw_only=True):
     """UUID of the cluster that runs it from now on."""
     name: str
     """Of the cluster."""
+
+
+class ClusterLeft(_Event, frozen=True, kw_only=True):
+    """The cluster that was chosen for it has been lost for longer than its project waits. All its pods there are told
+    to end, as soon as that cluster can be told, and it waits for a cluster again. What they hold stays reserved until
+    they are known to be gone.
+    """
+
+    cluster_id: str
+    """UUID of the cluster that it leaves."""
+    name: str
+    """Of the cluster."""
+    at: datetime
+    """When it was decided."""
+    lost_since: datetime
+    """When the cluster was found to be disconnected."""
+    seconds: int
+    """For how long its project waits."""
+    pods: int
+    """How many of its pods held a node there."""
+    attempt: int
+    """The new attempt. Pods of earlier attempts must not start any more."""
+    among: tuple[str, ...]
+    """UUIDs of the clusters among which its next one is chosen: those that run programs, or simulate them, as the one
+    did that it leaves. That one is among them, for the time when nothing of the workload is left there.
+    """
+
+    @property
+    def reason(self) -> str:
+        """The code of it."""
+        return CLUSTER_LOST
+
+    @property
+    def message(self) -> str:
+        """Why, in a sentence."""
+        return cluster_lost(self.name, self.lost_since, self.seconds)
+
+
+def cluster_lost(name: str, since: datetime, seconds: int) -> str:
+    """Why a workload leaves its cluster."""
+    return (
+        f"cluster {name} has not reported since {since:%Y-%m-%d %H:%M:%S} UTC, which is longer than its project waits "
+        f"({seconds} s)"
+    )
+
+
+PodEnd = Literal["succeeded", "failed", "interrupted", "refused", "stopped"]
+"""How a run can end, as its agent says it."""
+
+
+class LeftPodEnded(_Event, frozen=True, kw_only=True):
+    """A run that was left behind on a lost cluster is known to be over. That changes nothing of the attempts after it,
+    whatever came of the run; what it holds can be released.
+    """
+
+    pod: PodRef
+    """The run."""
+    cluster_id: str
+    """UUID of the cluster that its workload left."""
+    at: datetime
+    """When it ended, or was given up."""
+    how: PodEnd
+    """`succeeded`, `failed`, `interrupted`, `refused` or `stopped`."""
+    exit_code: int | None = None
+    """Exit code of the process, if it is known."""
 
 
 class WorkloadWaiting(_Event, frozen=True, kw_only=True):
@@ -325,6 +391,8 @@ WorkloadEvent = (
     | WorkloadQueued
     | WorkloadWaiting
     | ClusterChosen
+    | ClusterLeft
+    | LeftPodEnded
     | PodsBound
     | PodStarting
     | PodRunning
@@ -358,7 +426,7 @@ def countable(event: WorkloadEvent) -> bool:
     match event:
         case PodsBound():
             return possible(event)
-        case WorkloadResumed() | PodsEvicted():
+        case WorkloadResumed() | PodsEvicted() | ClusterLeft():
             return 0 <= event.attempt < MOST_COUNTED
         case WorkloadScaled():
             return 0 <= event.replicas <= MOST_REPLICAS
@@ -400,6 +468,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Empty where the scheduler chooses it, and has not yet."""
     among: tuple[str, ...] = ()
     """Ids of the clusters among which the scheduler chooses, or chose; none where one was named."""
+    left: dict[str, PodMap[Pod]] = {}
+    """By id of a cluster that it left, since that was lost: its runs there that nobody has seen end. They are told to
+    end, and it goes to none of these clusters.
+    """
     owner: str = ""
     """Actor id of who has it now."""
     created_by: str = ""
@@ -758,6 +830,8 @@ def take(edit: Edit, event: WorkloadEvent) -> bool:
             return False
         edit.state, edit.pods, edit.fitted = _created(event), PodsEdit(Pods()), True
         return True
+    if isinstance(event, ClusterLeft | LeftPodEnded) and not _fits_left(before, event):
+        return False
     # A session may be over a moment after the pod that it led to, which was the last one.
     if not (before.living or isinstance(event, SessionClosed)) or not countable(event):
         return False
@@ -776,6 +850,13 @@ def take(edit: Edit, event: WorkloadEvent) -> bool:
         return False
     edit.fitted = True
     return True
+
+
+def _fits_left(state: Workload, event: ClusterLeft | LeftPodEnded) -> bool:
+    if isinstance(event, ClusterLeft):
+        return schedulable(state) and bool(state.cluster_id) and state.cluster_id == event.cluster_id
+    run = state.left.get(event.cluster_id, _NO_PODS).get(pod_id(event.pod))
+    return run is not None and run.is_run(event.pod)
 
 
 def _created(event: WorkloadCreated) -> Workload:
@@ -837,6 +918,10 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
         case ClusterChosen():
             if not state.cluster_id:
                 edit.state = replace(state, cluster_id=event.cluster_id)
+        case ClusterLeft():
+            _leave(edit, event)
+        case LeftPodEnded():
+            edit.state = _without_left(state, event)
         case PodsBound():
             _bind(edit, event)
         case WorkloadSuspended():
@@ -872,10 +957,7 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
             if state.checkpoint_at is None or event.at > state.checkpoint_at:
                 edit.state = replace(state, checkpoint_at=event.at)
         case SessionOpened():
-            opened = Session(
-                session_id=event.session_id, kind=event.kind, pod=event.pod, at=event.at, ends_at=event.ends_at
-            )
-            edit.state = replace(state, sessions=(*state.sessions, opened))
+            edit.state = replace(state, sessions=(*state.sessions, _session(event)))
         case SessionClosed():
             left = tuple(one for one in state.sessions if one.session_id != event.session_id)
             edit.state = replace(state, sessions=left)
@@ -883,7 +965,7 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
             edit.state = replace(
                 state,
                 # An ended workload without pods is deleted in the same commit: its last phase stays to be seen.
-                phase=Phase.DELETING if edit.pods.live.size else state.phase,
+                phase=Phase.DELETING if edit.pods.live.size or state.left else state.phase,
                 desired=DesiredPhase.DELETED,
                 deletion_reason=event.reason,
                 generation=state.generation + 1,
@@ -895,6 +977,10 @@ def _take(edit: Edit, event: WorkloadEvent) -> None:
             edit.pods.clear()
         case _:
             raise AssertionError(f"{event} is of a pod, or a creation")
+
+
+def _session(event: SessionOpened) -> Session:
+    return Session(session_id=event.session_id, kind=event.kind, pod=event.pod, at=event.at, ends_at=event.ends_at)
 
 
 def _derive(edit: Edit, *, queued: bool = False) -> None:
@@ -986,6 +1072,47 @@ def _evict(edit: Edit, event: PodsEvicted) -> None:
     _derive(edit)
     if edit.state.phase is Phase.PENDING:
         _say(edit, Phase.PENDING, reason=event.reason, message=event.message)
+
+
+_NO_PODS: Final = PodMap[Pod]()
+
+
+def _leave(edit: Edit, event: ClusterLeft) -> None:
+    """Its runs stay behind, and each pod begins anew. What it saved is there, too: all that they have done is lost."""
+    state, there, lost = replace(edit.state, checkpoint_at=None), MapEdit(_NO_PODS), 0
+    for id_ in edit.pods.waiting.ids():
+        if (waiting := edit.pods.waiting.get(id_)) is not None:
+            edit.pods.put(id_, replace(waiting, attempt=event.attempt, try_=0))
+    # The newest first: of those that are more than are wanted, these go.
+    behind = sorted(edit.pods.live.items(), key=lambda each: each[0], reverse=True)
+    for id_, pod in behind:
+        lost += milli_seconds_at_risk(state, pod, event.at)
+        there.put(id_, replace(pod, phase=PodPhase.STOPPING))
+        edit.pods.put(id_, Pod(attempt=event.attempt, try_=0, phase=PodPhase.PENDING))
+    edit.state = replace(
+        state,
+        cluster_id="",
+        among=event.among,
+        attempt=event.attempt,
+        left=_with_left(state.left, event.cluster_id, there.value()),
+        gpu_milli_seconds_lost=min(state.gpu_milli_seconds_lost + lost, MOST_MILLI_SECONDS),
+    )
+    for id_, _ in behind:
+        _leave_if_surplus(edit, id_)
+    _derive(edit)
+    if edit.state.phase is Phase.PENDING:
+        _say(edit, Phase.PENDING, reason=event.reason, message=event.message)
+
+
+def _without_left(state: Workload, event: LeftPodEnded) -> Workload:
+    there = MapEdit(state.left[event.cluster_id])
+    there.take(pod_id(event.pod))
+    return replace(state, left=_with_left(state.left, event.cluster_id, there.value()))
+
+
+def _with_left(left: dict[str, PodMap[Pod]], cluster_id: str, there: PodMap[Pod]) -> dict[str, PodMap[Pod]]:
+    others = {id_: pods for id_, pods in left.items() if id_ != cluster_id}
+    return others | {cluster_id: there} if there.size else others
 
 
 def _resume(edit: Edit, event: WorkloadResumed) -> None:

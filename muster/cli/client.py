@@ -354,6 +354,7 @@ _OTHER_FLAGS: Final = {
     "nodePoolQuotas": "--pool-quota",
     "overQuotaWeight": "--over-quota-weight",
     "minimumRuntimeSeconds": "--minimum-runtime",
+    "clusterLostSeconds": "--cluster-lost-after",
     "timeLimits.runtimeSeconds": "--runtime",
     "timeLimits.idleGpuSeconds": "--idle-gpu",
     "timeLimits.pendingSeconds": "--pending",

@@ -12,6 +12,7 @@ from muster.cli.options import IdempotencyOption, YesOption, confirm
 from muster.cli.output import Column, plain_text
 from muster.cli.project import (
     LimitOption,
+    LostOption,
     PoolQuotaOption,
     PoolsOption,
     QuotaOption,
@@ -22,8 +23,10 @@ from muster.cli.project import (
     bounds_of,
     change_settings,
     lists_of,
+    lost_of,
     pool_quotas_of,
     runtime_of,
+    told_lost,
     told_runtime,
     weight_of,
 )
@@ -36,6 +39,7 @@ _SETTINGS: Final = (
     "gpuLimit",
     "overQuotaWeight",
     "minimumRuntimeSeconds",
+    "clusterLostSeconds",
     "nodePoolQuotas",
 )
 DEPARTMENT_COLUMNS: Final = (
@@ -108,6 +112,7 @@ def _describe(session: Session, row: Row) -> None:
             ("GPU limit", bound_of(row, "gpuLimit")),
             ("Over-quota weight", weight_of(row)),
             ("Minimum runtime", told_runtime(row) or "none"),
+            ("Leaves a lost cluster", told_lost(row) or "never"),
             ("By node pool", pool_quotas_of(row)),
             ("Node pools", plain_text(row.get("nodePools")) or "all"),
             ("Node types", plain_text(row.get("nodeTypes")) or "any"),
@@ -138,11 +143,16 @@ def _add_changes(app: typer.Typer) -> None:
         gpu_limit: LimitOption = None,
         over_quota_weight: WeightOption = None,
         minimum_runtime: RuntimeOption = None,
+        cluster_lost_after: LostOption = None,
         pool_quota: PoolQuotaOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Create a department."""
-        bounds = bounds_of(gpu_quota, gpu_limit, pool_quota, weight=over_quota_weight) | runtime_of(minimum_runtime)
+        bounds = (
+            bounds_of(gpu_quota, gpu_limit, pool_quota, weight=over_quota_weight)
+            | runtime_of(minimum_runtime)
+            | lost_of(cluster_lost_after)
+        )
         body: Row = {"name": name, **lists_of(node_pools, node_types), **bounds}
         session.api.mutate("POST", "/org-unit/departments", body, idempotency_key=idempotency_key)
         session.out.talk(f"department {name} created; move projects into it: muster project set P --department {name}")
@@ -170,12 +180,13 @@ def _add_set(app: typer.Typer) -> None:
         gpu_limit: LimitOption = None,
         over_quota_weight: WeightOption = None,
         minimum_runtime: RuntimeOption = None,
+        cluster_lost_after: LostOption = None,
         pool_quota: PoolQuotaOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Change a department's settings."""
         bounds = bounds_of(gpu_quota, gpu_limit, pool_quota, weight=over_quota_weight)
-        changes = lists_of(node_pools, node_types) | bounds | runtime_of(minimum_runtime)
+        changes = lists_of(node_pools, node_types) | bounds | runtime_of(minimum_runtime) | lost_of(cluster_lost_after)
         if not changes:
             raise usage("there is nothing to change", todo="give a setting, such as --node-pools or --gpu-limit")
         row = find_department(session.api, department)

@@ -49,6 +49,7 @@ _SETTINGS: Final = (
     "gpuLimit",
     "overQuotaWeight",
     "minimumRuntimeSeconds",
+    "clusterLostSeconds",
     "nodePoolQuotas",
     "nodePools",
     "podSecurity",
@@ -134,6 +135,14 @@ RuntimeOption = Annotated[
         "--minimum-runtime",
         metavar="TIME|none",
         help="How long a workload runs before its place may be taken for another, such as 10m.",
+    ),
+]
+LostOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster-lost-after",
+        metavar="TIME|none",
+        help="How long a cluster is lost before preemptible workloads that named none leave it, such as 10m. 0: never.",
     ),
 ]
 PoolQuotaOption = Annotated[
@@ -246,6 +255,7 @@ def _describe(session: Session, row: Row) -> None:
             ("GPU limit", bound_of(row, "gpuLimit")),
             ("Over-quota weight", weight_of(row)),
             ("Minimum runtime", told_runtime(row) or "as its department says"),
+            ("Leaves a lost cluster", told_lost(row) or "as its department says"),
             ("By node pool", pool_quotas_of(row)),
             ("Node pools", plain_text(row.get("nodePools")) or "all"),
             ("Node types", plain_text(row.get("nodeTypes")) or "any"),
@@ -278,6 +288,7 @@ def _add_lives(app: typer.Typer) -> None:
         gpu_limit: LimitOption = None,
         over_quota_weight: WeightOption = None,
         minimum_runtime: RuntimeOption = None,
+        cluster_lost_after: LostOption = None,
         pool_quota: PoolQuotaOption = None,
         node_pools: PoolsOption = None,
         pod_security: SecurityOption = None,
@@ -290,6 +301,7 @@ def _add_lives(app: typer.Typer) -> None:
         settings = (
             bounds_of(gpu_quota, gpu_limit, pool_quota, weight=over_quota_weight)
             | runtime_of(minimum_runtime)
+            | lost_of(cluster_lost_after)
             | _settings(pod_security, privileged)
             | lists_of(node_pools, node_types)
         )
@@ -338,6 +350,7 @@ def _add_set(app: typer.Typer) -> None:
         gpu_limit: LimitOption = None,
         over_quota_weight: WeightOption = None,
         minimum_runtime: RuntimeOption = None,
+        cluster_lost_after: LostOption = None,
         pool_quota: PoolQuotaOption = None,
         node_pools: PoolsOption = None,
         pod_security: SecurityOption = None,
@@ -351,6 +364,7 @@ def _add_set(app: typer.Typer) -> None:
         changes = (
             bounds_of(gpu_quota, gpu_limit, pool_quota, weight=over_quota_weight)
             | runtime_of(minimum_runtime)
+            | lost_of(cluster_lost_after)
             | _settings(pod_security, privileged)
             | lists_of(node_pools, node_types)
         )
@@ -419,9 +433,25 @@ def runtime_of(given: str | None) -> Row:
     return {"minimumRuntimeSeconds": seconds}
 
 
+def lost_of(given: str | None) -> Row:
+    """After which time workloads leave a lost cluster, where that was given. Raises Problem (usage)."""
+    if given is None:
+        return {}
+    seconds = None if given.lower() == "none" else duration_option("--cluster-lost-after", given)
+    return {"clusterLostSeconds": seconds}
+
+
 def told_runtime(row: Row) -> str:
     """Empty where there is none."""
     return "" if row.get("minimumRuntimeSeconds") is None else exact_span(int(number_of(row, "minimumRuntimeSeconds")))
+
+
+def told_lost(row: Row) -> str:
+    """When workloads leave a lost cluster; empty where nobody says it."""
+    if row.get("clusterLostSeconds") is None:
+        return ""
+    seconds = int(number_of(row, "clusterLostSeconds"))
+    return f"after {exact_span(seconds)}" if seconds else "never"
 
 
 def _pool_quota(given: str) -> Row:

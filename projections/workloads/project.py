@@ -34,7 +34,9 @@ from events.workload.pod import (
 )
 from events.workload.pods import MapEdit, PodMap, changed
 from events.workload.state import (
+    ClusterLeft,
     Edit,
+    LeftPodEnded,
     Workload,
     WorkloadCompleted,
     WorkloadCreated,
@@ -67,6 +69,15 @@ ENDED_POD_PHASES: Final = (SUCCEEDED, FAILED, INTERRUPTED, STOPPED)
 WAITING: Final = frozenset({Phase.CREATING, Phase.PENDING, Phase.RESUMING})
 """Phases that count as pending time: it should run and has no node."""
 
+_LEFT_ENDS: Final = {
+    "succeeded": SUCCEEDED,
+    "failed": FAILED,
+    "interrupted": INTERRUPTED,
+    "refused": INTERRUPTED,
+    "stopped": STOPPED,
+}
+"""By how a run ended that was left on a lost cluster."""
+
 _ENDS: Final = frozenset({PodSucceeded, PodFailed, PodInterrupted, PodStopped})
 """Events with which a run is over, and lets go what it holds."""
 _NOTHING_TOLD: Final = Told()
@@ -90,6 +101,8 @@ class WorkloadEntry(msgspec.Struct, frozen=True, kw_only=True):
     warned: PodMap[Told] = PodMap[Told]()
     """Those of them of which something is told that is no good sign."""
     on_nodes: OnNodes = {}
+    left: dict[RunKey, Told] = {}
+    """Of runs that were left on lost clusters."""
 
 
 EMPTY: Final = WorkloadEntry()
@@ -120,6 +133,12 @@ def restored(chain: Chain[Workload], row: WorkloadRow | None, runs: list[PodRow]
             if was.reason:
                 warned.put(id_, was)
         _count(on_nodes, pod, +1)
+    left: dict[RunKey, Told] = {}
+    for id_, pod in (each for pods in state.left.values() for each in pods.items()):
+        run = by_key.get((indexed(id_[0]), id_[1], pod.attempt, pod.try_))
+        if run is not None:
+            was = Told(bound_at=run.bound_at, started_at=run.started_at, reason=run.reason, message=run.message)
+            left[*id_, pod.attempt, pod.try_] = was
     return WorkloadEntry(
         state=state,
         version=chain.version,
@@ -135,6 +154,7 @@ def restored(chain: Chain[Workload], row: WorkloadRow | None, runs: list[PodRow]
         told=told.value(),
         warned=warned.value(),
         on_nodes=on_nodes,
+        left=left,
     )
 
 
@@ -161,10 +181,11 @@ class WorkloadWork:
         self._told = MapEdit(before.told)
         self._warned = MapEdit(before.warned)
         self._on_nodes, self._counts = before.on_nodes, False
+        self._left, self._leaves = before.left, False
         self._placed: tuple[tuple[str, ...], tuple[str, ...]] | None = None
         """Names of the nodes and node pools of `_on_nodes`, as long as they stay the same."""
         self._over: dict[RunKey, PodRow] = {}
-        """Rows of runs that ended."""
+        """Rows of runs that ended, or were left on a lost cluster."""
 
     def add(self, commit: Commit, into: Changes) -> None:
         """Raises BrokenChainError where the commit does not follow the one before."""
@@ -222,8 +243,10 @@ class WorkloadWork:
         elif isinstance(event, PodsBound):
             ids = (pod_id(placement.pod) for placement in event.placements)
             fresh = tuple(id_ for id_ in ids if edit.pods.live.get(id_) is None)
-        elif isinstance(event, WorkloadDeleted):
+        elif isinstance(event, WorkloadDeleted | ClusterLeft):
             live = edit.pods.live.items()
+        elif isinstance(event, LeftPodEnded):
+            pod = was.left.get(event.cluster_id, PodMap[Pod]()).get(pod_id(event.pod))
         if not take(edit, event):
             return None
         state, asked = edit.state, self._asked
@@ -239,7 +262,12 @@ class WorkloadWork:
         if changed or (state.owner, state.cluster_id) != (was.owner, was.cluster_id):
             self._asked, self._of = Asked.of(state) if changed else asked, None
             self._move(whose(was, asked.priority_class), state, at, shifts)
-        if is_of_pod(event):
+        if isinstance(event, LeftPodEnded):
+            if pod is not None:
+                self._left_ended(state, event, pod)
+        elif isinstance(event, ClusterLeft):
+            self._leave_behind(was, event, live, at, shifts)
+        elif is_of_pod(event):
             if pod is not None:
                 self._take_of_pod(state, event, pod, told)
                 if type(event) in _ENDS:
@@ -292,6 +320,39 @@ class WorkloadWork:
         for id_, pod in live:
             told = self._told.get(id_) or _NOTHING_TOLD
             shifts.reserve(self._whose(was), pod, _ended_at(told, at), sign=-1)
+
+    def _leave_behind(
+        self, was: Workload, event: ClusterLeft, live: Sequence[tuple[PodId, Pod]], at: datetime, shifts: HourChanges
+    ) -> None:
+        """Its runs are to end, and nobody sees when. What they hold counts for nobody from now on."""
+        of = whose(was, "" if self._asked is None else self._asked.priority_class)
+        for id_, pod in live:
+            told = self._told.get(id_) or _NOTHING_TOLD
+            shifts.reserve(of, pod, _ended_at(told, at), sign=-1)
+            told = replace(told, reason=event.reason, message=clean(event.message))
+            self._left_told()[*id_, pod.attempt, pod.try_] = told
+            stopping = replace(pod, phase=PodPhase.STOPPING)
+            self._over[*id_, pod.attempt, pod.try_] = _run(
+                RunFacts(workload_id=was.workload_id, pod_set=id_[0], index=id_[1], pod=stopping, told=told)
+            )
+        self._told = MapEdit(PodMap[Told]())
+        self._warned = MapEdit(PodMap[Told]())
+        self._on_nodes, self._counts, self._placed = {}, True, None
+
+    def _left_ended(self, state: Workload, event: LeftPodEnded, pod: Pod) -> None:
+        id_ = pod_id(event.pod)
+        key = (*id_, pod.attempt, pod.try_)
+        told = self._left_told().pop(key, _NOTHING_TOLD)
+        end = End(phase=_LEFT_ENDS[event.how], at=event.at, exit_code=_code(event.exit_code))
+        self._over[key] = _run(
+            RunFacts(workload_id=state.workload_id, pod_set=id_[0], index=id_[1], pod=pod, told=told, end=end)
+        )
+
+    def _left_told(self) -> dict[RunKey, Told]:
+        """To be changed."""
+        if not self._leaves:
+            self._left, self._leaves = self._left.copy(), True
+        return self._left
 
     # -- what an event changes -----------------------------------------------------------------------------------------
 
@@ -377,6 +438,7 @@ class WorkloadWork:
             told=self._told.value(),
             warned=warned,
             on_nodes=self._on_nodes,
+            left=self._left,
         )
 
     def _facts(self, state: Workload, spent: Spent, asked: Asked) -> WorkloadFacts:

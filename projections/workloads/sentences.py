@@ -36,6 +36,8 @@ from events.workload.state import (
     ActUndone,
     CheckpointSaved,
     ClusterChosen,
+    ClusterLeft,
+    LeftPodEnded,
     PodsEvicted,
     Workload,
     WorkloadChanged,
@@ -96,6 +98,8 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
             return _created(event, happened)
         case WorkloadQueued() | WorkloadWaiting() | ClusterChosen():
             return _queued(event)
+        case ClusterLeft() | LeftPodEnded():
+            return _left(event)
         case PodsBound():
             return f"{_grown(event, happened)}{_bound(event)}"
         case PodStarting():
@@ -118,8 +122,7 @@ def sentence(happened: Happened, event: WorkloadEvent, actor: Actor) -> str:
         case PodInterrupted():
             return _interrupted(event, happened)
         case PodStopped():
-            code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
-            return f"{_run(event.pod)} stopped{code}{_lasted(happened, event.at)}"
+            return f"{_run(event.pod)} stopped{_code(event.exit_code)}{_lasted(happened, event.at)}"
         case WorkloadSuspended():
             return f"suspended by {_who(actor)}; {_told_to_stop(happened.live)}"
         case WorkloadStopped():
@@ -168,6 +171,31 @@ def _queued(event: WorkloadQueued | WorkloadWaiting | ClusterChosen) -> str:
         case ClusterChosen():
             return f"cluster {event.name or event.cluster_id} runs it: nobody named one, and the scheduler chose it"
 
+
+def _code(exit_code: int | None) -> str:
+    return "" if exit_code is None else f" with exit code {exit_code}"
+
+
+def _left(event: ClusterLeft | LeftPodEnded) -> str:
+    if isinstance(event, LeftPodEnded):
+        what = f"{_run(event.pod)} of attempt {event.pod.attempt}, which was left on a lost cluster"
+        how = f"{_HOW_LEFT_ENDED[event.how]}{_code(event.exit_code)}"
+        return f"{what}, {how}: what it held is free, and the attempts after it go on"
+    told = ""
+    if event.pods:
+        whose = "its pod there is" if event.pods == 1 else f"its {event.pods} pods there are"
+        told = f"; {whose} told to end once that cluster can be reached"
+    return f"{event.reason}: {event.message}{told}; attempt {event.attempt} waits for another cluster"
+
+
+_HOW_LEFT_ENDED: Final = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "interrupted": "was interrupted",
+    "refused": "never ran",
+    "stopped": "stopped",
+}
+"""By how a run ended that was left on a lost cluster."""
 
 _WHY_DELETED: Final = {
     "auto_deletion": "auto-deletion: its time has come",

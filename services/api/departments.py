@@ -42,6 +42,7 @@ from services.api.places import (
     sent_with_name,
 )
 from services.api.quotas import (
+    ClusterLost,
     GpuQuota,
     MinimumRuntime,
     PoolQuotas,
@@ -79,6 +80,8 @@ class DepartmentSettings(Body, frozen=True, kw_only=True):
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
     minimum_runtime_seconds: MinimumRuntime | None = None
     """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
+    cluster_lost_seconds: ClusterLost | None = None
+    """Seconds for which a cluster is lost before workloads of its projects leave it. Null, or 0: never."""
     over_quota_weight: Weight | None = None
     """Weight by which its projects share what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: PoolQuotas = ()
@@ -225,6 +228,7 @@ def _settings(given: DepartmentSettings) -> dict[str, Any]:
         "gpu_limit_milli": milli(given.gpu_limit),
         "pool_quotas": stored(given.node_pool_quotas),
         "minimum_runtime_seconds": given.minimum_runtime_seconds,
+        "cluster_lost_seconds": given.cluster_lost_seconds,
         "over_quota_weight": given.over_quota_weight,
     }
 
@@ -340,6 +344,7 @@ def _answer(
         gpu_limit=devices(department.gpu_limit_milli),
         node_pool_quotas=told(department.pool_quotas),
         minimum_runtime_seconds=department.minimum_runtime_seconds,
+        cluster_lost_seconds=department.cluster_lost_seconds,
         over_quota_weight=department.over_quota_weight,
         projects=len(projects),
         use=None if use is None else use_answer(use),

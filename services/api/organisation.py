@@ -53,6 +53,7 @@ from services.api.places import (
     sent_with_name,
 )
 from services.api.quotas import (
+    ClusterLost,
     GpuQuota,
     MinimumRuntime,
     PoolQuotas,
@@ -98,6 +99,8 @@ class ProjectCreation(Body, frozen=True, kw_only=True):
     """GPUs that all its workloads may hold. Null: no limit."""
     minimum_runtime_seconds: MinimumRuntime | None = None
     """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
+    cluster_lost_seconds: ClusterLost | None = None
+    """Seconds for which a cluster is lost before its workloads leave it. Null: as its department says; 0: never."""
     over_quota_weight: Weight | None = None
     """Weight by which it shares what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: PoolQuotas = ()
@@ -123,6 +126,8 @@ class ProjectSettings(Body, frozen=True, kw_only=True):
     """GPUs that all its workloads may hold. Null: no limit."""
     minimum_runtime_seconds: MinimumRuntime | None = None
     """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
+    cluster_lost_seconds: ClusterLost | None = None
+    """Seconds for which a cluster is lost before its workloads leave it. Null: as its department says; 0: never."""
     over_quota_weight: Weight | None = None
     """Weight by which it shares what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: PoolQuotas = ()
@@ -249,6 +254,7 @@ async def create_project(call: Call) -> Answer[answers.Created]:
         gpu_limit_milli=milli(given.gpu_limit),
         pool_quotas=stored(given.node_pool_quotas),
         minimum_runtime_seconds=given.minimum_runtime_seconds,
+        cluster_lost_seconds=given.cluster_lost_seconds,
         over_quota_weight=given.over_quota_weight,
         department_id=DEFAULT_DEPARTMENT_ID if department is None else department.department_id,
         department_name=DEFAULT_DEPARTMENT if department is None else department.name,
@@ -292,6 +298,7 @@ async def set_project(call: Call) -> Answer[answers.HttpResponse]:
         gpu_limit_milli=milli(given.gpu_limit),
         pool_quotas=stored(given.node_pool_quotas),
         minimum_runtime_seconds=given.minimum_runtime_seconds,
+        cluster_lost_seconds=given.cluster_lost_seconds,
         over_quota_weight=given.over_quota_weight,
         department_id=None if department is None else department.department_id,
         department_name="" if department is None else department.name,
@@ -475,6 +482,7 @@ def _project_answer(project: Project, uses: dict[str, ProjectUse] | None) -> ans
         gpu_limit=devices(project.gpu_limit_milli),
         node_pool_quotas=told(project.pool_quotas),
         minimum_runtime_seconds=project.minimum_runtime_seconds,
+        cluster_lost_seconds=project.cluster_lost_seconds,
         over_quota_weight=project.over_quota_weight,
         node_pools=list(project.node_pools),
         pod_security=project.pod_security,

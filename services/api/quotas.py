@@ -5,7 +5,7 @@ from typing import Annotated, Final, Protocol
 
 from events.fields.declare import Body, Limits
 from events.quantities import cores_to_milli
-from events.quotas import MAX_MINIMUM_RUNTIME, PoolQuota
+from events.quotas import MAX_CLUSTER_LOST, MAX_MINIMUM_RUNTIME, PoolQuota
 from services.api import answers
 from services.api.issues import Issue, fault, shown
 from services.api.rules import listed_pools
@@ -15,6 +15,7 @@ MAX_GPU_QUOTA: Final = 10_000_000
 """Devices: more than there are, and in thousandths still far inside 64 bits."""
 GpuQuota = Annotated[float, Limits(least=0, most=MAX_GPU_QUOTA)]
 MinimumRuntime = Annotated[int, Limits(least=0, most=MAX_MINIMUM_RUNTIME)]
+ClusterLost = Annotated[int, Limits(least=0, most=MAX_CLUSTER_LOST)]
 MAX_WEIGHT: Final = 1_000
 """More than that times another weight, nobody tells apart."""
 Weight = Annotated[float, Limits(least=0, most=MAX_WEIGHT)]

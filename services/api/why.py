@@ -10,7 +10,7 @@ from events.actors import mentioned, with_names
 from events.codec import UNDECODABLE
 from events.subjects import WHY
 from events.why import Change, Estimate, NodeCount, Option, Place, Step, Why, WhyAsked
-from events.workload.state import gpu_hours_at_risk
+from events.workload.state import cluster_lost, gpu_hours_at_risk
 from projections.history_query import HistoryQuery
 from services.api import answers
 from services.api.answers import explanation
@@ -102,7 +102,7 @@ async def _asked(call: Call, seq: int) -> Why:
 async def _eviction(call: Call, version: int) -> tuple[explanation.EvictionExplained | None, dict[str, str]]:
     """(The last one, headers as of `Call.fresh`)."""
     headers = await call.fresh(version)
-    asked = HistoryQuery(types=("PodsEvicted",), newest_first=True)
+    asked = HistoryQuery(types=("PodsEvicted", "ClusterLeft"), newest_first=True)
     page = await call.queries.history(call.id, asked, limit=1)
     if not page.rows:
         return None, headers
@@ -116,13 +116,17 @@ async def _eviction(call: Call, version: int) -> tuple[explanation.EvictionExpla
     return explanation.EvictionExplained(
         at=row["at"],
         by=actors[row["actor_id"]],
-        rule=details["reason"],
-        message=details["message"],
-        pods=len(details["pods"]),
+        rule=row["reason"],
+        message=details["message"] if "message" in details else _cluster_lost(details),
+        pods=details["pods"] if isinstance(details["pods"], int) else len(details["pods"]),
         gpu_hours_at_risk=details.get("gpu_seconds_at_risk", 0) / 3600,
         for_workload_id=None if beneficiary is None else beneficiary.workload_id,
         for_workload=None if beneficiary is None else beneficiary.name,
     ), headers
+
+
+def _cluster_lost(details: dict[str, Any]) -> str:
+    return cluster_lost(details["name"], datetime.fromisoformat(details["lost_since"]), details["seconds"])
 
 
 async def _named(call: Call, text: str) -> str:

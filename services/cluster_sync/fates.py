@@ -40,6 +40,9 @@ async def fates_of(
                 state = await _state(workload_id, fold, store)
                 if state is not None and state.cluster_id == cluster_id:
                     found[workload_id] = fate_of(state)
+                elif state is not None and cluster_id in state.among:
+                    # It left that cluster, which was lost, and may come back to it.
+                    found[workload_id] = "kept" if state.living else "gone"
     except Exception as error:  # noqa: BLE001 (whatever it was: the agent asks again, and this is nobody's to end)
         log.warning("fates_not_found", cluster_id=cluster_id, error=str(error) or type(error).__name__)
     return found

@@ -23,7 +23,7 @@ from events.project import Project
 from events.simulated import SimulatedNodes, node_names
 from events.subjects import wanted_subject
 from events.workload.pod import Pod, PodId, split_token
-from events.workload.pods import Pods, changed
+from events.workload.pods import PodMap, Pods, changed, changed_left
 from events.workload.state import Workload
 from services.cluster_sync.reconcile import Desired, desired_pod, held_sets
 from services.runtime.log.log_fold import LogFold
@@ -109,7 +109,7 @@ class DesiredState(LogFold):
         else:
             self.with_sessions.discard(key)
         over = after.phase in FINISHED or not after.living
-        if over and not after.pods.live and not after.sessions:
+        if over and not after.pods.live and not after.left and not after.sessions:
             self.forget(WORKLOAD, key)
 
     def _note_pods(self, key: str, before: Workload, after: Workload) -> None:
@@ -118,13 +118,23 @@ class DesiredState(LogFold):
         held, moved = held_sets(after), changed(before.pods, after.pods)
         for pod_id, (old, new) in moved.items():
             if old is not None and (new is None or before.cluster_id != after.cluster_id):
-                subject = _subject(before, key, pod_id)
-                if subject is not None and self.desired.pop(subject, None) is not None:
-                    self.changed.pods.add(subject)
+                self._note_gone(before, key, pod_id)
             if new is not None:
                 self._note_pod(key, pod_id, told, new, held)
         if moved:
             self._note_those_after(key, after, told, held)
+        for cluster_id, pod_id, old, new in changed_left(before.left, after.left):
+            # It is told to end, wherever its workload is by now. Nothing newer of it is on that cluster.
+            left = replace(told, cluster_id=cluster_id, left={cluster_id: PodMap[Pod]()})
+            if new is not None:
+                self._note_pod(key, pod_id, left, new, frozenset())
+            elif old is not None:
+                self._note_gone(left, key, pod_id)
+
+    def _note_gone(self, state: Workload, key: str, pod_id: PodId) -> None:
+        subject = _subject(state, key, pod_id)
+        if subject is not None and self.desired.pop(subject, None) is not None:
+            self.changed.pods.add(subject)
 
     def _note_those_after(self, key: str, after: Workload, told: Workload, held: AbstractSet[str]) -> None:
         """Pods that start after others may start, or no longer may, because those moved."""
@@ -200,18 +210,21 @@ class DesiredState(LogFold):
         cluster = self.cluster(cluster_id)
         return cluster is None or cluster.removed
 
-    def runs_without_place(self) -> list[tuple[str, PodId]]:
-        """Live runs whose node is gone, or whose cluster was removed."""
+    def runs_without_place(self) -> list[tuple[str, PodId, Pod, str]]:
+        """Runs that live, or were left on a lost cluster, whose node is gone, or whose cluster was removed; with the
+        reason code. By key of their workload.
+        """
         return [
-            (key, pod_id)
+            (key, pod_id, pod, reason)
             for key, chain in self.workloads.items()
-            for pod_id, pod in chain.state.pods.live.items()
-            if self.place_lost(chain.state, pod)
+            for cluster_id, pods in ((chain.state.cluster_id, chain.state.pods.live), *chain.state.left.items())
+            for pod_id, pod in pods.items()
+            if (reason := self.place_lost(cluster_id, pod))
         ]
 
-    def place_lost(self, state: Workload, pod: Pod) -> str:
-        """Why a live run can no longer be where it was bound: a reason code, or empty."""
-        if self.cluster_gone(state.cluster_id):
+    def place_lost(self, cluster_id: str, pod: Pod) -> str:
+        """Why a run can no longer be where it was bound: a reason code, or empty."""
+        if self.cluster_gone(cluster_id):
             return "cluster_removed"
         node = self.nodes.get(pod.node_key)
         return "" if node is None or node.state.present else "node_lost"

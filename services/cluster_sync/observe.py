@@ -80,6 +80,21 @@ def facts_of(observed: ObservedPod, pod: Pod) -> tuple[PodFact, ...]:
     return (*noted, fact)
 
 
+def fact_of_left(observed: ObservedPod, state: Workload, cluster_id: str) -> PodFact | None:
+    """The fact that a run is over which its workload left on this cluster when that was lost; None where it is none of
+    those, or lives: it has been told to end.
+    """
+    pods = state.left.get(cluster_id)
+    pod = None if pods is None else pods.get((observed.pod.pod_set, observed.pod.index))
+    if pod is None or state.workload_id != observed.workload_id or observed.kind not in ENDED_KINDS:
+        return None
+    if not pod.is_run(observed.pod) or pod.token != observed.token:
+        return None
+    return PodFact(
+        pod=observed.pod, kind=observed.kind, at=observed.at, token=observed.token, exit_code=observed.exit_code
+    )
+
+
 def place_lost(workload: Workload, pod_id: PodId, pod: Pod, reason: str, now: datetime) -> PodFact:
     """The fact that a run's node or cluster is gone."""
     message = (

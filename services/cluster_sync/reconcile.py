@@ -202,7 +202,9 @@ def _pods(pod_set: PodSet) -> int:
 
 def stop_pod(desired: Desired) -> StopPod:
     state = desired.state
-    if state.desired is DesiredPhase.DELETED:
+    if state.cluster_id in state.left:
+        reason = "superseded"
+    elif state.desired is DesiredPhase.DELETED:
         reason = "deleted"
     elif state.phase in FINISHED:
         reason = "failed"

@@ -24,7 +24,7 @@ from events.ids import derived_command_id
 from events.phases import PodPhase
 from events.refusal import Refusal
 from events.workload.commands import CloseSession, PodFact, ReportPods
-from events.workload.pod import Pod, PodId
+from events.workload.pod import Pod
 from events.workload.state import Workload
 from services.cluster_sync.budget import facts_in
 from services.cluster_sync.fold import DesiredState
@@ -67,6 +67,12 @@ class News(msgspec.Struct, frozen=True):
 
     workload_id: str
     facts: tuple[PodFact, ...]
+
+
+type _About = tuple[str, int, int]
+"""(pod set, index, token): the token of a run that was left on a lost cluster, and 0 for the newest run of a pod. What
+is said of the one takes the place of nothing that is said of the other.
+"""
 
 
 class Spend(msgspec.Struct, frozen=True):
@@ -114,7 +120,7 @@ class Reporter:
         self._on_wait = on_wait
         """Called with the id of a cluster that says more than its budget allows."""
         self._slots = asyncio.Semaphore(IN_FLIGHT)
-        self._facts: dict[str, dict[PodId, News]] = {}
+        self._facts: dict[str, dict[_About, News]] = {}
         """By workload key: the newest news of each pod that is not in the log yet."""
         self._commands: dict[tuple[str, str], Command] = {}
         """By (aggregate, key): the newest word about a node, cluster or data source that is not in the log yet. Behind
@@ -125,12 +131,17 @@ class Reporter:
         self._one_by_one: set[tuple[str, str]] = set()
         """Workloads of whose news some could not be decided on."""
 
-    def pods(self, key: str, workload_id: str, facts: tuple[PodFact, ...]) -> None:
-        """News of one run of a workload. They take the place of older ones; but an end stays one."""
+    def pods(self, key: str, workload_id: str, facts: tuple[PodFact, ...], *, left: bool = False) -> None:
+        """News of one run of a workload. They take the place of older ones; but an end stays one.
+
+        Args:
+            left: whether the run was left on a lost cluster.
+        """
         pod, waiting, news = facts[0].pod, self._facts.setdefault(key, {}), News(workload_id, facts)
-        older = waiting.get((pod.pod_set, pod.index))
+        about = pod.pod_set, pod.index, facts[0].token if left else 0
+        older = waiting.get(about)
         if older is None or not _takes_back(news, older):
-            waiting[pod.pod_set, pod.index] = news
+            waiting[about] = news
         self._go(("workload", key))
 
     def node(self, key: str, command: Command) -> None:
@@ -259,7 +270,7 @@ class Reporter:
             return WAIT_SECONDS
         facts = tuple(fact for of_run in news.values() for fact in of_run.facts)
         command = ReportPods(workload_id=chain.state.workload_id, facts=facts)
-        flaps = tuple(_run_name(one) for pod, one in news.items() if _flaps(one, chain.state.pods.get(pod)))
+        flaps = tuple(_run_name(one) for about, one in news.items() if _flaps(one, chain.state.pods.get(about[:2])))
         spend = Spend(chain.state.cluster_id, flaps)
         seconds = await self._append(WORKLOAD, key, chain, command, _identity(chain.version, facts), spend)
         if not seconds:
@@ -272,16 +283,16 @@ class Reporter:
             self._on_wait(cluster_id)
         return over
 
-    def _unhurried(self, waiting: dict[PodId, News], state: Workload) -> dict[PodId, News]:
+    def _unhurried(self, waiting: dict[_About, News], state: Workload) -> dict[_About, News]:
         """Without runs that come and go too often: of those the newest word is told in a while."""
         now, changes = time.monotonic(), self._limits.changes
         return {
-            pod: news
-            for pod, news in waiting.items()
-            if not (_flaps(news, state.pods.get(pod)) and changes.wait_seconds(_run_name(news), now))
+            about: news
+            for about, news in waiting.items()
+            if not (_flaps(news, state.pods.get(about[:2])) and changes.wait_seconds(_run_name(news), now))
         }
 
-    def _forget_told(self, key: str, told: dict[PodId, News]) -> None:
+    def _forget_told(self, key: str, told: dict[_About, News]) -> None:
         """What was decided is in the log; what came meanwhile is not."""
         left = {pod: news for pod, news in self._facts.get(key, {}).items() if told.get(pod) is not news}
         if left:
@@ -322,9 +333,9 @@ class Reporter:
         return TROUBLE_PAUSE_SECONDS
 
 
-def next_commit(waiting: dict[PodId, News], *, most: int = FACTS_PER_COMMIT) -> dict[PodId, News]:
+def next_commit[K](waiting: dict[K, News], *, most: int = FACTS_PER_COMMIT) -> dict[K, News]:
     """The news that go into the next commit: those that wait longest, at least one, as many as fit."""
-    taken: dict[PodId, News] = {}
+    taken: dict[K, News] = {}
     size = 0
     for pod, news in waiting.items():
         size += len(_ENCODER.encode(news))

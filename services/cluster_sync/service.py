@@ -30,6 +30,7 @@ from services.cluster_sync.hear import Heard, NotTakenError, understand
 from services.cluster_sync.lanes import Lane, Lanes
 from services.cluster_sync.observe import (
     cluster_command,
+    fact_of_left,
     facts_of,
     is_newest_run,
     left_unsaid,
@@ -214,11 +215,10 @@ class ClusterSync:
                 for heard in (self._nodes_seen, self._nodes_heard):
                     heard.get(node.state.cluster_id, {}).pop(key, None)
                 self._reporter.node(key, ReportNodeGone())
-        for key, pod_id in self._fold.runs_without_place():
+        for key, pod_id, pod, reason in self._fold.runs_without_place():
             state = self._fold.workloads[key].state
-            pod = state.pods[pod_id]
-            reason = self._fold.place_lost(state, pod)
-            self._reporter.pods(key, state.workload_id, (place_lost(state, pod_id, pod, reason, now),))
+            fact = place_lost(state, pod_id, pod, reason, now)
+            self._reporter.pods(key, state.workload_id, (fact,), left=state.pods.live.get(pod_id) is not pod)
 
     # -- WANTED ------------------------------------------------------------------------------------------------------
 
@@ -413,6 +413,9 @@ class ClusterSync:
         if state is not None and is_newest_run(observed, state):
             pod = state.pods[observed.pod.pod_set, observed.pod.index]
             self._reporter.pods(workload_key, observed.workload_id, facts_of(observed, pod))
+            return
+        if chain is not None and (left := fact_of_left(observed, chain.state, cluster_id)) is not None:
+            self._reporter.pods(workload_key, observed.workload_id, (left,), left=True)
             return
         if self._fold.ahead(observed.token, workload_key):
             return  # bound after what we have followed: another instance is ahead, and the agent will say it again

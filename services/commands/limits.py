@@ -23,10 +23,11 @@ AHEAD_MINUTES: Final = 2
 """By which the clock of another process may be ahead. What was counted by one that was wrong by more is forgotten: it
 would count until that time has come.
 """
-FOLD_VERSION: Final = 6
+FOLD_VERSION: Final = 7
 """Of `CreationCounts`; another number makes kept ones void."""
 _CREATED: Final = "WorkloadCreated"
-_CHOSEN: Final = "ClusterChosen"
+_CLUSTER: Final = frozenset({"ClusterChosen", "ClusterLeft"})
+"""What gives a workload another cluster, or none."""
 _HAS_URLS: Final = b'"exposedUrls":[{'
 _ENDS: Final = frozenset({"WorkloadCompleted", "WorkloadFailed", "WorkloadDeleted"})
 _WRITTEN: Final = frozenset({"WorkloadChanged", "AssetCreated", "AssetChanged", "PolicySet"})
@@ -98,7 +99,7 @@ class CreationCounts(msgspec.Struct, kw_only=True):
                 self._created(commit)
                 if _HAS_URLS in bytes(event.data):
                     self._enter(commit)
-            if event.type == _CHOSEN and commit.key in self.clusters:
+            if event.type in _CLUSTER and commit.key in self.clusters:
                 self.clusters[commit.key] = commit.record.about.cluster_id or ""
             if event.type == _CREATED or event.type in _WRITTEN:
                 self._written(commit, memoryview(event.data).nbytes)

@@ -15,10 +15,10 @@ from events.commit import service_actor
 from events.decision import Context
 from events.node import BeginMaintenance, EndMaintenance, Node, NodeFacts, Reservation, ReserveOnNode
 from events.refusal import Refusal
-from events.workload.commands import EvictPods, PlacePods
+from events.workload.commands import EvictPods, LeaveCluster, PlacePods
 from events.workload.pod import Placement
 from events.workload.state import Workload
-from services.scheduler.snapshot import Binding, Eviction, NodeMark, Plan, StatusUpdate
+from services.scheduler.snapshot import Binding, Departure, Eviction, NodeMark, Plan, StatusUpdate
 
 ACTOR: Final = service_actor("scheduler")
 UNWRITABLE: Final = "unwritable"
@@ -168,6 +168,10 @@ def eviction_drafts(heads: Heads, eviction: Eviction, command_id: str, now: date
     return _of_workload(heads, eviction.key, command, command_id, now)
 
 
+def departure_drafts(heads: Heads, departure: Departure, command_id: str, now: datetime) -> list[Draft] | Refusal:
+    return _of_workload(heads, departure.key, departure.command, command_id, now)
+
+
 def mark_drafts(heads: Heads, marks: Sequence[NodeMark], command_id: str, now: datetime) -> list[Draft] | Refusal:
     drafts: list[Draft] = []
     for each in marks:
@@ -196,7 +200,7 @@ def _placed(heads: Heads, batch: Batch, key: str, command_id: str, now: datetime
 
 
 def _of_workload(
-    heads: Heads, key: str, command: PlacePods | EvictPods, command_id: str, now: datetime
+    heads: Heads, key: str, command: PlacePods | EvictPods | LeaveCluster, command_id: str, now: datetime
 ) -> list[Draft] | Refusal:
     chain = heads.workloads.get(key)
     if chain is None:

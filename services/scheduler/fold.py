@@ -26,7 +26,7 @@ from events.installation import LOG_KEY
 from events.node import Node, reservation_id, run_of
 from events.phases import FINISHED, DesiredPhase, PodPhase, WaitingReason
 from events.project import Project
-from events.quotas import MAX_MINIMUM_RUNTIME, PoolQuota
+from events.quotas import MAX_CLUSTER_LOST, MAX_MINIMUM_RUNTIME, PoolQuota
 from events.very_same import for_the_very_same
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.kinds import KINDS
@@ -42,7 +42,7 @@ from events.workload.pod import (
     pod_id,
 )
 from events.workload.pod_sets import PodSet
-from events.workload.pods import changed
+from events.workload.pods import changed, changed_left
 from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import (
     PodsEvicted,
@@ -57,6 +57,7 @@ from events.workload.state import (
 )
 from services.runtime.log.log_fold import LogFold
 from services.scheduler.calendar import Calendar
+from services.scheduler.chosen import ChosenClusters
 from services.scheduler.columns import Columns, uncount
 from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
@@ -72,6 +73,7 @@ from services.scheduler.snapshot import (
     BoundKey,
     Closing,
     ClusterView,
+    Departure,
     GangPart,
     Growth,
     HeldKey,
@@ -147,8 +149,7 @@ class SchedulingState(LogFold):
         self._queues: dict[PodClass, WaitingQueue] = {}
         self._extended_asked: Counter[str] = Counter()
         """By extended resource: queues whose pods want it."""
-        self._indexed: dict[str, _Indexed] = {}
-        self._not_schedulable: dict[str, NotSchedulable] = {}
+        self._indexed, self._not_schedulable = dict[str, _Indexed](), dict[str, NotSchedulable]()
         self._held_in: Counter[HeldKey] = Counter()
         """GPU shares that runs hold."""
         self._counted: dict[str, tuple[HeldKey, int]] = {}
@@ -159,6 +160,8 @@ class SchedulingState(LogFold):
         """Node key by id of a reservation whose run is over."""
         self._leaving: dict[str, tuple[str, datetime]] = {}
         """By id of a reservation whose pod was told to end: node key, and until when that is counted on."""
+        self._left_behind, self._chosen = set[str](), ChosenClusters()
+        """Ids of reservations of runs that were left on lost clusters: they hold their nodes, and count for nobody."""
         self._late: dict[str, str] = {}
         """Node key of those on which that is not counted any more, as they took too long."""
         self._promised: dict[str, str] = {}
@@ -173,9 +176,8 @@ class SchedulingState(LogFold):
         """By workload key: when an elastic workload that held nodes got or gave up others. And by id of a reservation
         whose pod was told to end: until when that was, or is, counted on.
         """
-        self._running: dict[str, dict[str, Workload]] = {}
+        self._running, self._running_frozen = dict[str, dict[str, Workload]](), dict[str, tuple[Workload, ...]]()
         """By project id and workload key: preemptible workloads that hold nodes, and elastic ones."""
-        self._running_frozen: dict[str, tuple[Workload, ...]] = {}
         self._emptied: dict[str, tuple[MustLeave, ...]] = {}
         """By key of a node with a taint that evicts, or that is drained: its pods that have to leave, the first first.
         """
@@ -447,7 +449,7 @@ class SchedulingState(LogFold):
         come = after.reservations.keys() if moved else after.reservations.keys() - before.reservations.keys()
         for id_ in gone:
             self._uncount_held(id_)
-        for id_ in come - self._stale.keys():
+        for id_ in come - self._stale.keys() - self._left_behind:
             reservation = after.reservations[id_]
             milli = sum(share.milli for share in reservation.devices)
             chain = self.workloads.get(reservation.workload_key)
@@ -472,13 +474,14 @@ class SchedulingState(LogFold):
         if self._emptied:
             self._dirty_emptied.update(self._held.get(key, {}).values())
         self._count_running(key, before, state)
+        self._chosen.put(key, state)
         idle = not state.pods.live.size
         if idle:
             self._placed_again.pop(key, None)
             self._resized.pop(key, None)
         if key in self._moved:
             self._settle_moved(key, state)
-        over = idle and (state.phase in FINISHED or not state.living)
+        over = idle and not state.left and (state.phase in FINISHED or not state.living)
         if chain is None or (over and not self._held.get(key)):
             self._take_out(key)
             self._waits.forget(state.workload_id)
@@ -527,10 +530,19 @@ class SchedulingState(LogFold):
         and at new reservations only.
         """
         suspects, runs = self._newly_held.pop(key, None), changed(before.pods, after.pods)
-        if not (suspects or runs):
+        if not (suspects or runs or before.left is not after.left):
             return
         held, suspects = self._held.get(key, {}), suspects or set()
         alive: set[str] = set()
+        for _, (name, index), old, new in changed_left(before.left, after.left):
+            if old is not None:
+                suspects.add(id_ := reservation_id(before.workload_id, name, index, old.attempt, old.try_))
+                self._left_behind.discard(id_)
+            if new is not None:
+                alive.add(id_ := reservation_id(after.workload_id, name, index, new.attempt, new.try_))
+                self._left_behind.add(id_)
+                self._uncount_held(id_)
+                self.freed += 1  # what its project may hold
         for (name, index), (old, new) in runs.items():
             if old is not None:
                 suspects.add(id_ := reservation_id(before.workload_id, name, index, old.attempt, old.try_))
@@ -648,9 +660,12 @@ class SchedulingState(LogFold):
         self.settle(now)
         in_order = sorted(self._queues.values(), key=lambda queue: queue.first)
         queues = [queue.frozen(self.freed, self._reports_again(queue, now)) for queue in in_order]
-        must_leave = self._must_leave(now)
-        growing = tuple(self._grows(key, self._growing[key], now) for key in sorted(self._growing.keys() - must_leave))
-        running = self._frozen_running(without=must_leave.keys()) if queues else {}
+        departures = tuple(self._departures(now))
+        leave = {each.key for each in departures}
+        must_leave = {key: of for key, of in self._must_leave(now).items() if key not in leave}
+        stay = sorted(self._growing.keys() - must_leave - leave)
+        growing = tuple(self._grows(key, self._growing[key], now) for key in stay)
+        running = self._frozen_running(without=must_leave.keys() | leave) if queues else {}
         holders = {project_id for project_id, *_ in self._held_in} if queues or growing else set[str]()
         ids = {queue.pod_class.project_id for queue in queues} | running.keys() | holders
         ids |= {each.pod_class.project_id for each in growing}
@@ -676,6 +691,7 @@ class SchedulingState(LogFold):
             must_leave=tuple(
                 (self.workloads[key].state, tuple(of_workload)) for key, of_workload in sorted(must_leave.items())
             ),
+            departures=departures,
             placed_again={self.workloads[key].state.workload_id: at for key, at in self._placed_again.items()},
             promised=self._promises(),
             stints=self._waits.frozen(),
@@ -687,7 +703,24 @@ class SchedulingState(LogFold):
         """Whether nothing waits or may grow, nothing is to be released or reported, and no node is to be emptied."""
         self.settle(now)
         waits = self._queues or self._growing or self._stale or self._not_schedulable or self._emptied
-        return not waits and not self._calendar.marks(self.nodes, now) and not self._must_leave(now)
+        leaves = self._must_leave(now) or any(self._departures(now))
+        return not waits and not self._calendar.marks(self.nodes, now) and not leaves
+
+    def _departures(self, now: datetime) -> Iterator[Departure]:
+        clusters = {chain.state.cluster_id: chain.state for chain in self.clusters.values()}
+        yield from self._chosen.departures(clusters, self.workloads, self._leaves_after, now)
+
+    def _leaves_after(self, project_id: str) -> timedelta | None:
+        """For how long a cluster is lost before workloads of this project leave it; None: they never do."""
+        chain = self.projects.get(key_of_id(project_id) or "")
+        if chain is None:
+            return None
+        department = self._department(chain.state.department_id)
+        seconds = chain.state.cluster_lost_seconds
+        if seconds is None and department is not None:
+            seconds = department.cluster_lost_seconds
+        # The log may say any number, of seconds that no span can hold.
+        return timedelta(seconds=min(seconds, MAX_CLUSTER_LOST)) if seconds is not None and seconds > 0 else None
 
     def _closings(self, now: datetime) -> tuple[Closing, ...]:
         return self._calendar.closings(self._columns.rows, now)
@@ -825,8 +858,11 @@ class SchedulingState(LogFold):
         )
 
     def runs_of(self, key: str) -> Mapping[str, str]:
-        """What a workload holds: node key by id of a reservation."""
-        return self._held.get(key, {})
+        """What a workload holds: node key by id of a reservation. Without what was left on lost clusters."""
+        held = self._held.get(key, {})
+        if self._left_behind.isdisjoint(held):
+            return held
+        return {id_: node_key for id_, node_key in held.items() if id_ not in self._left_behind}
 
     def under(self, bound: Bound) -> list[tuple[str, int]]:
         """Workloads (by key) that count under a bound, each with the GPUs that it holds there, in thousandths."""
@@ -913,6 +949,9 @@ class SchedulingState(LogFold):
             times.append(next_)
         if (changes := self._windows.next_change()) is not None:
             times.append(changes)
+        clusters = (chain.state for chain in self.clusters.values())
+        if (leaves := self._chosen.next_departure(clusters, self._leaves_after, self._settled_at)) is not None:
+            times.append(leaves)
         return min((*times, self._due[0][0]) if self._due else times, default=None)
 
     def cluster(self, cluster_id: str) -> Cluster | None:
@@ -1060,6 +1099,8 @@ def _known_classes(_: PodSet) -> dict[tuple[str, str, bool, int | None, int, tup
 def _class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None) -> PodClass:
     """Workloads of a sweep have the very same pod sets."""
     among = () if state.cluster_id else state.among
+    if state.left and among:
+        among = tuple(id_ for id_ in among if id_ not in state.left)
     known = _known_classes(pod_set)
     alike = state.project_id, state.cluster_id, state.preemptible, lasts, grace_of(state), among
     found = known.get(alike)
@@ -1132,6 +1173,7 @@ def _stands_alike(before: Workload, after: Workload) -> bool:
         and before.beside is after.beside
         and before.pods.waiting is after.pods.waiting
         and before.queued == after.queued
+        and before.left is after.left
         and bool(before.pods.live) == bool(after.pods.live)
     )
     whose = before.workload_id, before.cluster_id
@@ -1152,7 +1194,10 @@ def _is_alive(reservation: str, state: Workload) -> bool:
     """Whether it is of a run that holds a node."""
     ref = run_of(reservation, state.workload_id)
     pod = None if ref is None else state.pods.live.get(pod_id(ref))
-    return pod is not None and ref is not None and pod.is_run(ref)
+    if pod is not None and ref is not None and pod.is_run(ref):
+        return True
+    left = () if ref is None else (pods.get(pod_id(ref)) for pods in state.left.values())
+    return any(each is not None and ref is not None and each.is_run(ref) for each in left)
 
 
 def _why_it_backs_off(state: Workload, retry_at: datetime) -> str:

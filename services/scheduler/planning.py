@@ -347,12 +347,16 @@ class Planning:
         del self.evictions[mark.evictions :]
 
     def plan(self, *, max_updates: int) -> Plan:
+        # Why they wait is another question once they have left.
+        leave = {each.key for each in self.snapshot.departures}
+        updates = [each for each in self.updates if each.key not in leave] if leave else self.updates
         return Plan(
             bindings=tuple(self._bindings()),
             releases=self.releases,
-            updates=tuple(self.updates[:max_updates]),
+            updates=tuple(updates[:max_updates]),
             evictions=tuple(self.evictions),
             marks=self.snapshot.marks,
+            departures=self.snapshot.departures,
             held={self.snapshot.queues[i].pod_class: self.held[key] for i, key in self.held_queues.items()},
             blocked={
                 self.snapshot.queues[i].pod_class: waiting

@@ -55,6 +55,7 @@ from services.scheduler.batches import (
     batch_drafts,
     batches,
     decided_ahead,
+    departure_drafts,
     eviction_drafts,
     mark_drafts,
     release_drafts,
@@ -64,7 +65,7 @@ from services.scheduler.batches import (
 from services.scheduler.estimate import with_estimates
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
-from services.scheduler.snapshot import Eviction, Plan, Snapshot, StatusUpdate
+from services.scheduler.snapshot import Departure, Eviction, Plan, Snapshot, StatusUpdate
 from services.scheduler.what_if import what_if
 from services.scheduler.why import why
 
@@ -283,6 +284,7 @@ class Scheduler:
             some, marks = marks[: self._batch_messages], marks[self._batch_messages :]
             drafts = _told(mark_drafts(self._heads(), some, str(uuid4()), now))
             whole = not isinstance(drafts, Refusal) and await self._append_batch(drafts) and whole
+        whole = all(await _in_flight([partial(self._leave, each, now) for each in planned.departures])) and whole
         bound, released = batches(planned, max_messages=self._batch_messages)
         whole = await self._bind(bound, seen, now) and whole
         updates = [*planned.updates]
@@ -336,6 +338,9 @@ class Scheduler:
 
     async def _release(self, node_key: str, ids: tuple[str, ...], now: datetime) -> bool:
         return await self._append(release_drafts(self._heads(), node_key, ids, str(uuid4()), now))
+
+    async def _leave(self, departure: Departure, now: datetime) -> bool:
+        return await self._append(departure_drafts(self._heads(), departure, str(uuid4()), now))
 
     async def _evict(self, evictions: Sequence[Eviction], now: datetime) -> bool:
         """Of one workload, one after the other."""

@@ -17,6 +17,7 @@ from events.node import BeginMaintenance, EndMaintenance, Reservation, Taint
 from events.phases import WaitingReason
 from events.quantities import format_bytes
 from events.why import KeptBy
+from events.workload.commands import LeaveCluster
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import MAX_GRACE_SECONDS, WHOLE_GPU_MILLI, PodRequest
 from events.workload.state import EvictionReason, Workload
@@ -423,6 +424,13 @@ class NodeMark(NamedTuple):
     command: BeginMaintenance | EndMaintenance
 
 
+class Departure(NamedTuple):
+    """A workload whose cluster is lost for longer than its project waits: it is to wait for another one."""
+
+    key: str
+    command: LeaveCluster
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     now: datetime
@@ -450,6 +458,10 @@ class Snapshot:
     """Nodes that are to be taken out of service now, or back."""
     must_leave: tuple[tuple[Workload, tuple[MustLeave, ...]], ...] = ()
     """Workloads of which pods have to leave their node now, and those pods. None of them is among the running."""
+    departures: tuple[Departure, ...] = ()
+    """Workloads that are to leave their clusters now. None of them is among the running, nor those that must leave
+    nodes.
+    """
     placed_again: dict[str, datetime] = field(default_factory=dict[str, datetime])
     """By id of a workload that gave up a place before: when it got the last one."""
     promised: dict[str, int] = field(default_factory=dict[str, int])
@@ -527,7 +539,8 @@ class Plan:
     updates: tuple[StatusUpdate, ...] = ()
     evictions: tuple[Eviction, ...] = ()
     marks: tuple[NodeMark, ...] = ()
-    """As of Snapshot."""
+    """As of Snapshot; likewise the one below."""
+    departures: tuple[Departure, ...] = ()
     held: dict[PodClass, Waiting] = field(default_factory=dict[PodClass, Waiting])
     """For what a place is kept that others still hold, which were told to end: it is looked at each time."""
     blocked: dict[PodClass, Waiting]
@@ -543,7 +556,8 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        return not (self.bindings or self.releases or self.updates or self.evictions or self.marks)
+        decided = self.bindings or self.releases or self.updates or self.evictions or self.marks or self.departures
+        return not decided
 
     def render(self) -> str:
         """The plan for a person, one line each: releases, bindings, evictions, updates."""
@@ -551,6 +565,7 @@ class Plan:
         for each in self.marks:
             begins = isinstance(each.command, BeginMaintenance)
             lines.append(f"{'begin' if begins else 'end'} maintenance of {each.node_name}")
+        lines += [f"{each.key} leaves cluster {each.command.cluster_name}" for each in self.departures]
         for each in self.bindings:
             pod, placed = each.placement.pod, each.placement
             held = _amounts(each.reservation)

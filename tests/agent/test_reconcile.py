@@ -9,6 +9,7 @@ from events.cluster_protocol import ObservedPod, StartPod, WantedPod
 from services.agent.backends.interface import LIVE_KINDS
 from services.agent.reconcile import Absent, Action, Forget, Known, Start, Stop, for_pod, orphans, reconcile
 from tests.agent.given import KEY, WORKLOAD, ref, run_pod, seen, settled, start_pod, stop_pod
+from tests.support.draws import draws
 
 GRACE = 30
 
@@ -112,7 +113,7 @@ class World:
 WORDS = st.builds(lambda make, token: make(token), st.sampled_from([wanted_run, stop_pod, settled]), st.integers(1, 5))
 
 
-@settings(max_examples=300)
+@settings(max_examples=draws(300))
 @given(st.lists(st.tuples(WORDS, st.booleans(), st.booleans()), max_size=20))
 def test_whatever_comes_in_whatever_order_there_are_never_two_live_runs_and_never_an_older_one(
     words: list[tuple[WantedPod, bool, bool]],

@@ -2,16 +2,24 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 
 from development.servers import EVERYTHING
-from events.aggregate import WORKLOAD
+from events.aggregate import WORKLOAD, draft
+from events.decision import Context
 from events.ids import ANY_CLUSTER, key_of_id
+from events.refusal import Refusal
+from events.workload.commands import LeaveCluster, PlacePods
+from events.workload.pod import Placement, PodRef
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import connect
+from services.runtime.process.settings import Settings
+from services.scheduler.batches import ACTOR
 from tests.api.test_assets import fresh, id_of, made
 from tests.support.api import Served
 
@@ -169,3 +177,50 @@ def test_until_it_has_a_cluster_it_counts_as_protected(served: Served, admin: ht
         answer = alice.post(f"{TRAININGS}/{id_}/suspend")
     assert answer.status_code == 403, answer.text
     assert "until then it counts as protected" in answer.text
+
+
+async def _lost(settings: Settings, key: str, cluster_ids: tuple[str, ...]) -> None:
+    """Its pod is bound on the first of these clusters, and it leaves that one, as the scheduler decides it."""
+    nc = await connect(settings, "scheduler")
+    store = JetStreamEventStore(nc)
+    id_, now = (await store.load(WORKLOAD, key)).state.workload_id, datetime.now(UTC)
+    pod = PodRef(pod_set="main", index=0, attempt=1, try_=0)
+    at = Placement(pod=pod, node_key="n", node_name="n1", pool="default")
+    leave = LeaveCluster(
+        workload_id=id_,
+        cluster_id=cluster_ids[0],
+        cluster_name="lab",
+        attempt=1,
+        among=cluster_ids,
+        lost_since=datetime(2026, 3, 1, 12, tzinfo=UTC),
+        seconds=600,
+    )
+    for command in (PlacePods(workload_id=id_, placements=(at,), cluster_id=cluster_ids[0], cluster_name="lab"), leave):
+        chain = await store.load(WORKLOAD, key)
+        context = Context(now=now, actor=ACTOR, command_id=str(uuid4()), version=chain.version)
+        events = WORKLOAD.decide(command, chain.state, context)
+        assert not isinstance(events, Refusal), events
+        await store.append(draft(WORKLOAD, key, chain, events, command_id=str(uuid4()), actor=ACTOR, now=now))
+    await nc.close()
+
+
+def test_one_that_left_a_lost_cluster_says_so_in_the_table_the_history_and_what_explains_it(
+    served: Served, admin: httpx.Client, demo: str
+) -> None:
+    id_ = admin.post(TRAININGS, json=anywhere(served)).json()["workloadId"]
+    asyncio.run(_lost(served.settings, key_of_id(id_) or "", (demo, served.cluster)))
+    why = "cluster lab has not reported since 2026-03-01 12:00:00 UTC, which is longer than its project waits (600 s)"
+
+    found = admin.get(f"{V1}/workloads/{id_}/explain").json()
+    assert (found["phase"], found["phaseReason"], found["phaseMessage"]) == ("Pending", "cluster_lost", why)
+    eviction = found["eviction"]
+    assert (eviction["rule"], eviction["message"], eviction["pods"]) == ("cluster_lost", why, 1)
+    assert (eviction["by"], eviction["forWorkload"]) == ("scheduler", None)
+
+    shown = admin.get(f"{V1}/workloads/{id_}").json()
+    assert (shown["clusterId"], shown["attempt"], shown["phaseReason"]) == (ANY_CLUSTER, 2, "cluster_lost")
+    told = admin.get(f"{V1}/workloads/{id_}/history").json()["records"]
+    then = "its pod there is told to end once that cluster can be reached; attempt 2 waits for another cluster"
+    assert [each["message"] for each in told if each["type"] == "ClusterLeft"] == [f"cluster_lost: {why}; {then}"]
+    pods = {(each["attempt"], each["phase"]) for each in admin.get(f"{V1}/workloads/{id_}/pods").json()["pods"]}
+    assert pods == {(1, "Stopping"), (2, "Pending")}

@@ -322,13 +322,18 @@ def test_quotas_and_limits_of_a_department_and_a_project_are_kept_and_what_canno
         assert (found["overQuotaWeight"], found["nodePoolQuotas"][0]["overQuotaWeight"]) == (2, 0.5)
         assert admin.put(one, json={"minimumRuntimeSeconds": 600}).status_code == 202
         assert admin.get(one).json()["minimumRuntimeSeconds"] == 600
+        assert admin.get(one).json()["clusterLostSeconds"] is None
+        assert admin.put(one, json={"clusterLostSeconds": 1800}).status_code == 202
+        assert admin.get(one).json()["clusterLostSeconds"] == 1800
         odd = {
+            "clusterLostSeconds": 604801,
             "minimumRuntimeSeconds": 604801,
             "overQuotaWeight": -1,
             "nodePoolQuotas": [{"nodePool": "default", "overQuotaWeight": 1001}],
         }
         refused = issues(admin.put(one, json=odd))
-        assert refused.keys() == {"minimumRuntimeSeconds", "overQuotaWeight", "nodePoolQuotas[0].overQuotaWeight"}
+        own = {"clusterLostSeconds", "minimumRuntimeSeconds", "overQuotaWeight"}
+        assert refused.keys() == {*own, "nodePoolQuotas[0].overQuotaWeight"}
 
 
 def test_the_kinds_of_workloads_are_told_with_the_priority_that_policies_give_them(

@@ -15,6 +15,7 @@ from events.node import NodeChanged, NodeEvent, NodeFacts
 from events.project import ProjectEvent
 from services.api.happenings import sentence
 from tests.support.any_events import can_be_read
+from tests.support.draws import draws
 from tests.support.fuzz import of_struct
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -35,7 +36,7 @@ OF_QUOTAS = {
     "kind", [*get_args(ClusterEvent), *get_args(NodeEvent), *get_args(ProjectEvent), *get_args(AssetEvent)]
 )
 @given(data=st.data())
-@settings(max_examples=10)
+@settings(max_examples=draws(10))
 def test_each_event_has_a_sentence_or_is_not_told(kind: type[msgspec.Struct], data: st.DataObject) -> None:
     told = kind not in get_args(ProjectEvent) or kind.__name__ in OF_QUOTAS
     assert (sentence(data.draw(of_struct(kind, {}).filter(can_be_read))) is not None) == (

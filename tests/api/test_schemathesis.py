@@ -1,4 +1,4 @@
-"""Requests made from the served OpenAPI document, four per operation; tests/faults asks at the edges of fields."""
+"""Requests made from the served OpenAPI document, two per operation; tests/faults draws more and asks at the edges."""
 
 from collections.abc import Sequence
 from itertools import batched
@@ -9,7 +9,7 @@ import pytest
 from tests.support.api import Served
 from tests.support.described import OPERATION_IDS, ask, drawn, made_for
 
-EXAMPLES = 4
+EXAMPLES = 2
 """Per operation, so that `make test` stays short."""
 TOGETHER = 6
 """Operations in one test."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from events.workload.fields.inference import Autoscaling
 from services.autoscaler.decide import DOWN_SECONDS, UNSEEN_SECONDS, UP_SECONDS, Decision, Load, Past, decide
+from tests.support.draws import draws
 
 
 def scaling(least: int = 1, most: int = 10, **more: Any) -> Autoscaling:
@@ -170,7 +171,7 @@ LOADS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(
     given_=SETTINGS,
     steps=st.lists(st.tuples(st.none() | LOADS, st.floats(-100, 100), st.integers(0, 1000)), max_size=40),
@@ -190,7 +191,7 @@ def test_no_load_and_no_clock_takes_it_beyond_its_bounds(
         current, past = found.replicas, found.past
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 @given(given_=SETTINGS, of=LOADS, current=st.integers(1, 1000), second=st.sampled_from([0.3, 1.0, 7.0]))
 def test_under_a_load_that_stays_the_same_replicas_do_not_come_and_go(
     given_: Autoscaling, of: Load, current: int, second: float
@@ -210,7 +211,7 @@ def test_under_a_load_that_stays_the_same_replicas_do_not_come_and_go(
         assert len({*seen[len(seen) // 2 :]}) == 1
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=draws(15), deadline=None)
 @given(rate=st.integers(0, 5000), noise=st.lists(st.floats(-0.04, 0.04), min_size=400, max_size=400))
 def test_a_load_that_trembles_changes_replicas_seldom(rate: int, noise: list[float]) -> None:
     current, past = 1, None

@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from development.checker.log import check, check_log
 from development.checker.records import RawMessage, asked, quantity
 from development.checker.story import BEGIN, GPU_SPEC, ID, KEY, NODE, Story, pod
 from events.codec import encode_commit
+from tests.support.draws import draws
 from tests.support.lives import busy_world
 from tests.support.random_lives import random_log
 
@@ -64,7 +65,7 @@ def test_whatever_deciders_answer_is_passed() -> None:
     assert len(found.completed) == 200
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=draws(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False))
 def test_long_random_lives_of_many_workloads_are_passed(chance: random.Random) -> None:
     """Everything people, schedulers and clusters may do, in any order, as the deciders take it."""
@@ -106,6 +107,50 @@ def _launcher() -> Story:
 
 def test_a_cluster_that_is_chosen_with_the_first_pods_is_as_it_should_be() -> None:
     story = Story().node().created(among=("c1", "c2")).bound(chosen="c1")
+    assert story.wrong() == set()
+
+
+def _lost(
+    spec: Mapping[str, object] | None = None,
+    *,
+    among: tuple[str, ...] = ("c1", "c2"),
+    to: Sequence[str] = (),
+    by: str = "scheduler",
+    **more: object,
+) -> Story:
+    """What was left on a lost cluster; `more`: fields of the event that are otherwise than they should be."""
+    story = Story()
+    for id_, name, kind in (("c1", "lab", "kubernetes"), ("c2", "other", "kubernetes"), ("c3", "demo", "simulated")):
+        made = {"cluster_id": id_, "name": name, "kind": kind, "at": story.text()}
+        story.commit(f"ev.cluster.{name}", ("ClusterAdded", made), ("ClusterConnected", {"at": story.text()}))
+    story.node().created(spec, among=among).bound(chosen="c1").ran()
+    since = story.text()
+    lost = ("ClusterDisconnected", {"at": since, "silent_seconds": 30})
+    story.commit("ev.cluster.lab", lost, by="cluster_sync")
+    story.later(60)
+    left = {"cluster_id": "c1", "name": "lab", "at": story.text(), "lost_since": since, "seconds": 60, "pods": 1}
+    left |= {"attempt": 2, "among": [*(to or among)]}
+    return story.says(("ClusterLeft", left | more), by=by)
+
+
+def _old_ends(story: Story, how: str = "succeeded", cluster_id: str = "c1") -> Story:
+    return story.fact("LeftPodEnded", cluster_id=cluster_id, how=how)
+
+
+def test_what_is_left_on_a_lost_cluster_holds_its_node_until_it_ends_and_then_nothing() -> None:
+    story = _lost()
+    assert (story.check().report.left_live, story.wrong()) == (1, set())
+    assert "released" in _lost().released().wrong()
+    story = _old_ends(_lost()).released()
+    assert (story.check().report.left_live, story.check().report.left_reserved, story.wrong()) == (0, 0, set())
+    story.bound(pod(attempt=2), queued=True, chosen="c1")
+    assert story.wrong() == set(), "nothing of it is there any more"
+
+
+def test_it_is_deleted_once_all_of_it_is_gone() -> None:
+    story = _lost().says(DELETE, by="ann")
+    assert story.wrong() == set()
+    story.says(story.told("LeftPodEnded", cluster_id="c1", how="stopped"), ("WorkloadDeleted", {"at": story.text()}))
     assert story.wrong() == set()
 
 
@@ -419,6 +464,21 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
             .created(among=("c1",))
             .says(("WorkloadQueued", {}), ("ClusterChosen", {"cluster_id": "c1", "name": "lab"}), by="scheduler")
         ),
+    ),
+    "left before its time": ("cluster", lambda: _lost(seconds=61)),
+    "left a cluster that was not lost then": ("cluster", lambda: _lost(lost_since="2026-03-02T09:00:00Z")),
+    "left another cluster": ("cluster", lambda: _lost(cluster_id="c2", name="other")),
+    "left with more pods than it had": ("cluster", lambda: _lost(pods=2)),
+    "left for no other cluster": ("cluster", lambda: _lost(among=("c1",))),
+    "left for a simulated cluster": ("cluster", lambda: _lost(among=("c1", "c3"), to=["c1", "c3"])),
+    "left, and non-preemptible": ("cluster", lambda: _lost({"preemptibility": "non-preemptible"})),
+    "left in the same attempt": ("token", lambda: _lost(attempt=1)),
+    "left by somebody else": ("author", lambda: _lost(by="ann")),
+    "back where its old pods may be": ("cluster", lambda: _lost().bound(pod(attempt=2), queued=True, chosen="c1")),
+    "an old pod that was not left": ("fact", lambda: _old_ends(_old_ends(_lost()))),
+    "deleted while old pods may live": (
+        "deleted",
+        lambda: _lost().says(DELETE, ("WorkloadDeleted", {"at": BEGIN.isoformat()}), by="ann"),
     ),
     "bound on no cluster": ("cluster", lambda: Story().node().created(among=("c1",)).bound()),
     "scaled beyond its bounds": ("scaled", lambda: _inference().says(("WorkloadScaled", _scaled(4)), by=AUTOSCALER)),

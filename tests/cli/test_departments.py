@@ -20,6 +20,7 @@ DEPARTMENT: dict[str, Any] = {
     "gpuQuota": None,
     "gpuLimit": 8.0,
     "minimumRuntimeSeconds": 5400,
+    "clusterLostSeconds": 900,
     "nodePoolQuotas": [{"nodePool": "a", "gpuQuota": 2.0, "gpuLimit": None}],
     "projects": 3,
     "use": {"workloads": {"Running": 2}, "pods": 2, "gpuAllocated": 1.5, "gpuAllocatedNonPreemptible": 1.0},
@@ -41,12 +42,13 @@ def test_a_department_is_listed_shown_made_set_and_deleted(api: ShapeServer, mus
     assert api.requests[-1].query["search"] == ["res"]
     told = muster("department", "describe", "research").out
     assert "1h30m" in told
+    assert "after 15m" in told
     assert "a=2/none" in told
     assert "2 Running" in told
     assert muster("department", "create", "sales", "--node-pools", "a, b", "--gpu-limit", "16").code == 0
     assert api.requests[-1].body == {"name": "sales", "nodePools": ["a", "b"], "gpuLimit": 16}
     quotas = ("--pool-quota", "a=4/8", "--pool-quota", "b=none/2.5", "--pool-quota", "c=none/none/2")
-    quotas = (*quotas, "--over-quota-weight", "3", "--minimum-runtime", "10m")
+    quotas = (*quotas, "--over-quota-weight", "3", "--minimum-runtime", "10m", "--cluster-lost-after", "0")
     assert muster("department", "set", "research", "--node-types", "dgx", "--gpu-limit", "none", *quotas).code == 0
     asked = api.requests[-1]
     assert asked.headers["if-match"] == "7"
@@ -62,6 +64,7 @@ def test_a_department_is_listed_shown_made_set_and_deleted(api: ShapeServer, mus
         ],
         "overQuotaWeight": 3,
         "minimumRuntimeSeconds": 600,
+        "clusterLostSeconds": 0,
     }
     assert muster("department", "delete", "research", "-y").code == 0
     assert api.asked("DELETE", f"{PATH}/d-1")

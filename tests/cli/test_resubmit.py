@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from muster.cli.exits import ExitCode
 from muster.cli.output import Format, Output, Style
 from muster.cli.workload import write_request
+from tests.support.draws import draws
 from tests.support.shapes import WORKLOAD_ID, Reply, Request, ShapeServer, workload_row
 
 SPEC = {
@@ -180,7 +181,7 @@ SPECS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=draws(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=NAMES | WORDS, spec=SPECS, message=WORDS)
 def test_what_is_described_can_be_submitted_whatever_was_asked_for(
     muster: Any, tmp_path: Path, name: str, spec: dict[str, Any], message: str

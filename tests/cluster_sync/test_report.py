@@ -278,7 +278,8 @@ async def test_runs_on_a_node_that_is_gone_have_lost_their_place(world: World, f
     assert followed.fold.runs_without_place() == []
     await world.decide(NODE, NODE_KEY, ReportNodeGone(), "gone")
     await followed.follow()
-    assert followed.fold.runs_without_place() == [(KEY, ("main", 0))]
+    pod = followed.state.pods["main", 0]
+    assert followed.fold.runs_without_place() == [(KEY, ("main", 0), pod, "node_lost")]
 
 
 async def test_an_end_that_waits_to_be_told_is_not_taken_back_by_a_later_word(world: World, followed: Followed) -> None:

@@ -100,9 +100,10 @@ from services.subscriptions.positions import Positions
 from tests.agent.given import NODES
 from tests.runtime.test_authentication import EC, NOW, StaticKeys
 from tests.support.any_bytes import HEADERS, messages, packed
+from tests.support.draws import draws
 
 spoiled = settings(
-    max_examples=60,
+    max_examples=draws(60),
     deadline=None,
     phases=(Phase.generate,),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],

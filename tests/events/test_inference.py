@@ -26,6 +26,7 @@ from events.workload.pod import PodRef
 from events.workload.spec import Inference, TrainingSpec
 from events.workload.state import WorkloadScaled, bindable
 from tests.events.given import ID, SERVICE, Story, at, context, fact, names, placement, report
+from tests.support.draws import draws
 
 
 def inference(*, replicas: int = 1, model: ServedModel | None = None, **autoscaling: Any) -> CreateWorkload:
@@ -357,4 +358,4 @@ class InferenceMachine(RuleBasedStateMachine):
 
 
 TestInferences = InferenceMachine.TestCase
-TestInferences.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestInferences.settings = settings(max_examples=draws(60), stateful_step_count=40, deadline=None)

@@ -28,6 +28,7 @@ from events.refusal import Refusal
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare
 from tests.events.given import SERVICE, context
+from tests.support.draws import draws
 
 FACTS = NodeFacts(cpu_milli=4000, memory_bytes=1000, gpu_count=2, max_pods=3)
 
@@ -380,8 +381,8 @@ class DeviceMachine(RuleBasedStateMachine):
         self.state = result
 
 
-DeviceMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+DeviceMachine.TestCase.settings = settings(max_examples=draws(100), stateful_step_count=30, deadline=None)
 TestDeviceMachine = DeviceMachine.TestCase
 
-NodeMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+NodeMachine.TestCase.settings = settings(max_examples=draws(100), stateful_step_count=30, deadline=None)
 TestNodeMachine = NodeMachine.TestCase

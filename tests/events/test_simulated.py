@@ -28,6 +28,7 @@ from events.simulated import (
     unpacked,
     with_nodes,
 )
+from tests.support.draws import draws
 
 NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
 CONTEXT: Final = Context(now=NOW, actor=service_actor("test"), command_id="c", version=0)
@@ -185,7 +186,7 @@ NAMES = st.lists(st.sampled_from("abcdef"), unique=True, min_size=1).map(tuple)
 
 
 @given(st.lists(st.tuples(NAMES, st.sampled_from(["add", "change", "remove"]), st.integers(1, 3)), max_size=12))
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 def test_kept_nodes_equal_those_that_the_changes_say(acts: list[tuple[tuple[str, ...], str, int]]) -> None:
     state, expected = done(CLUSTER.initial, AddCluster(name="x", kind="simulated")), dict[str, int]()
     for names, act, milli in acts:

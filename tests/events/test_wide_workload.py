@@ -16,6 +16,7 @@ from events.workload.pods import CHUNK_PODS, Pods, PodsEdit, changed
 from events.workload.state import Edit, Workload, bindable, bindable_among, evolve, fold, take
 from tests.events.given import ID, NOW, SERVICE, Story, at, context, fact, placement, ref
 from tests.support.any_events import any_workload_events
+from tests.support.draws import draws
 
 
 def recounted(pods: Pods) -> Pods:
@@ -41,7 +42,7 @@ def counted_right(pods: Pods) -> None:
     assert pods == recounted(pods)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=draws(300), deadline=None)
 @given(events=any_workload_events(), cut=st.integers(0, 20))
 def test_a_commit_folded_on_one_copy_is_its_events_folded_one_by_one(events: Sequence[Any], cut: int) -> None:
     first, second = fold(Workload(), events[:cut]), Workload()
@@ -58,7 +59,7 @@ def test_a_commit_folded_on_one_copy_is_its_events_folded_one_by_one(events: Seq
     assert changed(first.pods, second.pods).keys() == differ
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=draws(300), deadline=None)
 @given(events=any_workload_events())
 def test_an_event_that_does_not_fit_changes_nothing(events: Sequence[Any]) -> None:
     edit, state = Edit(Workload()), Workload()

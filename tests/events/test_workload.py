@@ -171,7 +171,7 @@ def test_a_failing_pod_is_run_again_with_growing_waits_until_the_backoff_limit_i
 
 
 @pytest.mark.parametrize("reason", ["node_port_taken", "no_claim", "no_command"])
-def test_a_taken_node_port_a_missing_claim_or_no_command_fails_the_workload_at_once_and_says_so(reason: str) -> None:
+def test_a_taken_node_port_or_a_missing_claim_fails_the_workload_at_once_and_says_so(reason: str) -> None:
     """S030, S096: however many retries it has, for whoever has the port may keep it, and nobody makes the claim."""
     story = Story().created(backoff_limit=6)
     story.bound(NOW)

@@ -29,6 +29,7 @@ from events.workload.state import (
     bindable,
 )
 from tests.events.given import ALICE, at, context, creation, fact, placement
+from tests.support.draws import draws
 
 KINDS: list[PodFactKind] = list(get_args(PodFactKind))
 COMPLETIONS, PARALLELISM = 4, 2
@@ -168,5 +169,5 @@ class WorkloadMachine(RuleBasedStateMachine):
         assert msgspec.msgpack.decode(packed, type=Chain[Workload]) == self.chain
 
 
-WorkloadMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+WorkloadMachine.TestCase.settings = settings(max_examples=draws(150), stateful_step_count=40, deadline=None)
 TestWorkloadMachine = WorkloadMachine.TestCase

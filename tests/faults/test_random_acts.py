@@ -41,7 +41,7 @@ def act(api: Api, seed: int) -> tuple[str, str]:
             assert api.act(chance.choice(MOVES), id_).status_code in {202, 409}
         if chance.random() < 0.5:
             assert api.act("delete", id_).status_code == 202
-            until(lambda id_=id_: api.training(id_).get("deletedAt"), 30)
+            until(lambda id_=id_: api.training(id_).get("deletedAt"), 180)
         else:
             break
     return name, id_

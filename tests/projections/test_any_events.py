@@ -13,6 +13,7 @@ from sqlalchemy import ARRAY, BigInteger, DateTime, Text
 
 from projections.tables import SUMS, derived
 from tests.support.any_events import Readers, commits
+from tests.support.draws import draws
 from tests.support.tables import Tables, differences
 
 MAX_BIGINT = 2**63
@@ -21,7 +22,7 @@ SATURATES = 2**62
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(
-    max_examples=40,
+    max_examples=draws(40),
     deadline=None,
     phases=(Phase.generate,),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

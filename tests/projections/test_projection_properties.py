@@ -5,10 +5,11 @@ from hypothesis import example, given, settings
 
 from services.projector.expected import Expected
 from tests.projections.happenings import Happenings
+from tests.support.draws import draws
 from tests.support.tables import Tables, differences
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 150), cuts=st.integers(1, 40))
 @example(seed=3720, steps=12, cuts=1)  # a pod is warned while another pod of its workload waits
 def test_rows_are_what_the_aggregates_fold_says_however_the_log_is_cut(seed: int, steps: int, cuts: int) -> None:
@@ -24,7 +25,7 @@ def test_rows_are_what_the_aggregates_fold_says_however_the_log_is_cut(seed: int
     assert differences(expected.tables(), tables.plain()) == []
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(20), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_every_event_of_a_workload_has_one_sentence(seed: int) -> None:
     happenings = Happenings(seed)

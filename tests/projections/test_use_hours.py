@@ -36,7 +36,7 @@ from events.workload.pod import (
     PodSucceeded,
 )
 from events.workload.spec import ComputeSpec, TrainingSpec
-from events.workload.state import Workload, WorkloadDeleted, evolve
+from events.workload.state import ClusterLeft, Workload, WorkloadDeleted, evolve
 from projections.fold import fold
 from projections.hours.changes import EPOCH, MICROSECOND
 from projections.migrate import prepare
@@ -46,6 +46,7 @@ from services.projector.engine import Engine, open_pool
 from services.projector.writer import Writer
 from services.runtime.log.memory import MemoryEventStore
 from tests.projections.conftest import as_reader
+from tests.support.draws import draws
 from tests.support.lives import ALICE, FIRST, SCHEDULER, World, busy_world
 from tests.support.random_lives import Lives
 from tests.support.tables import Tables
@@ -113,6 +114,9 @@ def stays_of(commits: Sequence[Commit]) -> list[Stay]:
                     runs[id_, placed.pod] = (at, milli, {"pool": placed.pool, "model": placed.gpu_model})
             elif isinstance(event, ENDS):
                 end_run(after, (id_, event.pod), at)
+            elif isinstance(event, ClusterLeft):
+                for run in [run for run in runs if run[0] == id_]:
+                    end_run(before, run, at)
             moved = whose(before) != whose(after)
             if moved and before.exists and id_ == before.workload_id:
                 for run in [run for run in runs if run[0] == id_]:
@@ -217,7 +221,7 @@ class Priorities(Lives):
         super()._do(aggregate, key, command, self.chance.choice((ALICE, BOB)) if actor is ALICE else actor)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=draws(15), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     steps=st.integers(1, 250),

@@ -34,6 +34,7 @@ from services.runtime.log.memory import MemoryEventStore
 from tests.projector.conftest import Run
 from tests.projector.test_projector import busy_world, until
 from tests.support.any_events import CLUSTER, KEYS, NOW, PROJECT, TWO_OF, Readers, commits
+from tests.support.draws import draws
 from tests.support.lives import feed
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +73,7 @@ def taken(log: list[Any]) -> list[Commit]:
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(
-    max_examples=10,
+    max_examples=draws(10),
     deadline=None,
     phases=(Phase.generate,),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],

@@ -23,6 +23,7 @@ from events.workload.spec import TrainingSpec
 from tests.projections.happenings import Happenings
 from tests.public.given import a_lame_one, an_inference, every_event
 from tests.support.any_events import Readers, commits
+from tests.support.draws import draws
 from tests.support.lives import ALICE, World
 from tests.support.public_events import Everything
 
@@ -138,7 +139,7 @@ def test_one_json_object_says_the_same(of_every_event: dict[str, FeedMessage]) -
     assert whole["specversion"] == "1.0"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 120))
 def test_whatever_deciders_let_happen_every_event_is_unique_and_fits(seed: int, steps: int) -> None:
     happenings = Happenings(seed)
@@ -154,7 +155,7 @@ def test_whatever_deciders_let_happen_every_event_is_unique_and_fits(seed: int, 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(
-    max_examples=40,
+    max_examples=draws(40),
     deadline=None,
     phases=(Phase.generate,),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

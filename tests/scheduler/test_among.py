@@ -26,6 +26,7 @@ from services.scheduler.why import why
 from tests.scheduler.test_elastic import elastic
 from tests.scheduler.test_take_back import HIGH, LOW, ends, evicted, gang
 from tests.scheduler.world import World
+from tests.support.draws import draws
 
 
 def two(a: tuple[int, ...] = (), b: tuple[int, ...] = (), **settings: Any) -> tuple[World, tuple[str, str]]:
@@ -527,7 +528,7 @@ def submit(world: World, clusters: dict[str, str], name: str, what: dict[str, An
     return elastic(world, name, least=pods, most=pods + 2, gpus=max(gpus, 1), among=among, **spec)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=draws(120), deadline=None)
 @given(st.lists(steps, max_size=25))
 def test_every_history_comes_to_rest_with_each_workload_on_one_cluster(history: list[tuple[str, Any]]) -> None:
     world, (a, b) = two(a=(2, 1), b=(4,), quota=3_000)

@@ -24,6 +24,7 @@ from tests.scheduler.test_plan_properties import of_pod
 from tests.scheduler.test_quotas import department
 from tests.scheduler.test_take_back import gang
 from tests.scheduler.world import World
+from tests.support.draws import draws
 
 
 class PlainTurns(Turns):
@@ -139,7 +140,7 @@ def submit(world: World, name: str, project_id: str, what: dict[str, Any]) -> st
     return world.submit(name, project_id=project_id, cpu_core_request=what["cpu"], **pods, **spec)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=draws(120), deadline=None)
 @given(nodes, steps, st.integers(1, 4), st.sampled_from([3, 2_000]))
 def test_the_plan_is_the_one_that_is_made_pod_by_pod(
     cluster: list[dict[str, Any]], history: list[tuple[str, Any]], shared_by: int, max_pods: int

@@ -37,6 +37,7 @@ from tests.scheduler.test_elastic import elastic
 from tests.scheduler.test_quotas import department
 from tests.scheduler.test_take_back import gang
 from tests.scheduler.world import GIB, World
+from tests.support.draws import draws
 
 GPU_MEMORY = [0, 16 * GIB, 80 * GIB]
 
@@ -280,7 +281,7 @@ def check_reservations(world: World, keys: list[str]) -> None:
     assert held == live
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(st.lists(steps, max_size=25), st.sampled_from([None, 0, 1_500, 4_000]))
 def test_every_history_stays_within_capacity_and_comes_to_rest(history: list[tuple[str, Any]], quota: int | None):
     world = World()
@@ -307,7 +308,7 @@ def test_every_history_stays_within_capacity_and_comes_to_rest(history: list[tup
             assert state.reason, f"{state.name} waits without a reason"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.lists(steps, max_size=20))
 def test_a_fold_kept_along_the_way_equals_one_made_from_what_is_stored(history: list[tuple[str, Any]]):
     from services.scheduler.fold import SchedulingState
@@ -386,7 +387,7 @@ def for_whom(planned: Plan) -> set[tuple[str, str]]:
     return {(each.workload_id, each.beneficiary) for each in planned.evictions if each.reason != "shrunk"}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(st.lists(dense_steps, max_size=40))
 def test_places_are_taken_back_by_right_and_never_in_turn(history: list[tuple[str, Any]]):
     world = World()

@@ -18,6 +18,7 @@ from services.scheduler.policy.rules import Filter
 from services.scheduler.ranking import NO_ROOM, UNKNOWN, Ranking
 from services.scheduler.room import Room, View
 from services.scheduler.snapshot import Integers, NodeTable
+from tests.support.draws import draws
 
 keys = st.tuples(st.sampled_from([0, 1, 2, NO_ROOM]), st.integers(0, 2), st.integers(0, 1))
 acts = st.lists(
@@ -29,7 +30,7 @@ acts = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=draws(300), deadline=None)
 @given(st.lists(keys, max_size=10), acts, st.integers(0, 2))
 def test_the_node_that_goes_first_is_the_one_with_the_least_key(first: list[Any], history: list[Any], columns: int):
     now: dict[int, tuple[int, ...]] = {index: key[: columns + 1] for index, key in enumerate(first)}
@@ -175,7 +176,7 @@ def not_by_room() -> tuple[Filter, ...]:
     return tuple(replace(each, by_room=each.name != "cpu") for each in POLICY.filters)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(st.lists(facts, min_size=1, max_size=6), st.lists(requests, min_size=1, max_size=3), deeds, st.booleans())
 def test_pods_that_are_put_many_at_a_time_go_where_they_would_go_one_by_one(
     nodes: list[NodeFacts], wanted: list[PodRequest], history: list[Any], by_room: bool

@@ -25,6 +25,7 @@ from services.scheduler.columns import LARGEST, Columns
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.room import Room
 from tests.events.given import SERVICE, context
+from tests.support.draws import draws
 
 MOST_DEVICES = 6
 CONTEXT: Context = context(actor=SERVICE)
@@ -60,7 +61,7 @@ def takes(state: Node, devices: tuple[DeviceShare, ...], number: int, release: t
     return not isinstance(decide(command, state, CONTEXT), Refusal)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=draws(300), deadline=None)
 @given(
     held_devices,
     st.integers(0, MOST_DEVICES),
@@ -131,7 +132,7 @@ def bests(candidates: list[Candidates]) -> list[tuple[int | None, int | None]]:
     return [(each.best(), each.least_gpu_milli()) for each in candidates]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 @given(moves, moves, moves, st.lists(requests, min_size=1, max_size=3))
 def test_a_rollback_restores_exactly_what_was_there_and_what_is_best(first: Any, second: Any, third: Any, wanted: Any):
     """With numbers that are clipped, devices that the node lost, and marks within marks."""

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from events.ids import cluster_key, node_key
+from events.ids import cluster_key, node_key, project_key
 from events.maintenance import PlanMaintenance
 from events.node import NodeFacts
 from events.project import ChangeProject
@@ -168,8 +168,8 @@ def crowd(count: int, *, projects: int = 3) -> list[TraceWorkload]:
 
 
 def test_the_same_job_has_the_same_outcome_byte_for_byte_in_any_process() -> None:
-    script, _ = script_of(crowd(60), nodes(8, 8), settings=Settings())
-    quotas = {f"p{n}": Bounds(gpu_quota_milli=4000) for n in range(3)}
+    script, _ = script_of(crowd(30), nodes(8), settings=Settings())
+    quotas = {f"p{n}": Bounds(gpu_quota_milli=2000) for n in range(3)}
     data = encode_job(Job(script=script, change=Change(projects=quotas)))
     program = (
         "import sys, msgspec; from services.scheduler.simulation.engine import Simulation; "
@@ -190,7 +190,7 @@ def test_the_same_job_has_the_same_outcome_byte_for_byte_in_any_process() -> Non
     assert len(found) == 1
     figures = msgspec.json.decode(found.pop(), type=Figures)
     assert figures.evictions > 0
-    assert figures.count("started") > 50
+    assert figures.count("started") > 20
 
 
 def test_where_nothing_waits_no_plan_is_made_again_and_the_outcome_is_the_same() -> None:
@@ -198,8 +198,8 @@ def test_where_nothing_waits_no_plan_is_made_again_and_the_outcome_is_the_same()
         def _plan(self) -> None:
             self.ledger.settle(cycles=1000)
 
-    script, _ = script_of(crowd(60), nodes(8, 4), settings=Settings())
-    change = Change(projects={"p0": Bounds(gpu_quota_milli=6000), "p1": Bounds(gpu_quota_milli=2000)})
+    script, _ = script_of(crowd(30), nodes(4, 2), settings=Settings())
+    change = Change(projects={"p0": Bounds(gpu_quota_milli=3000), "p1": Bounds(gpu_quota_milli=1000)})
     quick, slow = (of(Job(script=script, change=change)).run() for of in (Simulation, Thorough))
     assert quick == slow
 
@@ -369,6 +369,48 @@ def test_maintenance_is_played_again_by_its_times() -> None:
     assert figures.starts == pytest.approx(past.figures.starts, abs=1)
     node = simulation.ledger.chain("node", node_key(world.cluster_id, "n0")).state
     assert (node.cordoned, len(node.maintained)) == (False, 1)
+
+
+def test_a_lost_cluster_is_left_again_and_what_was_left_there_ends_when_it_is_back() -> None:
+    """What waits for the node of the old pod starts once that has ended, and not before."""
+    lives = Lives(4)
+    world = lives.world
+    other = world.cluster("b")
+    world.node("b0", cluster_id=other, gpu_count=4, cpu_milli=96_000)
+    setting = ChangeProject(project_id=world.project_id, cluster_lost_seconds=600)
+    world.do("project", project_key("default"), setting)
+    moves = lives.submit("moves", gpu_devices_request=4, among=(world.cluster_id, other))
+    lives.later(5)
+    world.connect(world.cluster_id, connected=False)
+    lives.later(600)
+    world.settle()
+    lives.runs(moves)
+    assert world.workload(moves).cluster_id == other
+    waits = lives.submit("waits", gpu_devices_request=4)
+    lives.later(60)
+    world.connect(world.cluster_id)
+    lives.later(10)
+    (pods,) = world.workload(moves).left.values()
+    (((_, index), pod),) = pods.items()
+    old = PodFact(
+        pod=PodRef(pod_set="main", index=index, attempt=pod.attempt, try_=pod.try_), kind="stopped", at=world.now
+    )
+    world.do("workload", moves, ReportPods(workload_id=world.workload(moves).workload_id, facts=(old,)))
+    world.settle()
+    lives.runs(waits)
+    lives.later(100)
+    lives.ends(moves)
+    lives.ends(waits)
+
+    past = lives.read()
+    simulation = Simulation(Job(script=past.script, change=Change()))
+    figures = simulation.run()
+
+    assert figures.starts == pytest.approx(past.figures.starts, abs=30)
+    assert [wait.how for wait in figures.waits] == [wait.how for wait in past.figures.waits] == ["started", "started"]
+    assert figures.waits[1].seconds >= 60
+    for name, where in (("n0", world.cluster_id), ("b0", other)):
+        assert not simulation.ledger.chain("node", node_key(where, name)).state.reservations
 
 
 def test_a_stretch_begins_with_what_ran_and_waited_then() -> None:

@@ -20,6 +20,7 @@ from services.scheduler.snapshot import PodClass, Queue, Snapshot
 from tests.scheduler.test_among import two
 from tests.scheduler.test_take_back import gang
 from tests.scheduler.world import World
+from tests.support.draws import draws
 
 
 def waiting(snapshot: Snapshot) -> list[Queue]:
@@ -140,7 +141,7 @@ def change(world: World, both: tuple[str, str], keys: list[str], step: tuple[str
             world.now += timedelta(minutes=size)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=draws(80), deadline=None)
 @given(st.lists(changes, max_size=25))
 def test_each_stands_where_it_would_if_everything_were_looked_at(history: list[tuple[str, int, Any]]) -> None:
     world, both = two(a=(2, 1), b=(4, 1))

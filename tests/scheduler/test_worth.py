@@ -22,6 +22,7 @@ from services.scheduler.room import Room, View
 from services.scheduler.snapshot import NodeTable
 from services.scheduler.worth import BY_SCARCITY, LEAST_ROOM, Worth
 from tests.scheduler.world import GIB, World
+from tests.support.draws import draws
 
 WORTH: list[tuple[str, dict[int, float], dict[int, int]]] = [
     ("nothing comes", {}, {0: 0, 500: 0, 1000: 0}),
@@ -43,7 +44,7 @@ def test_the_rest_of_a_gpu_is_worth_what_the_shares_that_come_make_of_it(
     assert {free: int(found[free]) for free in worth} == worth
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.dictionaries(st.integers(1, 999), st.integers(1, 50), min_size=1, max_size=30))
 def test_two_rests_are_together_worth_no_less_and_a_gpu_no_more_than_one(demand: dict[int, float]):
     worth = worth_of_rest(demand)
@@ -132,7 +133,7 @@ def plainly_useful(facts: dict[str, Any], free: list[int], shape: Weighed) -> fl
     return 0.3 * sum(enough) + 0.7 * usable
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(clusters, mixes)
 def test_nodes_are_worth_what_a_plain_count_says(cluster: list[dict[str, Any]], mix: tuple[Weighed, ...]):
     table = table_of(cluster)
@@ -163,7 +164,7 @@ def free_of(facts: dict[str, Any]) -> list[int]:
     return [1000] * max(facts["gpu_count"] - facts["foreign_gpus"], 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(clusters, mixes, st.lists(requests, min_size=1, max_size=3), st.lists(st.integers(0, 2), max_size=14))
 def test_what_is_kept_about_nodes_is_what_looking_anew_finds(
     cluster: list[dict[str, Any]], mix: tuple[Weighed, ...], wanted: list[PodRequest], order: list[int]

@@ -7,9 +7,10 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from development.checker.records import RawMessage
+from events.cluster import ReportCluster
 from events.codec import encode_commit
 from events.commit import Actor, service_actor
-from events.ids import node_key, workload_key
+from events.ids import cluster_key, node_key, workload_key
 from events.node import Node, NodeFacts, ReportNode, ReportNodeGone, Reservation, ReserveOnNode, reservation_id
 from events.phases import FINISHED
 from events.refusal import Refusal
@@ -18,6 +19,7 @@ from events.workload.commands import (
     CreateWorkload,
     DeleteWorkload,
     EvictPods,
+    LeaveCluster,
     PlacePods,
     PodFact,
     ReportPods,
@@ -42,7 +44,9 @@ from tests.support.lives import ALICE, CLUSTER_SYNC, SCHEDULER, World
 
 NAMES: Final = ("alpha", "beta", "gamma", "delta")
 NODES: Final = ("n0", "n1", "n2")
-MODELS: Final = {"n0": "H100", "n1": "H100", "n2": "A100"}
+OTHER_NODE: Final = "o0"
+"""Of another cluster."""
+MODELS: Final = {"n0": "H100", "n1": "H100", "n2": "A100", OTHER_NODE: "A100"}
 SPECS: Final = (
     ComputeSpec(gpu_devices_request=1, cpu_core_request=1.5),
     ComputeSpec(gpu_devices_request=2),
@@ -61,9 +65,11 @@ class Lives:
         self.chance = chance
         self.world = world or World()
         self.cluster_id, self.project_id = self.world.cluster(), self.world.project()
+        self.other_id = self.world.cluster("other")
         self.keys: list[str] = []
         for name in NODES:
             self._report_node(name)
+        self._report_node(OTHER_NODE, cluster_id=self.other_id)
 
     def step(self) -> None:
         acts: tuple[tuple[Callable[[], None], int], ...] = (
@@ -76,12 +82,14 @@ class Lives:
             (self._due, 1),
             (self._scale, 4),
             (self._evict, 2),
+            (self._lose_cluster, 3),
         )
         self.world.later(self.chance.choice((0.1, 1, 4, 70)))
         self.chance.choices([act for act, _ in acts], [weight for _, weight in acts])[0]()
 
     def nodes(self) -> list[Node]:
-        return [self.world.state("node", node_key(self.cluster_id, name)) for name in NODES]
+        of_both = [*((self.cluster_id, name) for name in NODES), (self.other_id, OTHER_NODE)]
+        return [self.world.state("node", node_key(cluster_id, name)) for cluster_id, name in of_both]
 
     def _do(self, aggregate: str, key: str, command: Any, actor: Actor = ALICE) -> None:
         self.world.do(aggregate, key, command, actor)
@@ -110,7 +118,7 @@ class Lives:
             project_id=self.project_id,
             # For one of the names nobody names a cluster.
             cluster_id="" if name == NAMES[-1] else self.cluster_id,
-            among=(self.cluster_id,) if name == NAMES[-1] else (),
+            among=(self.cluster_id, self.other_id) if name == NAMES[-1] else (),
             spec=spec,
         )
         if self.chance.random() < 0.3:
@@ -127,15 +135,15 @@ class Lives:
         if some is None:
             return
         key, state = some
-        node_name = self.chance.choice(NODES)
-        at = node_key(self.cluster_id, node_name)
+        cluster_id, node_name = self._where(state)
+        at = node_key(cluster_id, node_name)
         pods = bindable(state, self.world.now)[: self.chance.randint(0, 2)]
         placements = tuple(
             Placement(
                 pod=pod,
                 node_key=at,
                 node_name=node_name,
-                pool="default",
+                pool=self.world.state("node", at).facts.pool,
                 devices=(devices := self._devices(state, at)),
                 gpu_model=MODELS[node_name] if devices else "",
             )
@@ -145,7 +153,7 @@ class Lives:
         command = PlacePods(
             workload_id=state.workload_id,
             placements=placements,
-            cluster_id=self.cluster_id,
+            cluster_id=cluster_id,
             waiting_reason=waiting,
             waiting_message=waiting,
         )
@@ -155,6 +163,11 @@ class Lives:
             drafts.append(self.world.decide("node", at, ReserveOnNode(reserve=reserve), SCHEDULER))
         if not any(draft is None or isinstance(draft, Refusal) for draft in drafts):
             self.world.append(drafts)
+
+    def _where(self, state: Workload) -> tuple[str, str]:
+        """Cluster and name of a node for pods of a workload."""
+        other = state.cluster_id == self.other_id or (not state.cluster_id and self.chance.random() < 0.5)
+        return (self.other_id, OTHER_NODE) if other else (self.cluster_id, self.chance.choice(NODES))
 
     def _devices(self, state: Workload, at: str) -> tuple[DeviceShare, ...]:
         wants = pod_request(state.spec.compute)
@@ -176,6 +189,9 @@ class Lives:
 
     def _fact(self) -> None:
         some = self._some()
+        if some is not None and some[1].left and self.chance.random() < 0.5:
+            self._fact_of_left(*some)
+            return
         if some is None or not some[1].pods:
             return
         key, state = some
@@ -189,6 +205,37 @@ class Lives:
         if kind == "succeeded" and pod.phase in {"Bound", "Starting"}:
             facts.insert(0, PodFact(pod=ref, kind="running", at=now))  # as cluster_sync tells a start that nobody saw
         self._do("workload", key, ReportPods(workload_id=state.workload_id, facts=tuple(facts)), CLUSTER_SYNC)
+
+    def _fact_of_left(self, key: str, state: Workload) -> None:
+        """Of a run that was left on a lost cluster; also what changes nothing."""
+        pods = state.left[self.chance.choice(sorted(state.left))]
+        (pod_set, index), pod = self.chance.choice(sorted(pods.items()))
+        kind = self.chance.choice(("running", "succeeded", "failed", "stopped", "interrupted", "refused"))
+        ref = PodRef(pod_set=pod_set, index=index, attempt=pod.attempt, try_=pod.try_)
+        fact = PodFact(pod=ref, kind=kind, at=self.world.now, exit_code=3 if kind == "failed" else None)
+        self._do("workload", key, ReportPods(workload_id=state.workload_id, facts=(fact,)), CLUSTER_SYNC)
+
+    def _lose_cluster(self) -> None:
+        """A cluster was there and is lost, and workloads that may leave it do."""
+        name, cluster_id = self.chance.choice((("local", self.cluster_id), ("other", self.other_id)))
+        for connected in (True, False):
+            command = ReportCluster(cluster_id=cluster_id, connected=connected)
+            self._do("cluster", cluster_key(name), command, CLUSTER_SYNC)
+        since = self.world.now
+        self.world.later(5)
+        for key in self.keys:
+            state: Workload = self.world.state("workload", key)
+            if state.cluster_id == cluster_id:
+                leave = LeaveCluster(
+                    workload_id=state.workload_id,
+                    cluster_id=cluster_id,
+                    cluster_name=name,
+                    attempt=state.attempt,
+                    among=(self.cluster_id, self.other_id),
+                    lost_since=since,
+                    seconds=5,
+                )
+                self._do("workload", key, leave, SCHEDULER)
 
     def _person(self) -> None:
         some = self._some()
@@ -258,7 +305,8 @@ class Lives:
 
     def _release(self) -> None:
         """What no longer lives, as the scheduler does."""
-        key = node_key(self.cluster_id, self.chance.choice(NODES))
+        names = [(self.cluster_id, name) for name in NODES]
+        key = node_key(*self.chance.choice([*names, (self.other_id, OTHER_NODE)]))
         held = self.world.state("node", key).reservations.values()
         over = [each.id for each in held if not self._lives(each)]
         if over:
@@ -271,7 +319,12 @@ class Lives:
             for (pod_set, index), pod in state.pods.items()
             if pod.phase in LIVE_POD_PHASES
         }
-        return reservation.id in runs
+        left = {
+            reservation_id(state.workload_id, pod_set, index, pod.attempt, pod.try_)
+            for pods in state.left.values()
+            for (pod_set, index), pod in pods.items()
+        }
+        return reservation.id in runs | left
 
     def _node(self) -> None:
         name = self.chance.choice(NODES)
@@ -280,7 +333,8 @@ class Lives:
         else:
             self._report_node(name, gpu_count=self.chance.randint(2, 4), foreign_gpus=self.chance.randint(0, 2))
 
-    def _report_node(self, name: str, *, gpu_count: int = 4, foreign_gpus: int = 0) -> None:
+    def _report_node(self, name: str, *, gpu_count: int = 4, foreign_gpus: int = 0, cluster_id: str = "") -> None:
+        cluster_id = cluster_id or self.cluster_id
         facts = NodeFacts(
             cpu_milli=6000,
             memory_bytes=16 * 2**30,
@@ -288,9 +342,10 @@ class Lives:
             gpu_memory_bytes=DEVICE_BYTES,
             foreign_gpus=foreign_gpus,
             max_pods=6,
+            pool="default" if cluster_id == self.cluster_id else "far",
         )
-        command = ReportNode(cluster_id=self.cluster_id, name=name, facts=facts)
-        self._do("node", node_key(self.cluster_id, name), command, CLUSTER_SYNC)
+        command = ReportNode(cluster_id=cluster_id, name=name, facts=facts)
+        self._do("node", node_key(cluster_id, name), command, CLUSTER_SYNC)
 
 
 def random_log(chance: random.Random, *, steps: int) -> list[RawMessage]:

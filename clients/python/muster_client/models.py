@@ -1252,6 +1252,8 @@ class DepartmentCreation(Model, frozen=True, kw_only=True, rename="camel", omit_
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
     minimum_runtime_seconds: int | None = None
     """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
+    cluster_lost_seconds: int | None = None
+    """Seconds for which a cluster is lost before workloads of its projects leave it. Null, or 0: never."""
     over_quota_weight: float | None = None
     """Weight by which its projects share what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
@@ -1283,6 +1285,8 @@ class Department(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Bounds in single node pools, beside those."""
     minimum_runtime_seconds: int | None
     """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
+    cluster_lost_seconds: int | None
+    """Seconds for which a cluster is lost before workloads of its projects leave it. Null, or 0: never."""
     over_quota_weight: float | None
     """Weight by which its projects share what is left of node pools beyond the quotas. Null: 1."""
     projects: int
@@ -1304,6 +1308,8 @@ class DepartmentSettings(Model, frozen=True, kw_only=True, rename="camel", omit_
     """GPUs that all workloads of its projects may hold together. Null: no limit."""
     minimum_runtime_seconds: int | None = None
     """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
+    cluster_lost_seconds: int | None = None
+    """Seconds for which a cluster is lost before workloads of its projects leave it. Null, or 0: never."""
     over_quota_weight: float | None = None
     """Weight by which its projects share what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
@@ -1338,6 +1344,8 @@ class ProjectCreation(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """GPUs that all its workloads may hold. Null: no limit."""
     minimum_runtime_seconds: int | None = None
     """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
+    cluster_lost_seconds: int | None = None
+    """Seconds for which a cluster is lost before its workloads leave it. Null: as its department says; 0: never."""
     over_quota_weight: float | None = None
     """Weight by which it shares what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
@@ -1373,6 +1381,8 @@ class Project(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Bounds in single node pools, beside those."""
     minimum_runtime_seconds: int | None
     """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
+    cluster_lost_seconds: int | None
+    """Seconds for which a cluster is lost before its workloads leave it. Null: as its department says; 0: never."""
     over_quota_weight: float | None
     """Weight by which it shares what is left of node pools beyond the quotas. Null: 1."""
     node_types: list[str]
@@ -1402,6 +1412,8 @@ class ProjectSettings(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """GPUs that all its workloads may hold. Null: no limit."""
     minimum_runtime_seconds: int | None = None
     """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
+    cluster_lost_seconds: int | None = None
+    """Seconds for which a cluster is lost before its workloads leave it. Null: as its department says; 0: never."""
     over_quota_weight: float | None = None
     """Weight by which it shares what is left of node pools beyond the quotas, 0 to 1000. Null: 1."""
     node_pool_quotas: list[PoolQuotaFields] | None = None
@@ -4352,6 +4364,53 @@ class ClusterChosenRecord(Model, frozen=True, kw_only=True, rename="camel", omit
     details: ClusterChosenData
 
 
+class ClusterLeftRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The cluster that was chosen for it has been lost for longer than its project waits. All its pods there are
+    told to end, as soon as that cluster can be told, and it waits for a cluster again. What they hold stays
+    reserved until they are known to be gone.
+    """
+
+    type: Literal["ClusterLeft"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: ClusterLeftData
+
+
+class LeftPodEndedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A run that was left behind on a lost cluster is known to be over. That changes nothing of the attempts after
+    it, whatever came of the run; what it holds can be released.
+    """
+
+    type: Literal["LeftPodEnded"]
+    sequence: int
+    """Of its commit in the log."""
+    index: int
+    """Place in its commit."""
+    at: datetime
+    """When it was decided."""
+    phase: Phase
+    """After it."""
+    reason: str | None = None
+    """Why, as a code, where the event has one."""
+    message: str
+    """The sentence."""
+    actor: Actor
+    """Who caused it."""
+    details: LeftPodEndedData
+
+
 class PodsBoundRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The scheduler gave runs their nodes and devices. The reservations on the nodes are in the same batch."""
 
@@ -5046,14 +5105,14 @@ class PlaceExplained(Model, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class EvictionExplained(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The last time that its place was taken."""
+    """The last time that its place was taken, or that it left a lost cluster."""
 
     at: datetime
     """When its pods were told to end."""
     by: str
     """Who told them."""
     rule: str
-    """By which rule, such as preempted or reclaimed."""
+    """By which rule, such as preempted or reclaimed; cluster_lost if it left a lost cluster."""
     message: str
     """For whom, and why, in words."""
     pods: int
@@ -7045,6 +7104,49 @@ class ClusterChosenData(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Of the cluster."""
 
 
+class ClusterLeftData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The cluster that was chosen for it has been lost for longer than its project waits. All its pods there are
+    told to end, as soon as that cluster can be told, and it waits for a cluster again. What they hold stays
+    reserved until they are known to be gone.
+    """
+
+    cluster_id: str
+    """UUID of the cluster that it leaves."""
+    name: str
+    """Of the cluster."""
+    at: datetime
+    """When it was decided."""
+    lost_since: datetime
+    """When the cluster was found to be disconnected."""
+    seconds: int
+    """For how long its project waits."""
+    pods: int
+    """How many of its pods held a node there."""
+    attempt: int
+    """The new attempt. Pods of earlier attempts must not start any more."""
+    among: list[str]
+    """UUIDs of the clusters among which its next one is chosen: those that run programs, or simulate them, as the
+    one did that it leaves. That one is among them, for the time when nothing of the workload is left there.
+    """
+
+
+class LeftPodEndedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A run that was left behind on a lost cluster is known to be over. That changes nothing of the attempts after
+    it, whatever came of the run; what it holds can be released.
+    """
+
+    pod: PodRefData
+    """The run."""
+    cluster_id: str
+    """UUID of the cluster that its workload left."""
+    at: datetime
+    """When it ended, or was given up."""
+    how: LeftPodEndedDataHow
+    """`succeeded`, `failed`, `interrupted`, `refused` or `stopped`."""
+    exit_code: int | None = None
+    """Exit code of the process, if it is known."""
+
+
 class PodsBoundData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The scheduler gave runs their nodes and devices. The reservations on the nodes are in the same batch."""
 
@@ -8760,6 +8862,19 @@ class MadeFromData(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """
 
 
+class PodRefData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One run of one pod. Attempt and try order the runs. A fact about an earlier run changes nothing."""
+
+    pod_set: str
+    """Name of its pod set; `main` for a training."""
+    index: int
+    """From 0. It is the same for every run of this pod (`JOB_COMPLETION_INDEX`)."""
+    attempt: int
+    """Counts the runs of the whole workload, from 1. It rises when the workload is resumed."""
+    run: int
+    """Its number in the attempt: people count the runs of an attempt from 1."""
+
+
 class PlacementData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The node and the devices of a pod."""
 
@@ -8775,19 +8890,6 @@ class PlacementData(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Model of the node's GPUs at that time; empty if unknown, or if no GPU was requested."""
     gpu_memory_bytes: int | None = None
     """Memory of one of the node's GPUs at that time; 0 if unknown, or if no GPU was requested."""
-
-
-class PodRefData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One run of one pod. Attempt and try order the runs. A fact about an earlier run changes nothing."""
-
-    pod_set: str
-    """Name of its pod set; `main` for a training."""
-    index: int
-    """From 0. It is the same for every run of this pod (`JOB_COMPLETION_INDEX`)."""
-    attempt: int
-    """Counts the runs of the whole workload, from 1. It rises when the workload is resumed."""
-    run: int
-    """Its number in the attempt: people count the runs of an attempt from 1."""
 
 
 class PodAddressData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -9200,6 +9302,7 @@ if TYPE_CHECKING:
     type HistoryLostCause = Literal["log_restored", "message_voided"]
     type HostPathSourceMountPropagation = Literal["HostToContainer", "None"]
     type HttpGetScheme = Literal["HTTP", "HTTPS"]
+    type LeftPodEndedDataHow = Literal["failed", "interrupted", "refused", "stopped", "succeeded"]
     type MaintenanceState = Literal["InProgress", "Over", "Planned"]
     type MatchExpressionOperator = Literal["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
     type MeasurementType = Literal[
@@ -9229,6 +9332,7 @@ if TYPE_CHECKING:
         "backoff_limit_exceeded",
         "capacity_reserved",
         "cluster_disconnected",
+        "cluster_lost",
         "drained",
         "idle_gpu_limit",
         "insufficient_cpu",
@@ -9319,6 +9423,8 @@ if TYPE_CHECKING:
         | WorkloadQueuedRecord
         | WorkloadWaitingRecord
         | ClusterChosenRecord
+        | ClusterLeftRecord
+        | LeftPodEndedRecord
         | PodsBoundRecord
         | PodStartingRecord
         | PodRunningRecord
@@ -9453,6 +9559,7 @@ else:
     HistoryLostCause = str
     HostPathSourceMountPropagation = str
     HttpGetScheme = str
+    LeftPodEndedDataHow = str
     MaintenanceState = str
     MatchExpressionOperator = str
     MeasurementType = str
@@ -9522,6 +9629,8 @@ else:
             "WorkloadQueued": WorkloadQueuedRecord,
             "WorkloadWaiting": WorkloadWaitingRecord,
             "ClusterChosen": ClusterChosenRecord,
+            "ClusterLeft": ClusterLeftRecord,
+            "LeftPodEnded": LeftPodEndedRecord,
             "PodsBound": PodsBoundRecord,
             "PodStarting": PodStartingRecord,
             "PodRunning": PodRunningRecord,

@@ -130,14 +130,14 @@ class PlaceExplained(Form, frozen=True, kw_only=True):
 
 
 class EvictionExplained(Form, frozen=True, kw_only=True):
-    """The last time that its place was taken."""
+    """The last time that its place was taken, or that it left a lost cluster."""
 
     at: Moment
     """When its pods were told to end."""
     by: str
     """Who told them."""
     rule: str
-    """By which rule, such as preempted or reclaimed."""
+    """By which rule, such as preempted or reclaimed; cluster_lost if it left a lost cluster."""
     message: str
     """For whom, and why, in words."""
     pods: int

@@ -62,6 +62,8 @@ class Department(Form, frozen=True, kw_only=True):
     """Bounds in single node pools, beside those."""
     minimum_runtime_seconds: int | None
     """Seconds that a workload of its projects runs before its place may be taken for another. Null: no minimum."""
+    cluster_lost_seconds: int | None
+    """Seconds for which a cluster is lost before workloads of its projects leave it. Null, or 0: never."""
     over_quota_weight: float | None
     """Weight by which its projects share what is left of node pools beyond the quotas. Null: 1."""
     projects: int
@@ -102,6 +104,8 @@ class Project(Form, frozen=True, kw_only=True):
     """Bounds in single node pools, beside those."""
     minimum_runtime_seconds: int | None
     """Seconds that its workloads run before their place may be taken for another. Null: as its department says."""
+    cluster_lost_seconds: int | None
+    """Seconds for which a cluster is lost before its workloads leave it. Null: as its department says; 0: never."""
     over_quota_weight: float | None
     """Weight by which it shares what is left of node pools beyond the quotas. Null: 1."""
     node_types: list[str]

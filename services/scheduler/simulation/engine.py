@@ -28,7 +28,7 @@ from events.workload.commands import (
     SuspendWorkload,
 )
 from events.workload.pod import Pod, PodId, PodRef
-from events.workload.pods import changed
+from events.workload.pods import changed, changed_left
 from events.workload.state import Workload
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.simulation.change import department_changed, policy_of, project_changed
@@ -253,11 +253,20 @@ class Simulation:
                 continue
             bound = self._runs(state).bound.get(_name(id_), self._script.begin)
             self._begins(key, state, id_, pod, bound=bound)
+        for chain in self.ledger.fold.clusters.values():
+            if chain.state.connected or chain.state.removed:
+                self._end_left(key, state, chain.state.cluster_id)
 
     def _told(self, commit: Commit, before: Any, after: Any) -> None:
         self.meter.took(commit, before, after)
+        if commit.aggregate == "cluster" and (after.connected or after.removed) and before.cluster_id:
+            for key, chain in [*self.ledger.fold.workloads.items()]:
+                self._end_left(key, chain.state, after.cluster_id)
         if commit.aggregate != "workload":
             return
+        for _, id_, _, new in changed_left(before.left, after.left):
+            if new is not None:
+                self._cut(after, id_)
         for id_, (old, new) in sorted(changed(before.pods, after.pods).items()):
             if new is None:
                 continue
@@ -299,6 +308,12 @@ class Simulation:
         seconds = min(self._script.settings.stop_seconds, self._grace(key))
         self._push(self.ledger.now + timedelta(seconds=seconds), _Fact(key, _ref(id_, pod), "stopped"))
 
+    def _end_left(self, key: str, state: Workload, cluster_id: str) -> None:
+        """A lost cluster is back: what was left there is told to end."""
+        left = state.left.get(cluster_id)
+        for id_, pod in sorted(left.items()) if left is not None else ():
+            self._stops(key, id_, pod)
+
     def _grace(self, key: str) -> float:
         return float(self.ledger.chain("workload", key).state.spec.termination_grace_period_seconds)
 
@@ -306,6 +321,9 @@ class Simulation:
         """None where the run is over, or is told to end, meanwhile."""
         state: Workload = self.ledger.chain("workload", what.key).state
         id_ = what.ref.pod_set, what.ref.index
+        left = (pods.get(id_) for pods in state.left.values())
+        if what.kind == "stopped" and any(each is not None and each.is_run(what.ref) for each in left):
+            return PodFact(pod=what.ref, kind="stopped", at=self.ledger.now)
         pod = state.pods.live.get(id_)
         if pod is None or not pod.is_run(what.ref) or (pod.phase is PodPhase.STOPPING) != (what.kind == "stopped"):
             return None

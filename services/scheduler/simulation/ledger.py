@@ -17,6 +17,7 @@ from services.scheduler.batches import (
     Heads,
     batch_drafts,
     batches,
+    departure_drafts,
     eviction_drafts,
     mark_drafts,
     release_drafts,
@@ -150,6 +151,8 @@ class Ledger:
     def _carry_out(self, planned: Plan, max_messages: int) -> None:
         self.seen = seen_by(planned, self.fold.nodes)
         self._commit(mark_drafts(self.heads(), planned.marks, self._id(), self.now))
+        for each in planned.departures:
+            self._commit(departure_drafts(self.heads(), each, self._id(), self.now))
         bound, released = batches(planned, max_messages=max_messages)
         for batch in bound:
             drafts, refused = batch_drafts(self.heads(), batch, self._id(), self.now)

@@ -34,6 +34,7 @@ from events.workload.pod import (
     PodSucceeded,
 )
 from events.workload.state import (
+    ClusterLeft,
     PodsEvicted,
     WorkloadChanged,
     WorkloadCreated,
@@ -253,6 +254,10 @@ class PastReader:
                     for ref in event.pods:
                         if (run := known.open.get(_pod(ref))) is not None:
                             run.told, run.evicted = at, True
+                case ClusterLeft():
+                    # Nobody sees how they end.
+                    known.cut |= known.open.keys()
+                    known.open.clear()
                 case WorkloadSuspended() | WorkloadDeletionRequested() | WorkloadLimitReached():
                     for run in known.open.values():
                         run.told = run.told or at

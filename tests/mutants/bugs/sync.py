@@ -59,8 +59,8 @@ def _of_any_cluster(original: Any) -> Any:
 
 
 def _nodes_stay(original: Any) -> Any:
-    def place_lost(self: Any, state: Any, pod: Any) -> str:
-        reason = original(self, state, pod)
+    def place_lost(self: Any, cluster_id: Any, pod: Any) -> str:
+        reason = original(self, cluster_id, pod)
         return "" if reason == "node_lost" else reason
 
     return place_lost

@@ -1,0 +1,15 @@
+"""How many examples the property tests draw."""
+
+from typing import Final
+
+from hypothesis import settings
+
+ONE_IN: Final = 3
+FEWEST: Final = 5
+
+
+def draws(many: int) -> int:
+    """As many, where each run draws others. In CI each draws the same again: there a third is enough, and
+    `make explore` draws more.
+    """
+    return max(FEWEST, many // ONE_IN) if settings().derandomize else many
