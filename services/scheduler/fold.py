@@ -47,6 +47,7 @@ from events.workload.state import (
     WorkloadWaiting,
     evictable,
     next_retry_at,
+    placed_of,
     schedulable,
 )
 from services.runtime.log.log_fold import LogFold
@@ -1009,6 +1010,8 @@ def _stands_alike(before: Workload, after: Workload) -> bool:
         and before.queued == after.queued
         and before.left is after.left
         and bool(before.pods.live) == bool(after.pods.live)
+        and before.gave_way_to == after.gave_way_to
+        and (not after.elastic or _staying(before) == _staying(after))
     )
     whose = before.workload_id, before.cluster_id
     fields = (*whose, before.desired, before.phase, before.reason, before.message, before.attempt, before.failures)
@@ -1022,6 +1025,11 @@ def _stands_alike(before: Workload, after: Workload) -> bool:
         after.attempt,
         after.failures,
     )
+
+
+def _staying(of: Workload) -> list[int]:
+    """By pod set: by that it is known how many more an elastic workload may have."""
+    return [placed_of(of, pod_set) for pod_set in of.pod_sets]
 
 
 def _is_alive(reservation: str, state: Workload) -> bool:

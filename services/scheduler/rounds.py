@@ -110,8 +110,8 @@ class Rounds:
         self._left |= any(each.key in began for each in found.bindings)
         if gone:
             self._bindings = _without(self._bindings, gone)
-        served = self.kept_for | {each.workload_id for each in self._bindings}
-        for_nobody = [each for each in self._evictions if each.beneficiary and each.beneficiary not in served]
+        # Also one that is bound after all, with all of it, where others have made room since.
+        for_nobody = [each for each in self._evictions if each.beneficiary and each.beneficiary not in self.kept_for]
         if for_nobody:
             self._evictions = _for_others(self._evictions, for_nobody)
         return bool(found.bindings or found.evictions or for_nobody or promised)
