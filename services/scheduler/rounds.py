@@ -21,7 +21,17 @@ from services.scheduler.policy.phases.report import is_another
 from services.scheduler.snapshot import Binding, Eviction, Plan, PodClass, Snapshot, Waiting
 
 MOST_ROUNDS: Final = 12
-"""Of one plan: most have one or two. What is not at rest then, the next plan goes on with."""
+"""Of one plan after its first: most have none or one. What is not at rest then, the next plan goes on with."""
+MOST_ENTRIES: Final = 4_000
+"""That wait, looked at in all those rounds. A round takes a second where so many wait for places of others, and who
+plans answers nobody meanwhile.
+"""
+
+
+def more_rounds(snapshot: Snapshot) -> int:
+    """How many a plan may have after its first."""
+    waiting = sum(len(queue.entries) for queue in snapshot.queues) + len(snapshot.growing)
+    return min(MOST_ROUNDS, MOST_ENTRIES // max(waiting, 1))
 
 
 class Rounds:
@@ -48,7 +58,7 @@ class Rounds:
         if found.more or found.put_off or self._at_rest or self._has_fault(found):
             return found
         self._take(found)
-        for _ in range(MOST_ROUNDS):
+        for _ in range(more_rounds(self._snapshot)):
             seen = carried_out(self._snapshot, self._policy, self._bindings, self._evictions, self._promised)
             if seen is None:
                 break

@@ -4,14 +4,17 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events.workload.state import Workload
+from services.scheduler import rounds
 from services.scheduler.carried_out import carried_out
 from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.policy.phases.explain import FULL
+from services.scheduler.rounds import MOST_ROUNDS, more_rounds
 from services.scheduler.snapshot import Pending, Plan, PodClass, Snapshot
 from tests.scheduler.test_elastic import elastic
 from tests.scheduler.test_plan_properties import carry_out, dense_steps, of_pod, steps, submit_dense
@@ -147,6 +150,30 @@ def test_portions_stay_off_devices_that_others_hold() -> None:
     planned = plan_strictly(world)
     assert {each.placement.devices[0].device for each in planned.bindings if each.key == key} == {0}
     assert len(planned.bindings) == 2
+
+
+def test_the_more_waits_the_fewer_rounds_a_plan_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who plans answers nobody meanwhile: what is left is decided in the next plan, which is due at once."""
+    world, (first, second, *_) = dense_world()
+    for number in range(8):
+        world.submit(f"runs-{number}", project_id=second, gpu_devices_request=1)
+    world.cycle()
+    for number in range(4):
+        world.submit(
+            f"claims-{number}",
+            project_id=first,
+            gpu_devices_request=1,
+            priority_class=f"medium{'-high' * (number % 2)}",
+        )
+    snapshot = world.fold.snapshot(world.now)
+    assert more_rounds(snapshot) == MOST_ROUNDS
+    monkeypatch.setattr(rounds, "MOST_ENTRIES", 9)
+    assert more_rounds(snapshot) == 2
+    monkeypatch.setattr(rounds, "MOST_ENTRIES", 3)
+    assert more_rounds(snapshot) == 0
+    planned = world.cycle()
+    assert planned.evictions
+    assert planned.more
 
 
 @settings(max_examples=60, deadline=None)
