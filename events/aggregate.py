@@ -89,7 +89,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=19,
+    fold_version=20,
 )
 NODE: Final = Aggregate(
     name="node",

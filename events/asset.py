@@ -15,7 +15,7 @@ from events.decision import Context, Decision
 from events.ids import incarnation_id, name_key
 from events.refusal import Refusal
 
-DataSourceKind = Literal["pvc", "git", "nfs", "s3", "host-path", "config-map", "secret"]
+DataSourceKind = Literal["pvc", "git", "nfs", "s3", "host-path", "config-map", "secret", "data-volume"]
 AssetKind = Literal[
     "environment",
     "compute",
@@ -27,6 +27,7 @@ AssetKind = Literal[
     "host-path",
     "config-map",
     "secret",
+    "data-volume",
     "credentials",
 ]
 AssetScope = Literal["tenant", "cluster", "department", "project"]
@@ -43,11 +44,15 @@ CALLED: Final[dict[AssetKind, str]] = {
     "host-path": "host path data source",
     "config-map": "ConfigMap data source",
     "secret": "Secret data source",
+    "data-volume": "data volume",
     "credentials": "credential",
 }
 """In sentences."""
 MAX_MARKS: Final = 100
 """Clusters of which a data source says that it cannot be used there."""
+DATA_VOLUME: Final = "data-volume"
+OFFERED: Final = "offeredClaim"
+"""Of the spec of a data volume: the claim behind it."""
 OWNERS: Final = "only who created a credential may change it; create one of your own"
 MAX_SPEC_BYTES: Final = 64 * 1024
 """Of a spec as JSON: a page of a list holds a hundred, and a workload made from three of them still fits a message."""
@@ -154,6 +159,23 @@ class Asset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By cluster id: where a data source cannot be used. Of its present spec."""
 
     @property
+    def offered(self) -> dict[str, str]:
+        """Of a data volume, the claim behind it: `projectId`, `clusterId` and `claimName`; of others nothing."""
+        return self.spec.get(OFFERED) or {} if self.kind == DATA_VOLUME else {}
+
+    @property
+    def manager(self) -> str:
+        """Id of the project whose administrators may change it; empty: of those of the tenant alone. A data volume is
+        of the project whose claim it is, whoever can use it.
+        """
+        return self.offered.get("projectId", self.project_id)
+
+    @property
+    def only_on(self) -> str:
+        """Id of the only cluster that can use it; empty: any."""
+        return self.offered.get("clusterId", self.cluster_id)
+
+    @property
     def spec_at(self) -> datetime | None:
         """Since when it has its present spec."""
         return self.changed_at or self.created_at
@@ -218,7 +240,7 @@ def evolve(state: Asset, event: AssetEvent) -> Asset:
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     project_id: str | None = None
-    """Of an asset whose scope is a project: the gate goes by it, and it must be the asset's own."""
+    """The gate goes by it, and it must be the asset's own: of one whose scope is a project, or of a data volume."""
 
 
 class CreateAsset(_Command, frozen=True, kw_only=True):
@@ -244,6 +266,32 @@ class CreateAsset(_Command, frozen=True, kw_only=True):
     @property
     def place(self) -> str:
         return self.project_id or self.cluster_id or self.department_id or ""
+
+
+class OfferDataVolume(_Command, frozen=True, kw_only=True):
+    """As CreateAsset, by who may administer assets of the project whose claim it is, whoever is to use it."""
+
+    project_id: str  # pyright: ignore[reportGeneralTypeIssues] - always there: that of the claim
+    name: str
+    scope: AssetScope
+    place: str = ""
+    """Id of the project or department that it is for; empty: everybody."""
+    cluster_id: str
+    claim_name: str
+    mount_path: str
+
+    @property
+    def asset(self) -> CreateAsset:
+        """Raises ValueError where scope and place do not go together."""
+        offered = {"projectId": self.project_id, "clusterId": self.cluster_id, "claimName": self.claim_name}
+        return CreateAsset(
+            kind=DATA_VOLUME,
+            name=self.name,
+            scope=self.scope,
+            project_id=self.place if self.scope == "project" else None,
+            department_id=self.place if self.scope == "department" else None,
+            spec={OFFERED: offered, "storage": {"dataVolume": [{"mountPath": self.mount_path}]}},
+        )
 
 
 class CreateCredential(_Command, frozen=True, kw_only=True):
@@ -295,17 +343,22 @@ class MarkDataSource(msgspec.Struct, frozen=True, kw_only=True):
     """Empty: nothing is known against it."""
 
 
-AssetCommand = CreateAsset | ChangeAsset | DeleteAsset | CreateCredential | ChangeCredential | DeleteCredential
+AssetCommand = (
+    CreateAsset | OfferDataVolume | ChangeAsset | DeleteAsset | CreateCredential | ChangeCredential | DeleteCredential
+)
 
 
 def decide(command: AssetCommand | MarkDataSource, state: Asset, context: Context) -> Decision[AssetEvent]:
     if isinstance(command, MarkDataSource):
         return _mark(command, state, context)
     if isinstance(command, CreateAsset):
-        return _create(command, state, context)
+        # The gate went by who is to use it, and not by whose claim it is.
+        return OFFERS if command.kind == DATA_VOLUME else _create(command, state, context)
+    if isinstance(command, OfferDataVolume):
+        return _offer(command, state, context)
     if isinstance(command, CreateCredential):
         return _create(command.asset, state, context)
-    if not state.exists or (command.asset_id, command.project_id or "") != (state.asset_id, state.project_id):
+    if not state.exists or (command.asset_id, command.project_id or "") != (state.asset_id, state.manager):
         return Refusal(code="not_found", message=f"there is no asset {command.asset_id}")
     owned = isinstance(command, ChangeCredential | DeleteCredential)
     if owned and state.kind != "credentials":
@@ -316,7 +369,7 @@ def decide(command: AssetCommand | MarkDataSource, state: Asset, context: Contex
         return Refusal(code="not_permitted", message=OWNERS)
     match command:
         case ChangeAsset() | ChangeCredential():
-            if refusal := _too_large(command.spec):
+            if refusal := _too_large(command.spec) or _other_claim(command.spec, state):
                 return refusal
             return () if command.spec == state.spec else (AssetChanged(at=context.now, spec=command.spec),)
         case DeleteAsset() | DeleteCredential():
@@ -327,7 +380,7 @@ def decide(command: AssetCommand | MarkDataSource, state: Asset, context: Contex
 
 def _mark(command: MarkDataSource, state: Asset, context: Context) -> Decision[AssetEvent]:
     """Nothing where it is about another spec, or another cluster's data source: the agent looks again."""
-    fits = state.exists and is_data_source(state.kind) and state.cluster_id in {"", command.cluster_id}
+    fits = state.exists and is_data_source(state.kind) and state.only_on in {"", command.cluster_id}
     if not fits or (state.asset_id, state.spec_at) != (command.asset_id, command.spec_at):
         return ()
     marked = command.cluster_id in state.issues
@@ -349,6 +402,29 @@ def name_taken(kind: AssetKind, name: str, instead: str) -> Refusal:
 def next_name(name: str, number: int = 2) -> str:
     """Another name that says whose sister it is."""
     return f"{name}-{number}"
+
+
+OFFERS: Final = Refusal(
+    code="invalid",
+    field="meta.scope",
+    message="a data volume is offered by the project whose claim it is (OfferDataVolume)",
+)
+"""Of a command that asks in another way for one."""
+
+
+def _offer(command: OfferDataVolume, state: Asset, context: Context) -> Decision[AssetEvent]:
+    if command.scope == "cluster" or (command.scope == "tenant") != (not command.place):
+        message = "is tenant, or department or project with its id: a claim is of one cluster anyway"
+        return Refusal(code="invalid", field="meta.scope", message=message)
+    return _create(command.asset, state, context)
+
+
+def _other_claim(spec: dict[str, Any], state: Asset) -> Refusal | None:
+    """Workloads name a data volume by its id, and look at the data that they were made for."""
+    if spec.get(OFFERED) == (state.offered or None):
+        return None
+    message = "cannot be changed: a data volume stays the claim that it was made of; create another one"
+    return Refusal(code="invalid", field="spec", message=message)
 
 
 def _create(command: CreateAsset, state: Asset, context: Context) -> Decision[AssetEvent]:

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 
 import msgspec
 
-from events.asset import AssetKind, DataSourceKind, is_data_source
+from events.asset import OFFERED, Asset, AssetKind, DataSourceKind, is_data_source
 from events.fields.declare import About, Section, joined
 from events.fields.node import Node, tree
+from events.fields.values import LongName, Uuid
 from events.workload.fields.compute import Resources
 from events.workload.fields.creation import AssetChoice
 from events.workload.fields.process import Process
 from events.workload.fields.scheduling import Scheduling
 from events.workload.fields.storage import (
     ConfigMapVolume,
+    DataVolume,
     GitVolume,
     HostPathVolume,
     NfsVolume,
@@ -73,6 +75,26 @@ class CredentialUse(Section, frozen=True, kw_only=True):
     """Kind, keys and the id of the value."""
 
 
+class OfferedClaim(Section, frozen=True, kw_only=True):
+    """A claim that a project shares with others."""
+
+    project_id: Annotated[Uuid, About(rows="S060", example="7b0e9f2a-6f0e-4c55-9c6b-2f2f6b3f1a10")]
+    """Id of the project whose claim it is. Its administrators share it. It cannot be changed."""
+    cluster_id: Annotated[Uuid, About(rows="S060", example="7b0e9f2a-6f0e-4c55-9c6b-2f2f6b3f1a10")]
+    """Id of the cluster that has the claim, of kind kubernetes. It cannot be changed."""
+    claim_name: Annotated[LongName, About(rows="S060", example="imagenet")]
+    """Name of the claim in the project's namespace. It cannot be changed."""
+
+
+class DataVolumeUse(Section, frozen=True, kw_only=True):
+    """What only a data volume has."""
+
+    TITLE: ClassVar[str] = "Data volume"
+
+    offered_claim: OfferedClaim | None = None
+    """The claim that it is."""
+
+
 class TemplateAssets(Section, frozen=True, kw_only=True):
     """What only a template has."""
 
@@ -93,7 +115,7 @@ if TYPE_CHECKING:
     class TemplateSpec(WorkloadSpec, TemplateAssets, frozen=True, kw_only=True):
         """What a template can set: any field of the spec of its kind of workload."""
 
-    class AssetSpec(TemplateSpec, EnvironmentUse, CredentialUse, frozen=True, kw_only=True):
+    class AssetSpec(TemplateSpec, EnvironmentUse, CredentialUse, DataVolumeUse, frozen=True, kw_only=True):
         """Every field that an asset of some kind can set: the form of what is stored."""
 
 else:
@@ -111,16 +133,17 @@ else:
         TemplateAssets,
         EnvironmentUse,
         CredentialUse,
+        DataVolumeUse,
         without=frozenset({"code"}),
         optional=True,
     )
 
-_NOT_OF_SOURCES: Final = frozenset({"name", "exclude", "ephemeral", "claim_info"})
-"""Of a volume: its name is the data source's, and a new claim is a workload's own."""
+_NOT_OF_SOURCES: Final = frozenset({"id", "name", "exclude", "ephemeral", "claim_info"})
+"""Of a volume: its name or id is the data source's, and a new claim is a workload's own."""
 
 
-def _source(name: str, volume: type[Section]) -> type[Section]:
-    return joined(name, __name__, volume, without=_NOT_OF_SOURCES)
+def _source(name: str, *sections: type[Section]) -> type[Section]:
+    return joined(name, __name__, *sections, without=_NOT_OF_SOURCES)
 
 
 SOURCES: Final[dict[DataSourceKind, tuple[str, type[Section]]]] = {
@@ -131,6 +154,7 @@ SOURCES: Final[dict[DataSourceKind, tuple[str, type[Section]]]] = {
     "host-path": ("hostPath", _source("HostPathSource", HostPathVolume)),
     "config-map": ("configMapVolume", _source("ConfigMapSource", ConfigMapVolume)),
     "secret": ("secretVolume", _source("SecretSource", SecretVolume)),
+    "data-volume": ("dataVolume", _source("DataVolumeSource", OfferedClaim, DataVolume)),
 }
 """By kind of data source: the list of spec.storage that its volume goes into, and what people say of it."""
 SPECS: Final[dict[AssetKind, type[Section]]] = {
@@ -140,20 +164,37 @@ SPECS: Final[dict[AssetKind, type[Section]]] = {
     **{kind: spec for kind, (_, spec) in SOURCES.items()},
     "credentials": CredentialUse,
 }
-OWN: Final = frozenset(field.name for section in (EnvironmentUse, TemplateAssets) for field in tree(section).fields)
+OWN: Final = frozenset(
+    field.name for section in (EnvironmentUse, TemplateAssets, DataVolumeUse) for field in tree(section).fields
+)
 """Fields that say how an asset is used, and are no part of what is merged."""
+_OFFERED_FIELDS: Final = frozenset(field.name for field in tree(OfferedClaim).fields)
 
 
 def volume_spec(kind: DataSourceKind, name: str, source: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a workload's spec that a data source sets: one volume, of its name."""
     field, _ = SOURCES[kind]
+    if kind == "data-volume":
+        # It is known by its id, which nobody knows before it is made.
+        offered = {name: value for name, value in source.items() if name in _OFFERED_FIELDS}
+        volume = {name: value for name, value in source.items() if name not in _OFFERED_FIELDS}
+        return {OFFERED: offered, "storage": {field: [volume]}}
     return {"storage": {field: [{"name": name, **source}]}}
 
 
 def source_spec(kind: DataSourceKind, spec: Mapping[str, Any]) -> dict[str, Any]:
     """What people say of a data source, of its stored spec."""
     field, _ = SOURCES[kind]
-    return {name: value for name, value in spec["storage"][field][0].items() if name != "name"}
+    volume = {name: value for name, value in spec["storage"][field][0].items() if name != "name"}
+    return {**(spec.get(OFFERED) or {}), **volume}
+
+
+def layer_of(asset: Asset) -> dict[str, Any]:
+    """What an asset sets of a workload's spec."""
+    fields = {name: value for name, value in asset.spec.items() if name not in OWN}
+    if asset.kind != "data-volume":
+        return fields
+    return {"storage": {"dataVolume": [{"id": asset.asset_id, **fields["storage"]["dataVolume"][0]}]}}
 
 
 def volume_of(kind: DataSourceKind, spec: Mapping[str, Any]) -> Volume:

@@ -25,6 +25,10 @@ from events.workload.readiness import Readiness
 from events.workload.sessions import SessionKind
 from events.workload.volumes import Volume
 
+SHARED_CLAIMS: Final = "muster-shared-"
+"""How names of claims and volumes begin that agents make of data volumes. No workload may name one: who may use it, its
+data volume says.
+"""
 CREDENTIAL_SECRETS: Final = "muster-credentials-"
 """How names of Secrets begin that agents make of credentials. Each is one pod's, and no workload may name one: it would
 get what is somebody else's.
@@ -161,6 +165,8 @@ class RunPod(_Message, frozen=True, kw_only=True):
     """`SealedValues`, sealed to the key of the request; empty where the run needs no credential."""
     no_credentials: str = ""
     """Why a credential that it needs cannot be had, in words: then it cannot run."""
+    no_volume: str = ""
+    """Why a data volume cannot be had, likewise."""
     rendezvous: dict[str, str] = {}
     """Variables by which the pods of a workload find each other; addresses are for the agent to fill in
     (`events.workload.rendezvous`)."""

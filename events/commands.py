@@ -18,6 +18,7 @@ from events.asset import (
     CreateCredential,
     DeleteAsset,
     DeleteCredential,
+    OfferDataVolume,
     asset_key,
 )
 from events.authorize import Permission
@@ -424,6 +425,16 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
             permission=Permission.MANAGE_ASSETS,
             scope=Scope.PROJECT,
             target=lambda command: f"{command.kind} {command.name}",
+            creates=True,
+        ),
+        CommandType(
+            type=OfferDataVolume,
+            aggregate="asset",
+            key=lambda command: asset_key("data-volume", command.scope, command.place, command.name),
+            permission=Permission.MANAGE_ASSETS,
+            # That of the claim, whoever is to use it.
+            scope=Scope.PROJECT,
+            target=lambda command: f"data-volume {command.name}",
             creates=True,
         ),
         _on_asset(ChangeAsset),

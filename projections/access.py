@@ -33,7 +33,7 @@ POLICIES: Final[Mapping[str, tuple[str, str]]] = {
     tables.use_rates.name: (f"project_id {_MINE}", "true"),
     tables.projects.name: (f"id {_MINE}", "true"),
     # Those of the tenant and of clusters are everybody's who may read anything: the api sees to that.
-    tables.assets.name: (f"project_id = '' OR project_id {_MINE}", "true"),
+    tables.assets.name: (f"project_id = '' OR project_id {_MINE} OR manager_id {_MINE}", "true"),
     tables.pods.name: (_OF_A_WORKLOAD, "true"),
     tables.history.name: (_OF_A_WORKLOAD, "true"),
     tables.reservations.name: (_LOOKED_UP, "true"),

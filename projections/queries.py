@@ -151,6 +151,8 @@ class AssetQuery:
     workload_type: str | None = None
     departments: frozenset[str] | None = None
     """Those of other departments are not shown at all; None: of none."""
+    managed: frozenset[str] = frozenset()
+    """Those that are managed in one of these projects are shown, whoever can use them."""
     created_by: str | None = None
     """Actor id of who created them."""
     offset: int = 0
@@ -746,13 +748,14 @@ def _assets(query: AssetQuery) -> Select[Any]:
     statement = select(assets).where(
         a.kind == query.kind,
         a.deleted_at.is_(None),
-        or_(a.project_id == "", lives),
+        or_(a.project_id == "", lives, a.manager_id.in_(sorted(query.managed))),
         or_(a.cluster_id == "", stands),
         # The default one has a row only where it was ever changed.
         or_(a.department_id.in_(("", DEFAULT_DEPARTMENT_ID)), there.exists()),
     )
     if query.departments is not None:
-        statement = statement.where(a.department_id.in_(("", *sorted(query.departments))))
+        seen = a.department_id.in_(("", *sorted(query.departments)))
+        statement = statement.where(or_(seen, a.manager_id.in_(sorted(query.managed))) if query.managed else seen)
     if query.department_id is not None:
         statement = statement.where(a.department_id.in_(("", query.department_id)))
     if query.search is not None:

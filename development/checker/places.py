@@ -200,6 +200,8 @@ class Places:
             places = {place: data.get(f"{place}_id", "") for place in ("project", "cluster", "department")}
             if {scope for scope, id_ in places.items() if id_} != {data["scope"]} - {"tenant"}:
                 yield "asset", f"{data['name']} is for a {data['scope']}, and names {places}"
+            if (data["kind"] == "data-volume") != ("offeredClaim" in data["spec"]):
+                yield "asset", f"{data['name']} is of kind {data['kind']}, and of {data['spec'].get('offeredClaim')}"
             known = Asset(data["asset_id"], data["kind"], data["name"], record.seq, data["spec"])
             self._asset_of[record.key] = self.assets[known.id] = known
             return
@@ -210,6 +212,8 @@ class Places:
         if type_ == "AssetChanged":
             if data["spec"] == known.spec:
                 yield "asset", f"{known.name} is changed into what it was"
+            if data["spec"].get("offeredClaim") != known.spec.get("offeredClaim"):
+                yield "asset", f"data volume {known.name} is another claim than it was"
             known.spec = data["spec"]
             known.marked.clear()
         elif type_ == "DataSourceMarked":

@@ -99,6 +99,18 @@ class ClaimedFolder(_Volume, frozen=True, kw_only=True):
     """
 
 
+class SharedFolder(_Volume, frozen=True, kw_only=True):
+    """A data volume: a claim that a project shares with others, which the pod reads and never changes."""
+
+    data_volume: str = ""
+    """Its id."""
+    claim: str = ""
+    """The claim behind it, with the next two; empty until the pod is to start: which it is then counts."""
+    project_id: str = ""
+    """Whose claim it is."""
+    project_name: str = ""
+
+
 class FolderLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a user name and a password for a repository are, a private key for one over ssh, or an access key and its
     secret for a bucket.
@@ -142,7 +154,7 @@ class BucketFolder(_Volume, frozen=True, kw_only=True):
 
 FetchedFolder = ClonedFolder | BucketFolder
 """Filled before the pod's program starts."""
-Volume = BucketFolder | ClonedFolder | EmptyFolder | NodeFolder | NfsFolder | ConfigFiles | ClaimedFolder
+Volume = BucketFolder | ClonedFolder | EmptyFolder | NodeFolder | NfsFolder | ConfigFiles | ClaimedFolder | SharedFolder
 
 
 _NONE: Final = StorageSpec()
@@ -204,8 +216,12 @@ def volumes(storage: StorageSpec) -> tuple[Volume, ...]:
         )
         for one in storage.secret_volume
     )
+    shared = (
+        SharedFolder(mount_path=one.mount_path or "", data_volume=(one.id or "").lower()) for one in storage.data_volume
+    )
     claims = (_claim(number, one) for number, one in enumerate(storage.pvc))
-    return (*config_maps, *empty, *cloned, *of_nodes, *nfs, *claims, *secrets, *map(_bucket, storage.s3))
+    mounted = (*config_maps, *empty, *cloned, *of_nodes, *nfs, *claims, *secrets)
+    return (*mounted, *map(_bucket, storage.s3), *shared)
 
 
 def _login(given: GitSecretRef) -> FolderLogin:

@@ -96,6 +96,15 @@ CREDENTIALS: Final = AssetNoun(
     kept="Pods that start from now on find it.",
     default_scope="project",
 )
+DATA_VOLUME: Final = AssetNoun(
+    noun="datasource data-volume",
+    called="data volume",
+    path="/asset/datasource/data-volume",
+    rows="dataSources",
+    example="imagenet",
+    names=data_source_names,
+    after="Its data stays. Pods that have it keep it, and no pod that starts later finds it.",
+)
 SOURCES: Final = (
     _source("pvc", "PVC", "imagenet"),
     _source("git", "Git", "code"),
@@ -104,6 +113,7 @@ SOURCES: Final = (
     _source("host-path", "host path", "scratch"),
     _source("config-map", "ConfigMap", "settings"),
     _source("secret", "Secret", "certificates"),
+    DATA_VOLUME,
 )
 
 
@@ -434,7 +444,15 @@ def _add_create(app: typer.Typer, of: AssetNoun) -> None:
 
 
 def _find_named(session: Session, of: AssetNoun, body: Row, meta: Row) -> None:
-    """Puts ids in place of the names of assets in a template. Raises Problem."""
+    """Puts ids in place of the names of assets in a template, and of the project and the cluster of a data volume.
+    Raises Problem.
+    """
+    if of is DATA_VOLUME:
+        spec = row_of(body, "spec")
+        if owner := text_of(spec, "projectId"):
+            spec["projectId"] = project_id(session.api, owner)
+        if where := text_of(spec, "clusterId"):
+            spec["clusterId"] = text_of(find_cluster(session.api, where), "id")
     if of is TEMPLATE:
         from muster.cli.references import References
 

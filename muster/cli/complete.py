@@ -170,7 +170,7 @@ def credential_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - 
 
 def data_source_names(ctx: Any, incomplete: str) -> list[str]:  # noqa: ARG001 - as all sources are called
     """Of every kind."""
-    kinds = ("pvc", "git", "nfs", "s3", "host-path", "config-map", "secret")
+    kinds = ("pvc", "git", "nfs", "s3", "host-path", "config-map", "secret", "data-volume")
     found = [_asset_names(f"/asset/datasource/{kind}", "dataSources", incomplete) for kind in kinds]
     return sorted({name for names in found for name in names})
 

@@ -30,8 +30,12 @@ class AssetRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     scope: Annotated[str, _Column(lambda asset: asset.state.scope)]
     project_id: Annotated[str, _Column(lambda asset: clean(asset.state.project_id), often=True)]
     """Empty where its scope is no project."""
-    cluster_id: Annotated[str, _Column(lambda asset: clean(asset.state.cluster_id))]
-    """Empty where its scope is no cluster."""
+    manager_id: Annotated[str, _Column(lambda asset: clean(asset.state.manager), often=True)]
+    """Id of the project whose administrators change it; empty: those of the tenant alone. Not that of its scope where
+    it is a data volume.
+    """
+    cluster_id: Annotated[str, _Column(lambda asset: clean(asset.state.only_on))]
+    """Of the only cluster that can use it; empty: any."""
     department_id: Annotated[str, _Column(lambda asset: clean(asset.state.department_id))]
     """Empty where its scope is no department."""
     workload_types: Annotated[tuple[str, ...], _Column(_types)]

@@ -151,7 +151,8 @@ def _data_sources(storage: StorageSpec) -> Iterator[str]:
     for kind, wire in zip(storage.__struct_fields__, storage.__struct_encode_fields__, strict=True):
         if kind != "empty_dir_volume":
             for volume in getattr(storage, kind):
-                yield f"{volume.name or getattr(volume, 'mount_path', None) or volume.path}={wire}"
+                name = getattr(volume, "name", None)  # a data volume is known by its id
+                yield f"{name or getattr(volume, 'mount_path', None) or volume.path}={wire}"
 
 
 class Sized(Protocol):

@@ -94,6 +94,9 @@ def _of_volumes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     for index, claim in enumerate(storage.pvc):
         if not claim.exclude and (claim.existing_pvc or claim.claim_name):
             yield f"{path}.pvc[{index}]", "a claim that has a name is found on"
+    for index, shared in enumerate(storage.data_volume):
+        if not shared.exclude:
+            yield f"{path}.dataVolume[{index}]", "a data volume is found on"
     for index, folder in enumerate(storage.host_path):
         if not folder.exclude:
             yield f"{path}.hostPath[{index}]", "a folder of nodes is found on"

@@ -16,6 +16,7 @@ from events.aggregate import ASSET, Chain
 from events.asset import (
     CALLED,
     DATA_SOURCES,
+    DATA_VOLUME,
     SCOPES,
     Asset,
     AssetCommand,
@@ -40,18 +41,20 @@ from events.fields.values import NonEmpty, Uuid
 from events.ids import key_of_id
 from events.workload.kinds import KINDS
 from projections.filters import MAX_OFFSET
-from projections.queries import AssetQuery
+from projections.queries import AssetQuery, Page
 from services.api import answers
 from services.api.check import FaultyCreation, apart_from, check_creation, untouched, without_faults
 from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, if_answered, sequence_headers
+from services.api.data_volumes import lives, normal, offer, offer_issues
 from services.api.errors import ApiError, bad_request, not_found, refused
 from services.api.event_filters import read_uuid
 from services.api.issues import MAX_ISSUES, Issue, fault, shown
-from services.api.made_from import CHOSEN, DATA_SOURCE_IDS, find_asset, unsuitable
+from services.api.made_from import CHOSEN, DATA_SOURCE_IDS
 from services.api.moments import AS_OF, moment_headers, moment_of, reading
 from services.api.operations import Answer, Query
 from services.api.places import department_of, find_cluster, find_department, find_project, readable_departments
 from services.api.rules import check_name
+from services.api.suitable import find_asset, unsuitable
 from services.runtime.log.floors import StaleLogError
 
 MAX_PAGE: Final = 100
@@ -60,6 +63,8 @@ MAX_ASSETS: Final[dict[AssetScope, int]] = {"tenant": 10_000, "cluster": 1_000, 
 """Of one kind: for everybody, for one cluster, in one project."""
 MAX_OWN_CREDENTIALS: Final = 100
 """Of one person in one place: nobody takes the room of all others."""
+ANY_ID: Final = "00000000-0000-4000-8000-000000000000"
+"""Stands for the id of a data volume while rules look at it: it has none yet."""
 MAX_PROPOSALS: Final = 20
 """Names that are tried before one is proposed."""
 LIST: Final = (
@@ -143,6 +148,7 @@ async def listed(
             project_id=values["projectId"],
             department_id=department,
             departments=None if readable is None else readable_departments(call),
+            managed=readable or frozenset(),
             cluster_id=values["clusterId"],
             workload_type=values["workloadType"],
             created_by=created_by,
@@ -150,6 +156,7 @@ async def listed(
             limit=values["limit"],
         )
     )
+    gone = frozenset[str]() if read.moment is not None else await _gone(call, page)
     subjects = await call.api.actors.subjects_of({row["created_by"] for row in page.rows})
     found = [
         ShownAsset(
@@ -159,7 +166,7 @@ async def listed(
                 name=row["name"],
                 scope=row["scope"],
                 project_id=row["project_id"],
-                cluster_id=row["cluster_id"],
+                cluster_id=row["cluster_id"] if row["scope"] == "cluster" else "",
                 department_id=row["department_id"],
                 created_by=subjects[row["created_by"]],
                 created_at=row["created_at"],
@@ -170,8 +177,15 @@ async def listed(
             issues=_of_living(call, msgspec.convert(row["issues"], dict[str, SourceIssue])),
         )
         for row in page.rows
+        if row["manager_id"] not in gone
     ]
     return found, page.next, page.seq, read.headers
+
+
+async def _gone(call: Look, page: Page) -> frozenset[str]:
+    """Projects that share data volumes on this page, and were deleted: the tables tell that who may read them alone."""
+    others = {row["manager_id"] for row in page.rows if row["manager_id"] != row["project_id"]}
+    return frozenset([id_ for id_ in others if await find_project(call, id_) is None])
 
 
 async def _department_asked_for(call: Look) -> str | None:
@@ -197,6 +211,9 @@ async def create(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
     _, place = await _checked(call, kind, body, data, None)
     meta = cast("dict[str, Any]", data["meta"])
     spec = _stored(kind, meta["name"], cast("dict[str, Any]", data["spec"]))
+    if kind == DATA_VOLUME:
+        offered = offer(meta["name"], meta["scope"], place, spec)
+        return await _create(call, meta, offered.asset, offered)
     command = CreateAsset(
         kind=kind,
         name=meta["name"],
@@ -207,27 +224,35 @@ async def create(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
         workload_type=meta.get("workloadType") or "",
         spec=spec,
     )
-    await require_room(call, kind, meta)
-    reply = await send_creation(call, command, command)
+    return await _create(call, meta, command, command)
+
+
+async def _create(
+    call: Call, meta: Mapping[str, Any], creation: CreateAsset, command: AssetCommand
+) -> tuple[ShownAsset, dict[str, str]]:
+    """Args: as of send_creation."""
+    await require_room(call, creation.kind, meta)
+    reply = await send_creation(call, creation, command)
     assert reply.at is not None, "a creation is answered with its time"
     made = Asset(
         asset_id=reply.id,
-        kind=kind,
-        name=command.name,
-        scope=command.scope,
-        project_id=command.project_id or "",
-        cluster_id=command.cluster_id or "",
-        department_id=command.department_id or "",
-        workload_type=command.workload_type,
+        kind=creation.kind,
+        name=creation.name,
+        scope=creation.scope,
+        project_id=creation.project_id or "",
+        cluster_id=creation.cluster_id or "",
+        department_id=creation.department_id or "",
+        workload_type=creation.workload_type,
         created_at=reply.at,
-        spec=spec,
+        spec=creation.spec,
     )
     return _shown(call, made, call.identity.sub), sequence_headers(reply.seq)
 
 
 def _stored(kind: AssetKind, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     """What of a spec the log keeps: fields of a workload's spec."""
-    return volume_spec(kind, name, spec) if is_data_source(kind) else spec
+    stored = volume_spec(kind, name, spec) if is_data_source(kind) else spec
+    return normal(stored) if kind == DATA_VOLUME else stored
 
 
 def _of_living(call: Look, issues: Mapping[str, SourceIssue]) -> dict[str, SourceIssue]:
@@ -321,7 +346,7 @@ async def change(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
     await _checked(call, kind, body, data, chain.state)
     asset = chain.state
     spec = _stored(kind, asset.name, cast("dict[str, Any]", data["spec"]))
-    command = ChangeAsset(asset_id=call.id, project_id=asset.project_id or None, spec=spec)
+    command = ChangeAsset(asset_id=call.id, project_id=asset.manager or None, spec=spec)
     reply = await call.send(command)
     changed = replace(asset, spec=spec, changed_at=reply.at, issues={}) if reply.changed else asset
     return await shown_asset(call, changed), sequence_headers(reply.seq)
@@ -329,7 +354,7 @@ async def change(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
 
 async def delete(call: Call, kind: AssetKind) -> Answer[answers.HttpResponse]:
     chain = await found_asset(call, kind)
-    command = DeleteAsset(asset_id=call.id, project_id=chain.state.project_id or None)
+    command = DeleteAsset(asset_id=call.id, project_id=chain.state.manager or None)
     reply = await call.send(command)
     return call.accepted(
         reply, f"{CALLED[kind]} {chain.state.name} is deleted; workloads made from it stay as they are"
@@ -345,7 +370,9 @@ async def found_asset(call: Call, kind: AssetKind) -> Chain[Asset]:
 
 
 async def _place_lives(call: Look, asset: Asset) -> bool:
-    """Whether its project, department or cluster is still there."""
+    """Whether its project, department or cluster is still there, and what a data volume is of."""
+    if not await lives(call, asset):
+        return False
     if asset.project_id:
         return await find_project(call, asset.project_id) is not None
     if asset.department_id:
@@ -379,6 +406,8 @@ async def _checked(
         of_spec = [*spec_issues(kind, spec, workload_type)]
     if before is None:
         found += await _of_place(call, meta)
+    if kind == DATA_VOLUME:
+        found += await offer_issues(call, meta, spec, before)
     found += await _of_assets(call, spec, workload_type, place)
     if told := [*faults, *apart_from(of_spec, faults), *untouched(found, sound, faults)]:
         raise bad_request(told[:MAX_ISSUES])
@@ -448,7 +477,10 @@ def _source_issues(kind: DataSourceKind, name: str | None, spec: Mapping[str, An
         spec = {**spec, "existingPvc": True}
     field, _ = SOURCES[kind]
     item = f"spec.storage.{field}[0]"
-    for issue in spec_issues(kind, volume_spec(kind, name or "any", spec), ""):
+    volume = volume_spec(kind, name or "any", spec)
+    if kind == DATA_VOLUME:
+        volume["storage"][field][0]["id"] = ANY_ID
+    for issue in spec_issues(kind, volume, ""):
         own = issue.field.removeprefix(item)
         told = "meta.name" if own == ".name" else f"spec{own}"
         involves = frozenset(one.replace(item, "spec") for one in issue.involves)

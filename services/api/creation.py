@@ -20,6 +20,7 @@ from events.workload.volumes import access_key_names
 from services.api.any_cluster import placed
 from services.api.code import is_kept
 from services.api.context import Call
+from services.api.data_volumes import misfits_of
 from services.api.issues import Issue, shown
 from services.api.places import find_cluster, find_department, find_project
 from services.api.rules import check_within
@@ -39,6 +40,7 @@ async def misfits(
     issues = [*await _of_project(call, asked), *await _of_cluster(call, asked, nowhere)]
     issues += await _of_code(call, asked)
     issues += await _of_credentials(call, asked)
+    issues += await misfits_of(call, asked)
     if not (issues or faulty) or not asked.name or not call.may_read(asked.project_id):
         return issues
     name = final_name(asked.name, as_prefix=asked.use_given_name_as_prefix, command_id=command_id)

@@ -28,6 +28,12 @@ _EXAMPLES: Final[dict[DataSourceKind, dict[str, Any]]] = {
     "s3": {"bucket": "training-sets", "path": "/data", "accessKeySecret": "object-store"},
     "host-path": {"path": "/mnt/data", "mountPath": "/data"},
     "config-map": {"configMap": "settings", "mountPath": "/etc/settings"},
+    "data-volume": {
+        "projectId": "7b0e9f2a-6f0e-4c55-9c6b-2f2f6b3f1a10",
+        "clusterId": "3f1a102f-9c6b-4c55-8f0e-7b0e9f2a6f0e",
+        "claimName": "imagenet",
+        "mountPath": "/data",
+    },
     "secret": {"secret": "certificates", "mountPath": "/etc/certificates"},
 }
 

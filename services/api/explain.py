@@ -18,6 +18,7 @@ from events.fields.declare import Section
 from events.fields.node import Node, item_key
 from events.workload.fields.distribution import with_distribution_defaults
 from events.workload.fields.inference import following as serving_that_follows
+from events.workload.fields.storage import DataVolume
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import MadeFrom, Source
 from events.workload.spec import FOLLOWING, Beside, Distributed, Inference, TrainingSpec, what_follows
@@ -56,7 +57,7 @@ def explained(kind: Kind, spec: TrainingSpec, beside: Beside, made_from: MadeFro
         called = {"template": made_from.template, "environment": made_from.environment, "compute": made_from.compute}
         for source, paths in made_from.set_by.items():
             if source == "data source":
-                told |= {path: f"{source} {_name_at(spec, path)}" for path in paths if path in told}
+                told |= {path: f"{source} {_name_at(spec, path, made_from)}" for path in paths if path in told}
                 continue
             used = called.get(source)
             word = source if used is None else f"{source} {used.name}"
@@ -64,11 +65,16 @@ def explained(kind: Kind, spec: TrainingSpec, beside: Beside, made_from: MadeFro
     return {f"spec.{path}": word for path, word in told.items()}
 
 
-def _name_at(spec: TrainingSpec, path: str) -> str:
-    """The name of a volume at a path such as `storage.git[0]`: it is that of the data source that it comes from."""
+def _name_at(spec: TrainingSpec, path: str, made_from: MadeFrom) -> str:
+    """The name of the data source that a volume at a path such as `storage.git[0]` comes from: it is the volume's, or
+    is found by the id of a data volume.
+    """
     holder, _, index = path.partition("[")
     volumes = next(leaf for leaf in _leaves("Training") if leaf.path == holder).value(spec)
-    return volumes[int(index.rstrip("]"))].name or ""
+    volume = volumes[int(index.rstrip("]"))]
+    if isinstance(volume, DataVolume):
+        return next((used.name for used in made_from.data_sources if used.id == volume.id), "")
+    return volume.name or ""
 
 
 def _supposed(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from events.aggregate import ASSET, Chain
 from events.article import with_article
 from events.asset import CALLED, DATA_SOURCES, Asset
-from events.asset_specs import OWN, mount_path, spec_node
+from events.asset_specs import layer_of, mount_path, spec_node
 from events.ids import key_of_id
 from events.policy import Policy
 from events.workload.made_from import AssetUsed
@@ -70,13 +70,13 @@ async def imposing(
                 "who sets the policy must take it out"
             )
             issues.append(fault("projectId", details))
-        elif not asset.cluster_id or asset.cluster_id == cluster_id:
+        elif not asset.only_on or asset.only_on == cluster_id:
             chains.append(chain)
             not_on |= asset.issues.keys()
             if wrong := marked(asset, cluster_id):
                 issues.append(fault("clusterId", f"the {policy.scope}'s policy imposes it: {wrong}"))
         else:
-            not_on.add(asset.cluster_id)
+            not_on.add(asset.only_on)
     used = tuple(AssetUsed(id=one.state.asset_id, name=one.state.name, version=one.version) for one in chains)
     return Imposing(policy=_with(policy, chains), used=used, issues=tuple(issues), not_on=frozenset(not_on))
 
@@ -116,7 +116,7 @@ def _expand(policy: Policy, sources: Sequence[Asset]) -> Policy:
     layers = [Layer(source="default", name="", spec=policy.defaults)]
     rules: Json = {**policy.rules, "storage": {**(policy.rules.get("storage") or {})}}
     for source in sources:
-        spec = {name: value for name, value in source.spec.items() if name not in OWN}
+        spec = layer_of(source)
         layers.append(Layer(source="default", name="", spec=spec))
         for kind in cast("Json", spec.get("storage") or {}):
             own: Json = {**(rules["storage"].get(kind) or {})}

@@ -106,6 +106,7 @@ def _volumes(spec: TrainingSpec) -> Iterator[Issue]:
     """S054, R28."""
     storage = spec.storage
     others = {
+        "dataVolume": storage.data_volume,
         "hostPath": storage.host_path,
         "nfs": storage.nfs,
         "s3": storage.s3,

@@ -1,16 +1,14 @@
 """From a request that names a template or assets to the one that it stands for: fields from whoever sets them."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
-from events.aggregate import ASSET, WORKLOAD, Chain
-from events.article import with_article
-from events.asset import CALLED, DATA_SOURCES, Asset, AssetKind
-from events.asset_specs import OWN, mount_path, spec_node
-from events.authorize import Permission
+from events.aggregate import WORKLOAD, Chain
+from events.asset import DATA_SOURCES, Asset
+from events.asset_specs import layer_of, mount_path, spec_node
 from events.fields.node import tree
-from events.ids import ANY_CLUSTER, incarnation_id, key_of_id, workload_key
+from events.ids import incarnation_id, workload_key
 from events.workload.decide import final_name
 from events.workload.fields.creation import MOST_DATA_SOURCES, Creation
 from events.workload.kinds.kind import Kind
@@ -18,15 +16,15 @@ from events.workload.made_from import AssetUsed, MadeFrom, Source
 from events.workload.spec import Beside, TrainingSpec
 from events.workload.state import Workload
 from services.api.check import untouched
-from services.api.context import Call, Look
+from services.api.context import Call
 from services.api.creation import credentials_of
 from services.api.explain import set_by
-from services.api.imposed import OF_INFERENCES, marked
+from services.api.imposed import marked
 from services.api.issues import Issue, fault, shown
 from services.api.lent import lent
 from services.api.merge import Json, Layer, Merged, alone, merged
-from services.api.places import may_read_department
 from services.api.policies_in_force import InForce, broken_rules, master_node, policies_in_force, within
+from services.api.suitable import find_asset, unsuitable
 
 CHOSEN: Final[dict[Literal["environment", "compute"], str]] = {"environment": "environmentId", "compute": "computeId"}
 """Assets that a request or a template chooses, and the fields of `assets` that name them."""
@@ -174,9 +172,7 @@ def _request(spec: Json) -> Layer:
 
 
 def _layer(source: Source, chain: Chain[Asset]) -> Layer:
-    asset = chain.state
-    fields = {name: value for name, value in asset.spec.items() if name not in OWN}
-    return Layer(source=source, name=asset.name, spec=fields)
+    return Layer(source=source, name=chain.state.name, spec=layer_of(chain.state))
 
 
 class _Gathering:
@@ -222,7 +218,9 @@ class _Gathering:
                 problem = _hidden(chain.state, paths)
                 if wrong := marked(chain.state, self._data.get("clusterId")):
                     problem = f"{wrong}; choose another, or leave it out"
-                self.sources.append(chain)
+                # What is wrong with a data volume is told once: the whole is held to what it names (data_volumes.py).
+                if not (problem and chain.state.offered):
+                    self.sources.append(chain)
             if problem:
                 self.issues.append(Issue(field=f"{field}[{index}]" if field else "templateId", details=problem))
 
@@ -244,78 +242,6 @@ def _hidden(source: Asset, paths: dict[str, str]) -> str:
     if other is source.name:
         return ""
     return f"data source {shown(source.name)} is found at {shown(path)}, as {shown(other)} is; choose one of them"
-
-
-async def find_asset(
-    call: Look, kinds: AssetKind | Collection[AssetKind], asset_id: str, *, at: int | None = None
-) -> Chain[Asset] | None:
-    """An asset of this kind, or of one of these, that the caller may read, as the log has it now or at a sequence,
-    perhaps deleted; None where there is none.
-    """
-    key = key_of_id(asset_id)
-    if key is None:
-        return None
-    chain: Chain[Asset] = await (call.api.store.load(ASSET, key) if at is None else call.api.store.load(ASSET, key, at))
-    asset = chain.state
-    of_kind = asset.kind == kinds if isinstance(kinds, str) else asset.kind in kinds
-    ours = chain.version > 0 and asset.asset_id == asset_id.lower() and of_kind
-    return chain if ours and may_read_asset(call, asset) else None
-
-
-def may_read_asset(call: Look, asset: Asset) -> bool:
-    """Those of the tenant and of clusters are everybody's who may read anything; a credential is its owner's, and of
-    who may delete it.
-    """
-    if asset.kind == "credentials" and asset.created_by != call.actor:
-        return call.grants.allows(Permission.MANAGE_ASSETS, asset.project_id or None)
-    if asset.project_id:
-        return call.may_read(asset.project_id)
-    if asset.department_id:
-        return may_read_department(call, asset.department_id)
-    return call.grants.readable_projects != frozenset()
-
-
-def unsuitable(
-    kind: AssetKind | Literal["data source"],
-    asset_id: str,
-    asset: Asset | None,
-    workload_type: str,
-    asked: Mapping[str, Any],
-) -> str:
-    """Why a workload of this type, project and cluster cannot be made from an asset; empty where it can.
-
-    Args:
-        asked: with `projectId`, `departmentId` and `clusterId`; what is missing there fits.
-    """
-    called = kind if kind == "data source" else CALLED[kind]
-    if asset is None:
-        return f"there is no {called} {shown(asset_id)}, or you may not see it"
-    name, project_id, cluster_id = shown(asset.name), asked.get("projectId"), asked.get("clusterId")
-    if asset.deleted_at is not None:
-        return f"{called} {name} was deleted; choose another, or leave it out"
-    if asset.project_id and project_id is not None and asset.project_id != project_id:
-        return (
-            f"{called} {name} is of another project ({asset.project_id}); choose one of this project or of the tenant"
-        )
-    department_id = asked.get("departmentId") or asset.department_id
-    if asset.department_id and asset.department_id != department_id:
-        return (
-            f"{called} {name} is of another department ({asset.department_id}); choose one of this department or of "
-            "the tenant"
-        )
-    if asset.cluster_id and cluster_id == ANY_CLUSTER:
-        return f"{called} {name} is of one cluster alone ({asset.cluster_id}); name that cluster (clusterId, --cluster)"
-    if asset.cluster_id and cluster_id is not None and asset.cluster_id != cluster_id:
-        return (
-            f"{called} {name} is of another cluster ({asset.cluster_id}); choose one of this cluster or of the tenant"
-        )
-    if workload_type == "Inference" and asset.kind in DATA_SOURCES and asset.kind not in OF_INFERENCES:
-        called = with_article(CALLED[asset.kind])
-        return f"data source {name} is {called}; an inference takes those of PVC, Git and ConfigMap"
-    types = [asset.workload_type] if asset.workload_type else asset.spec.get("workloadTypes") or []
-    if workload_type and types and workload_type not in types:
-        return f"{called} {name} is for {', '.join(types)}, and this is a {workload_type}; choose another"
-    return ""
 
 
 def _users(given: Json, environment: Asset) -> list[Issue]:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from events.cluster import Cluster, ClusterKind, StorageClass
-from events.cluster_protocol import CREDENTIAL_SECRETS
+from events.cluster_protocol import CREDENTIAL_SECRETS, SHARED_CLAIMS
 from events.fields.at_once import Lines
 from events.fields.values import MAX_LIST_ITEMS
 from events.quantities import QuantityError, parse_bytes
@@ -28,7 +28,7 @@ _PLAIN_PATH: Final = re.compile(
 """As it is normed, and none of the system's. Others may be sound, too."""
 _SHM: Final = "/dev/shm"  # noqa: S108 (of a pod)
 _NAME_PATTERN: Final = r"[a-z0-9][a-z0-9.-]{0,252}+(?<=[a-z0-9])"
-_OBJECT_NAME: Final = re.compile(rf"{_NAME_PATTERN}\Z")
+OBJECT_NAME: Final = re.compile(rf"{_NAME_PATTERN}\Z")
 SECRET_NAMES: Final = Lines(rf"(?!{CREDENTIAL_SECRETS}){_NAME_PATTERN}")
 """Those with which `check_secret_name` finds nothing wrong."""
 _ATTRIBUTE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)?[A-Za-z0-9]\Z")
@@ -59,6 +59,7 @@ class _Asked(NamedTuple):
 _EXAMPLES: Final = {
     "bucket": "training-sets",
     "configMap": "settings",
+    "id": "the one that `muster datasource data-volume list` shows with --wide",
     "mountPath": "/data",
     "path": "/data",
     "repository": "https://git.example.com/team/code",
@@ -128,6 +129,8 @@ def _asked(storage: StorageSpec) -> Iterator[_Asked]:
     for index, one in _kept(storage.config_map_volume):
         path = f"spec.storage.configMapVolume[{index}]"
         yield _Asked(path, one.name, "mountPath", one.mount_path, {"configMap": one.config_map})
+    for index, one in _kept(storage.data_volume):
+        yield _Asked(f"spec.storage.dataVolume[{index}]", None, "mountPath", one.mount_path, {"id": one.id})
     for index, one in _kept(storage.empty_dir_volume):
         yield _Asked(f"spec.storage.emptyDirVolume[{index}]", one.name, "path", one.path, {})
     for index, one in _kept(storage.git):
@@ -334,7 +337,7 @@ def check_secret_name(field: str, name: str) -> Iterator[Issue]:
     """Of a Secret in the project's namespace, where other people's are, too."""
     if not name:
         return
-    if not _OBJECT_NAME.match(name):
+    if not OBJECT_NAME.match(name):
         yield fault(field, f"{shown(name)} is no name of a Secret: small letters, digits, `-` and `.`")
     elif name.startswith(CREDENTIAL_SECRETS):
         details = (
@@ -364,9 +367,12 @@ def _claims(storage: StorageSpec) -> Iterator[Issue]:
     made: dict[str, str] = {}
     for index, one in _kept(storage.pvc):
         path, name = f"spec.storage.pvc[{index}]", one.claim_name
-        if name is not None and not _OBJECT_NAME.match(name):
+        if name is not None and not OBJECT_NAME.match(name):
             details = f"{shown(name)} is no name of a claim: small letters, digits, `-` and `.`"
             yield fault(f"{path}.claimName", details)
+        elif name is not None and name.startswith(SHARED_CLAIMS):
+            details = f"{shown(name)} is a claim of a data volume; name the data volume (storage.dataVolume) by its id"
+            yield fault(f"{path}.claimName", details, "options")
         if one.existing_pvc:
             yield from _existing(path, one)
             continue
@@ -416,7 +422,7 @@ def _new(path: str, info: ClaimInfo | None) -> Iterator[Issue]:
 
 
 def check_class_name(field: str, name: str | None) -> Iterator[Issue]:
-    if name is not None and not _OBJECT_NAME.match(name):
+    if name is not None and not OBJECT_NAME.match(name):
         yield fault(field, f"{shown(name)} is no name of a storage class: small letters, digits and `-`")
 
 
@@ -449,6 +455,7 @@ def check_storage_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]
     storage = spec.storage
     lists = {
         "configMapVolume": storage.config_map_volume,
+        "dataVolume": storage.data_volume,
         "nfs": storage.nfs,
         "s3": storage.s3,
         "secretVolume": storage.secret_volume,

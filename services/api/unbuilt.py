@@ -13,16 +13,11 @@ from events.fields.node import Node
 type Default = bool | str | list[Any] | dict[str, Default] | None
 """None: no value says the same as nothing. A list is empty. An object has a default for each of its fields."""
 
-_STORAGE: Final[dict[str, Default]] = {
-    "dataVolume": [],
-}
-
 INSTEAD: Final = {
-    "spec.storage.dataVolume": (
-        "for a volume that another project has, name the claim by which an administrator of the cluster shares it with "
-        "this project's namespace: spec.storage.pvc with existingPvc and readOnly"
+    "spec.storage.pvc[].dataSharing": (
+        "it says nobody to share with: make the claim, and then a data volume of it with those who may use it "
+        "(muster datasource data-volume create)"
     ),
-    "spec.storage.pvc[].dataSharing": "an administrator of the cluster can share it by a claim in each namespace",
     "spec.storage.git[].passwordSecret": "give secretRef",
     "spec.storage.git[].secretKeyOfUser": "give secretRef.secretKeyOfUser",
     "spec.storage.git[].secretKeyOfPassword": "give secretRef.secretKeyOfPassword",
@@ -30,7 +25,6 @@ INSTEAD: Final = {
 """What does the same, or nearly, where something does."""
 
 UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
-    "spec.storage": _STORAGE,
     "spec.storage.git[]": {
         # Deprecated by the contract: secretRef says the same.
         "passwordSecret": None,

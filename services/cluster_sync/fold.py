@@ -37,7 +37,7 @@ SNAPSHOT_SHAPE: Final = 6
 MAX_SOURCES: Final = 20_000
 MAX_SOURCE_BYTES: Final = 8 * 1024
 """Data sources of the whole tenant that are kept, and looked at, and the size of each: 160 MB of them at most. Others
-are used and not looked at.
+are used and not looked at. Data volumes, which are small, are all kept.
 """
 
 
@@ -94,7 +94,9 @@ class DesiredState(LogFold):
                 if after.state.cluster_id:
                     self.changed.clusters.add(commit.key)
             case "asset":
-                if not _is_looked_at(after.state) or len(self.sources) > MAX_SOURCES:
+                # Of a data volume it says here what pods find in it.
+                room = len(self.sources) <= MAX_SOURCES or bool(after.state.offered)
+                if not (_is_looked_at(after.state) and room):
                     self.forget(ASSET, commit.key)
             case _:
                 pass  # a project, or the log

@@ -23,6 +23,7 @@ from events.cluster_protocol import (
     FatesRequest,
     MessageType,
     RecipeRequest,
+    RunPod,
     Sources,
     SourcesRequest,
 )
@@ -32,7 +33,7 @@ from services.cluster_sync.budget import LEAST_RECIPE_BYTES, recipes_budget
 from services.cluster_sync.credentials import Credentials, needed
 from services.cluster_sync.fold import DesiredState
 from services.cluster_sync.reconcile import Desired, run_pod
-from services.cluster_sync.sources import marks, next_sources
+from services.cluster_sync.sources import marks, next_sources, with_data_volumes
 
 log = structlog.get_logger(__name__)
 
@@ -106,12 +107,16 @@ class Recipes:
             self._budget.take(cluster_id, LEAST_RECIPE_BYTES, now)
             return
         about, desired = found
-        recipe = msgspec.json.encode(run_pod(desired, ssh_keys=about.ssh_keys))
+        recipe = msgspec.json.encode(self._recipe(desired, about, cluster_id))
         self._budget.take(cluster_id, max(LEAST_RECIPE_BYTES, len(recipe)), now)
         if not needed(desired, ssh_keys=about.ssh_keys).nothing:
             self._open(cluster_id, about, desired)
             return
         await self._tell(cluster_id, recipe)
+
+    def _recipe(self, desired: Desired, asked: RecipeRequest, cluster_id: str) -> RunPod:
+        """Without what it needs of credentials."""
+        return with_data_volumes(self._fold, run_pod(desired, ssh_keys=asked.ssh_keys), cluster_id)
 
     def _open(self, cluster_id: str, asked: RecipeRequest, desired: Desired) -> None:
         """Answer once what it needs of credentials is there. Who asks while that is sought is answered once."""
@@ -126,7 +131,7 @@ class Recipes:
         self, credentials: Credentials, cluster_id: str, asked: RecipeRequest, desired: Desired
     ) -> None:
         async with self._openings:
-            recipe = run_pod(desired, ssh_keys=asked.ssh_keys)
+            recipe = self._recipe(desired, asked, cluster_id)
             answer = await credentials.sealed(recipe, desired, cluster_id, asked)
         if answer is not None:
             await self._tell(cluster_id, msgspec.json.encode(answer))

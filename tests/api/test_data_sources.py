@@ -100,11 +100,6 @@ def test_all_that_is_wrong_with_one_is_told_by_its_own_fields(
     assert issues(admin.post(path_of(kind), json=body)).keys() == fields
 
 
-@pytest.mark.parametrize("kind", ["data-volume"])
-def test_kinds_that_are_not_built_have_no_path(admin: httpx.Client, kind: str) -> None:
-    assert admin.get(path_of(kind)).status_code == 404
-
-
 def test_their_volumes_stand_in_the_workload_which_says_who_set_them(admin: httpx.Client, served: Served) -> None:
     git, claim = made(admin, path_of("git"), GIT), made(admin, path_of("pvc"), SPECS["pvc"])
     own = {"storage": {"git": [{"path": "/own", "repository": "https://git.example.com/own"}]}}
@@ -185,7 +180,7 @@ def test_an_inference_takes_claims_repositories_and_configmaps_only(admin: httpx
     assert "an inference takes" in told["spec.assets.datasourceIds[1]"]
 
 
-def mark(served: Served, source: dict[str, Any], issue: str) -> None:
+def mark(served: Served, source: dict[str, Any], issue: str, *, cluster: str = "") -> None:
     """As cluster_sync does, of what the agent of the cluster found."""
 
     async def append() -> None:
@@ -195,7 +190,7 @@ def mark(served: Served, source: dict[str, Any], issue: str) -> None:
             chain = await store.load(ASSET, key)
             assert chain.state.spec_at is not None
             command = MarkDataSource(
-                asset_id=id_of(source), cluster_id=served.cluster, spec_at=chain.state.spec_at, issue=issue
+                asset_id=id_of(source), cluster_id=cluster or served.cluster, spec_at=chain.state.spec_at, issue=issue
             )
             now, actor = datetime.now(UTC), service_actor("cluster_sync")
             context = Context(now=now, actor=actor, command_id=fresh(), version=chain.version)

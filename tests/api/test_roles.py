@@ -43,7 +43,7 @@ SOURCES: Final[dict[str, dict[str, Any]]] = {
     "config-map": {"configMap": "c", "mountPath": "/data"},
     "secret": {"secret": "s", "mountPath": "/data"},
 }
-SOURCE_KINDS: Final = tuple(kind.replace("-", "_") for kind in SOURCES)
+SOURCE_KINDS: Final = (*(kind.replace("-", "_") for kind in SOURCES), "data_volume")
 EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "create_training1": ((403, 202, 202, 202), (403, 403, 403, 202)),
     "evaluate_training": ((403, 200, 200, 200), (403, 403, 403, 200)),
@@ -219,7 +219,7 @@ are as somebody with no role; what belongs to no project is the same in both."""
 OF_SOURCES: Final = {f"{kind.replace('-', '_')}_data_source": spec for kind, spec in SOURCES.items()}
 CREDENTIAL: Final = {"kind": "generic-secret", "data": {"token": "x"}}
 OF_ASSETS: Final[dict[str, dict[str, Any]]] = OF_SOURCES | {"credential": CREDENTIAL}
-ASSETS: Final = ("environment", "compute_resource", "template", *OF_ASSETS)
+ASSETS: Final = ("environment", "compute_resource", "template", "data_volume_data_source", *OF_ASSETS)
 POLICIES: Final = ("training", "distributed", "workspace", "inference")
 BUDGET: Final = {"gpuHours": 1_000_000}
 """That nothing here exhausts."""
@@ -283,13 +283,27 @@ def price_of(admin: httpx.Client, model: str, *, there: bool) -> dict[str, str]:
     return price
 
 
-def asset(project: str, path: str, fresh: str) -> dict[str, Any]:
-    """The body of an environment, a compute resource or a template, by the path of its list."""
+def asset(project: str, path: str, fresh: str, shared: dict[str, Any]) -> dict[str, Any]:
+    """The body of an environment, a compute resource or a template, by the path of its list. `shared`: the spec of a
+    data volume.
+    """
     meta = {"name": f"a-{fresh}", "scope": "project", "projectId": project}
     of_template = {"workloadType": "Training"} if "template" in path else {}
     kind = path.partition("/datasource/")[2].partition("/")[0]
-    spec = CREDENTIAL if "/asset/credentials" in path else SOURCES.get(kind, {})
+    spec = CREDENTIAL if "/asset/credentials" in path else (SOURCES | {"data-volume": shared}).get(kind, {})
     return {"meta": meta | of_template, "spec": spec}
+
+
+def claim_of(admin: httpx.Client, project: str, path: str) -> dict[str, Any]:
+    """The spec of a data volume: one cluster at least has claims that can be shared."""
+    if "/data-volume" not in path:
+        return {}
+    clusters = admin.get("/api/v1/clusters").json()["clusters"]
+    found = [one["id"] for one in clusters if one["kind"] == "kubernetes"]
+    if not found:
+        made = admin.post("/api/v1/clusters", json={"name": "claims", "kind": "kubernetes"})
+        found = [made.json()["id"]]
+    return {"projectId": project, "clusterId": found[0], "claimName": "c", "mountPath": "/data"}
 
 
 OWN_FIELDS: dict[str, Any] = {
@@ -414,10 +428,11 @@ def of_submissions(served: Served, project: str) -> dict[str, Any]:
     }
 
 
-def of_assets(project: str, path: str, fresh: str) -> dict[str, Any]:
-    """Bodies for assets and policies, by operation."""
-    made = {f"create_{kind}": asset(project, path, fresh) for kind in ASSETS}
-    kept = {f"set_{kind}": {"spec": OF_ASSETS.get(kind, {})} for kind in ASSETS}
+def of_assets(project: str, path: str, fresh: str, shared: dict[str, Any]) -> dict[str, Any]:
+    """Bodies for assets and policies, by operation. `shared`: as of `asset`."""
+    made = {f"create_{kind}": asset(project, path, fresh, shared) for kind in ASSETS}
+    specs = OF_ASSETS | {"data_volume_data_source": shared}
+    kept = {f"set_{kind}": {"spec": specs.get(kind, {})} for kind in ASSETS}
     return made | kept | {f"{act}_{kind}_policy": {} for act in ("set", "rehearse") for kind in POLICIES}
 
 
@@ -431,7 +446,7 @@ def aimed(
         path = path.replace("{workloadId}", workload(served, admin, path, project))
     if name == "delete_project":  # the others need theirs
         project = admin.post("/api/v1/org-unit/projects", json={"name": f"gone-{fresh}"}).json()["id"]
-    path = in_department(admin, path, name, fresh)
+    path, shared = in_department(admin, path, name, fresh), claim_of(admin, project, path)
     account = {"name": f"a-{fresh}", "projectId": project, "roleName": "viewer"}
     if "service-accounts/" in path:
         assert admin.post("/api/v1/service-accounts", json=account).status_code == 202
@@ -442,7 +457,7 @@ def aimed(
     if "{webhookId}" in path:
         path = path.replace("{webhookId}", admin.post("/api/v1/webhooks", json=webhook).json()["id"])
     if "{assetId}" in path:
-        made = admin.post(path.removesuffix("/{assetId}"), json=asset(project, path, fresh))
+        made = admin.post(path.removesuffix("/{assetId}"), json=asset(project, path, fresh, shared))
         path = path.replace("{assetId}", made.json()["meta"]["id"])
     price = price_of(admin, f"m-{fresh}", there=name == "remove_price")
     if "/budgets/" in path:
@@ -478,7 +493,7 @@ def aimed(
         "redeliver_webhook": {},
         "void_message": {"sequence": 1, "reason": "a test"},
     }
-    bodies |= of_assets(project, path, fresh)
+    bodies |= of_assets(project, path, fresh, shared)
     if name in bodies:
         options["json"] = bodies[name]
     parameters: dict[str, Any] = {

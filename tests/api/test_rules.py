@@ -97,6 +97,7 @@ def test_a_compute_request_that_breaks_a_rule_is_refused_with_its_field(
     assert found(request(compute=compute)) == issues
 
 
+NOT_BUILT: dict[str, Any] = {"path": "/a", "claimInfo": {"size": "1Gi"}, "dataSharing": True}
 BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
     ("R7 no image", {"image": None}, {("spec.image", "required")}),
     ("an image with a space", {"image": "a b"}, {("spec.image", None)}),
@@ -269,7 +270,7 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
     ("S039 a pool twice", {"nodePools": ["a", "a"]}, {("spec.nodePools[1]", None)}),
     ("a pool of a wrong type", {"nodePools": [1]}, {("spec.nodePools[0]", None)}),
     ("a category that no index holds", {"category": "x" * 254}, {("spec.category", "max")}),
-    ("not built", {"storage": {"dataVolume": [{}]}}, {("spec.storage.dataVolume", None)}),
+    ("not built", {"storage": {"pvc": [NOT_BUILT]}}, {("spec.storage.pvc[0].dataSharing", None)}),
     (
         "S023 a capability of nobody",
         {"security": {"capabilities": ["ALL"]}},
@@ -367,7 +368,7 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
         },
         {(f"spec.relatedUrls[{index}].url", None) for index in range(8)},
     ),
-    ("not built, deep", {"storage": {"dataVolume": [{}]}}, {("spec.storage.dataVolume", None)}),
+    ("not built, deep", {"storage": {"pvc": [None, NOT_BUILT]}}, {("spec.storage.pvc[1].dataSharing", None)}),
     ("unknown", {"imagee": "x"}, {("spec.imagee", None)}),
     ("no object", {"compute": 5}, {("spec.compute", None)}),
 ]
@@ -495,12 +496,11 @@ def test_a_restricted_project_lets_a_container_have_less(security: dict[str, Any
     assert "podSecurity is restricted" in issue.details
 
 
-@pytest.mark.parametrize("field", ["dataVolume"])
-def test_a_field_that_is_not_built_says_so_unless_it_is_null(field: str) -> None:
-    checked = check_training(request(storage={field: {"x": 1}}))
+def test_a_field_that_is_not_built_says_so_unless_it_is_null() -> None:
+    checked = check_training(request(storage={"pvc": [NOT_BUILT | {"dataSharing": {"x": 1}}]}))
     assert isinstance(checked, FaultyCreation)
     assert "not built yet" in checked.issues[0].details
-    assert not isinstance(check_training(request(storage={field: None})), FaultyCreation)
+    assert not isinstance(check_training(request(storage={"pvc": [NOT_BUILT | {"dataSharing": None}]})), FaultyCreation)
 
 
 def test_a_cluster_of_many_pools_is_told_by_some_of_them() -> None:

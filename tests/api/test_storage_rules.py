@@ -18,6 +18,7 @@ from events.workload.volumes import (
     NewClaim,
     NfsFolder,
     NodeFolder,
+    SharedFolder,
 )
 from services.api.check import FaultyCreation, check_training
 from services.api.rules import check_kind, check_within
@@ -53,6 +54,7 @@ def empty(*paths: str) -> dict[str, Any]:
 
 
 HOST = {"path": "/models", "mountPath": "/models"}
+SHARED_ID = "7b0e9f2a-6f0e-4c55-9c6b-2f2f6b3f1a10"
 GIT = {"repository": "https://git.example.com/a/b", "path": "/src"}
 NFS = {"path": "/export", "server": "nfs.example.com", "mountPath": "/sets"}
 S3 = {"bucket": "training-sets", "path": "/buckets"}
@@ -169,6 +171,23 @@ BAD: list[tuple[str, dict[str, Any], Issues]] = [
     ("no revision", {"git": [GIT | {"revision": "HEAD~1"}]}, {("git[0].revision", None)}),
     ("R35 no ConfigMap", {"configMapVolume": [{"mountPath": "/a"}]}, {("configMapVolume[0].configMap", "required")}),
     ("R35 no Secret", {"secretVolume": [{"mountPath": "/a"}]}, {("secretVolume[0].secret", "required")}),
+    ("R35 no data volume", {"dataVolume": [{"mountPath": "/a"}]}, {("dataVolume[0].id", "required")}),
+    ("R35 nowhere", {"dataVolume": [{"id": SHARED_ID}]}, {("dataVolume[0].mountPath", "required")}),
+    (
+        "R35 a relative path",
+        {"dataVolume": [{"id": SHARED_ID, "mountPath": "a"}]},
+        {("dataVolume[0].mountPath", None)},
+    ),
+    (
+        "two volumes at one path, one of them of another project",
+        {"dataVolume": [{"id": SHARED_ID, "mountPath": "/a"}], "emptyDirVolume": [{"path": "/a"}]},
+        {("emptyDirVolume[0].path", None)},
+    ),
+    (
+        "a claim of a data volume by its own name",
+        {"pvc": [{"path": "/a", "existingPvc": True, "claimName": "muster-shared-abc"}]},
+        {("pvc[0].claimName", "options")},
+    ),
     ("R35 no path", {"emptyDirVolume": [{}]}, {("emptyDirVolume[0].path", "required")}),
     (
         "a Secret's name",
@@ -256,6 +275,7 @@ def test_what_is_asked_for_is_what_pods_are_made_of() -> None:
     spec = spec_of(
         {
             "configMapVolume": [{"configMap": "a", "mountPath": "/etc/a", "subPath": "k", "defaultMode": "0400"}],
+            "dataVolume": [{"id": SHARED_ID.upper(), "mountPath": "/shared"}, {"mountPath": "/a", "exclude": True}],
             "emptyDirVolume": [{"path": "/fast", "medium": "Memory", "sizeLimit": "2Gi"}, None],
             "git": [GIT | {"branch": "release/1.0", "revision": "0123abc"}],
             "hostPath": [HOST, HOST | {"mountPath": "/out", "readOnly": False}],
@@ -283,6 +303,7 @@ def test_what_is_asked_for_is_what_pods_are_made_of() -> None:
         ClaimedFolder(mount_path="/claimed", claim="sets", number=1, read_only=True),
         ConfigFiles(mount_path="/etc/s", object_name="s", secret=True),
         BucketFolder(mount_path="/buckets", bucket="training-sets", url="https://s3.amazonaws.com"),
+        SharedFolder(mount_path="/shared", data_volume=SHARED_ID),
     )
 
 
@@ -375,6 +396,7 @@ NOT_HERE: list[tuple[str, dict[str, Any]]] = [
     ("git[0].secretRef.name", {"git": [GIT | {"secretRef": OWN | {"userCredential": None}}]}),
     ("configMapVolume[0]", {"configMapVolume": [{"configMap": "a", "mountPath": "/a"}]}),
     ("secretVolume[0]", {"secretVolume": [{"secret": "a", "mountPath": "/a"}]}),
+    ("dataVolume[0]", {"dataVolume": [{"id": SHARED_ID, "mountPath": "/a"}]}),
     ("nfs[0]", {"nfs": [NFS]}),
     ("s3[0]", {"s3": [S3]}),
     ("emptyDirVolume[0].sizeLimit", {"emptyDirVolume": [{"path": "/a", "sizeLimit": "1Gi"}]}),

@@ -322,6 +322,23 @@ SEEDED: dict[str, tuple[str, Callable[[], Story]]] = {
     "an asset that is there is made again": ("asset", lambda: _asset(ASSET_MADE)),
     "something after an asset was deleted": ("asset", lambda: _asset(("AssetDeleted", {}), ("AssetDeleted", {}))),
     "an asset changed into what it was": ("asset", lambda: _asset(("AssetChanged", {"spec": {}}))),
+    "a data volume of no claim": (
+        "asset",
+        lambda: _asset(
+            ("AssetDeleted", {}), ("AssetCreated", ASSET_MADE[1] | {"asset_id": "a2", "kind": "data-volume"})
+        ),
+    ),
+    "a data volume that becomes another claim": (
+        "asset",
+        lambda: _asset(
+            ("AssetDeleted", {}),
+            (
+                "AssetCreated",
+                ASSET_MADE[1] | {"asset_id": "a2", "kind": "data-volume", "spec": {"offeredClaim": {"claimName": "a"}}},
+            ),
+            ("AssetChanged", {"spec": {"offeredClaim": {"claimName": "b"}}}),
+        ),
+    ),
     "a data source marked as it was": (
         "asset",
         lambda: _asset(*[("DataSourceMarked", {"cluster_id": "c1", "issue": "gone", "at": BEGIN.isoformat()})] * 2),

@@ -177,7 +177,7 @@ def test_submit_takes_names_of_all_three(api: ShapeServer, muster: Muster) -> No
 
 
 def test_data_sources_are_named_alone_with_their_kind_or_by_id(api: ShapeServer, muster: Muster) -> None:
-    for kind in ("pvc", "git", "nfs", "s3", "host-path", "config-map", "secret"):
+    for kind in ("pvc", "git", "nfs", "s3", "host-path", "config-map", "secret", "data-volume"):
         NOUNS.setdefault(kind, (f"/asset/datasource/{kind}", "dataSources"))
         there_is(api, kind, *([row("code", id=ID)] if kind == "git" else []))
     other = ID.replace("a", "c")
@@ -189,10 +189,38 @@ def test_data_sources_are_named_alone_with_their_kind_or_by_id(api: ShapeServer,
     listed = muster("datasource", "list").out.splitlines()
     assert [line.split()[:2] for line in listed] == [["NAME", "KIND"], ["code", "git"]]
     assert "there is no data source 'cod'" in muster("training", "submit", "x", "-i", "i", "--datasource", "cod").err
-    assert "is no kind" in muster("training", "submit", "x", "-i", "i", "--datasource", "data-volume/x").err
+    assert "is no kind" in muster("training", "submit", "x", "-i", "i", "--datasource", "volume/x").err
     there_is(api, "pvc", row("code", id=other))
     ran = muster("training", "submit", "x", "-i", "i", "--datasource", "code")
     assert (ran.code, "several" in ran.err) == (2, True), ran.err
+
+
+def test_a_data_volume_is_made_of_the_claim_of_a_project_on_a_cluster_by_their_names(
+    api: ShapeServer, muster: Muster, tmp_path: Path
+) -> None:
+    """S060: for whom it is, the flags say, and whose claim it is, the file."""
+    file = tmp_path / "sets.yaml"
+    file.write_text("spec: {projectId: default, clusterId: local, claimName: imagenet, mountPath: /data}")
+    api.on("POST", "/asset/datasource/data-volume", Reply(status=202, body=row("sets")))
+    ran = muster("datasource", "data-volume", "create", "sets", "-f", str(file))
+    assert ran.code == 0, ran.err
+    (sent,) = api.asked("POST", "/asset/datasource/data-volume")
+    assert sent.body == {
+        "meta": {"name": "sets", "scope": "tenant"},
+        "spec": {"projectId": "p-1", "clusterId": "c-1", "claimName": "imagenet", "mountPath": "/data"},
+    }
+    NOUNS.setdefault("data-volume", ("/asset/datasource/data-volume", "dataSources"))
+    there_is(api, "data-volume", row("sets"))
+    ran = muster("training", "submit", "hello", "-i", "i", "--datasource", "data-volume/sets")
+    assert ran.code == 0, ran.err
+    (sent,) = api.asked("POST", "/workloads/trainings")
+    assert sent.body["assets"] == {"datasourceIds": [ID]}
+    flag = f"id={ID},mountPath=/sets"
+    assert muster("training", "submit", "hello", "-i", "i", "--data-volume", flag).code == 0
+    assert api.asked("POST", "/workloads/trainings")[-1].body["spec"]["storage"] == {
+        "dataVolume": [{"id": ID, "mountPath": "/sets"}]
+    }
+    assert "that starts later finds it" in muster("datasource", "data-volume", "delete", "--help").out
 
 
 def test_two_environments_and_one_that_is_not_there_are_refused(api: ShapeServer, muster: Muster) -> None:

@@ -111,7 +111,14 @@ def test_an_agents_manifests_are_those_of_deploy_with_its_own_connection(
     written = {
         (one["kind"], one["metadata"]["name"])
         for file in DEPLOY.glob("*.yaml")
-        if file.name not in {"kustomization.yaml", "proxy.yaml", "runai-public.yaml", *(() if ways else ("ways.yaml",))}
+        if file.name
+        not in {
+            "kustomization.yaml",
+            "proxy.yaml",
+            "runai-public.yaml",
+            "volumes.yaml",
+            *(() if ways else ("ways.yaml",)),
+        }
         for one in yaml.safe_load_all(file.read_text())
     }
     assert set(made) == written

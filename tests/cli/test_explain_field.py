@@ -29,7 +29,8 @@ from tests.support.shapes import ShapeServer
         ("allowOverQuota", "spec.allowOverQuota", "Workspace"),
         ("storage", "spec.storage", "hostPath:"),
         ("image", "spec.image", "--image python:3.13"),
-        ("dataVolume", "spec.storage.dataVolume", "not built yet"),
+        ("dataSharing", "spec.storage.pvc[].dataSharing", "not built yet"),
+        ("dataVolume", "spec.storage.dataVolume", "--data-volume"),
         ("projectId", "projectId", "--project"),
     ],
 )

@@ -95,6 +95,7 @@ FULL_SPEC: dict[str, Any] = {
         ],
         "s3": [],
         "secretVolume": [],
+        "dataVolume": [],
     },
 }
 

@@ -114,13 +114,12 @@ def test_the_contracts_own_defaults_are_those_that_are_taken() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("spec.storage.dataVolume", [{"id": "x"}], "spec.storage.pvc with existingPvc and readOnly; or leave it out"),
-        ("spec.storage.pvc[].dataSharing", True, "claim in each namespace"),
+        ("spec.storage.pvc[].dataSharing", True, "muster datasource data-volume create); or leave it out"),
         ("spec.storage.git[].passwordSecret", "s", "give secretRef; or leave it out"),
     ],
 )
 def test_what_is_not_built_says_what_would_do_instead(path: str, value: Any, words: str) -> None:
-    """S060: who shares data between projects is told how that goes here."""
+    """S056: who shares data between projects is told how that goes here."""
     refused = check_training(creation(path, value))
     assert isinstance(refused, FaultyCreation)
     (issue,) = refused.issues
@@ -139,8 +138,14 @@ def test_what_is_not_built_says_what_would_do_instead(path: str, value: Any, wor
         ({"storage": []}, {"spec.storage"}),
         ({"security": True}, {"spec.security"}),
         (
-            {"storage": {"s3": [], "dataVolume": [{}], "nonsense": []}},
-            {"spec.storage.dataVolume", "spec.storage.nonsense"},
+            {
+                "storage": {
+                    "s3": [],
+                    "pvc": [None, {"path": "/a", "claimInfo": {"size": "1Gi"}, "dataSharing": True}],
+                    "nonsense": [],
+                }
+            },
+            {"spec.storage.pvc[1].dataSharing", "spec.storage.nonsense"},
         ),
         (
             {"storage": {"git": [{"repository": "https://a/b", "path": "/a", "passwordSecret": "a"}]}},

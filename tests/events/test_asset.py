@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from events.aggregate import ASSET
 from events.asset import (
@@ -18,6 +19,7 @@ from events.asset import (
     DataSourceMarked,
     DeleteAsset,
     MarkDataSource,
+    OfferDataVolume,
     SourceIssue,
     asset_key,
 )
@@ -69,6 +71,71 @@ def test_a_name_is_taken_within_its_kind_and_scope_and_another_is_proposed() -> 
         for scope, place in (("tenant", ""), ("project", "p"), ("project", "q"), ("cluster", "p"))
     }
     assert len(keys) == 12
+
+
+OFFER = OfferDataVolume(
+    project_id="owner", name="sets", scope="tenant", cluster_id="k", claim_name="imagenet", mount_path="/data"
+)
+
+
+def test_a_data_volume_is_of_the_project_whose_claim_it_is_whoever_it_is_for() -> None:
+    """S060: the gate goes by the project of the command, and who is to use a claim does not say whose it is."""
+    (created,) = Given().do(replace(OFFER, scope="project", place="user"))
+    assert isinstance(created, AssetCreated)
+    assert (created.kind, created.scope, created.project_id, created.cluster_id) == (
+        "data-volume",
+        "project",
+        "user",
+        "",
+    )
+    given = Given(replace(OFFER, scope="project", place="user"))
+    assert (given.state.manager, given.state.only_on) == ("owner", "k")
+    for stranger in ("user", None):
+        refused = given.when(DeleteAsset(asset_id=given.state.asset_id, project_id=stranger))
+        assert isinstance(refused, Refusal)
+        assert refused.code == "not_found"
+    given.do(DeleteAsset(asset_id=given.state.asset_id, project_id="owner"))
+    assert not given.state.exists
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        create(kind="data-volume", spec=OFFER.asset.spec),
+        create(kind="data-volume", scope="project", project_id="user", spec=OFFER.asset.spec),
+        replace(OFFER, scope="cluster", place="k"),
+        replace(OFFER, place="user"),
+        replace(OFFER, scope="department"),
+    ],
+)
+def test_a_data_volume_is_offered_in_one_way_alone(command: Any) -> None:
+    refused = Given().when(command)
+    assert isinstance(refused, Refusal)
+    assert (refused.code, refused.field) == ("invalid", "meta.scope")
+
+
+def test_a_data_volume_stays_the_claim_that_it_was_made_of_and_no_other_asset_becomes_one() -> None:
+    given, spec = Given(OFFER), OFFER.asset.spec
+    for other in (
+        spec | {"offeredClaim": spec["offeredClaim"] | {"claimName": "secrets"}},
+        {"storage": spec["storage"]},
+    ):
+        refused = given.when(ChangeAsset(asset_id=given.state.asset_id, project_id="owner", spec=other))
+        assert isinstance(refused, Refusal)
+        assert "create another one" in refused.message
+    elsewhere = {"storage": {"dataVolume": [{"mountPath": "/other"}]}}
+    given.do(ChangeAsset(asset_id=given.state.asset_id, project_id="owner", spec=spec | elsewhere))
+    environment = Given(create())
+    refused = environment.when(ChangeAsset(asset_id=environment.state.asset_id, spec=spec))
+    assert isinstance(refused, Refusal)
+
+
+def test_only_the_cluster_that_has_the_claim_says_that_a_data_volume_cannot_be_used() -> None:
+    given = Given(OFFER)
+    assert given.state.spec_at is not None
+    word = MarkDataSource(asset_id=given.state.asset_id, cluster_id="other", spec_at=given.state.spec_at, issue="no")
+    assert given.when(word) == ()
+    assert given.do(replace(word, cluster_id="k"))
 
 
 def test_a_name_is_free_again_after_a_deletion_and_stands_for_another_asset() -> None:

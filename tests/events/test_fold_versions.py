@@ -22,7 +22,7 @@ KNOWN: Final = {
     "project": (12, "3126bb93c26f"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (19, "8b032967d8c6"),
+    "workload": (20, "caa6e6aa07ea"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 

@@ -32,6 +32,8 @@ pytestmark = pytest.mark.kubernetes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PATHS = {
+    "Namespace": "namespaces",
+    "PersistentVolume": "persistentvolumes",
     "Pod": "pods",
     "Secret": "secrets",
     "Service": "services",
@@ -62,7 +64,7 @@ def spaces(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 def create(control_plane: ControlPlane, made: Manifest) -> Manifest:
     """What the server would keep, where it takes it; an unknown or misspelt field is an error."""
     space = made["metadata"].get("namespace")
-    path = f"/api/v1/namespaces/{space}/{PATHS[made['kind']]}" if space else "/api/v1/namespaces"
+    path = f"/api/v1/namespaces/{space}/{PATHS[made['kind']]}" if space else f"/api/v1/{PATHS[made['kind']]}"
     return control_plane.admin("POST", path, made, dryRun="All", fieldValidation="Strict")
 
 

@@ -320,6 +320,146 @@ def test_with_the_optional_role_ways_lead_into_pods_of_projects_alone(with_ways:
         assert late.value.status == 400
 
 
+VOLUMES = "/api/v1/persistentvolumes"
+SHARED = "muster-shared-a"
+OF_VOLUMES = {"muster.dev/cluster": "c", "muster.dev/data-volume": "d"}
+DRIVER, KEY = "sets.csi.example.com", {"namespace": "storage", "name": "key"}
+NFS = {"server": "nfs.example.com", "path": "/exports/sets", "readOnly": True}
+CSI = {"driver": DRIVER, "volumeHandle": "v-1", "readOnly": True}
+
+
+def volume(
+    source: dict[str, Any], *, name: str = SHARED, labels: dict[str, str] = OF_VOLUMES, claim: Any = None, **spec: Any
+) -> dict[str, Any]:
+    own = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": PROJECT, "name": name}
+    usual = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadOnlyMany"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "",
+        "claimRef": own | (claim or {}),
+    }
+    return {"metadata": {"name": name, "labels": labels}, "spec": usual | spec | source}
+
+
+SHAREABLE: list[tuple[str, dict[str, Any]]] = [
+    ("of NFS", volume({"nfs": NFS}, mountOptions=["nfsvers=4.1", "hard", "ro"])),
+    ("of a driver that is named, with a Secret that is", volume({"csi": CSI | {"nodeStageSecretRef": KEY}})),
+]
+NOT_SHAREABLE: list[tuple[str, dict[str, Any], str]] = [
+    ("a path of nodes", volume({"hostPath": {"path": "/etc"}}), "of the kinds csi and nfs alone"),
+    ("another name", volume({"nfs": NFS}, name="sets"), "somebody else's"),
+    ("no labels", volume({"nfs": NFS}, labels={}), "somebody else's"),
+    ("no label of a data volume", volume({"nfs": NFS}, labels=OURS), "somebody else's"),
+    ("data that goes", volume({"nfs": NFS}, persistentVolumeReclaimPolicy="Delete"), "with the reclaim policy Retain"),
+    ("written", volume({"nfs": NFS}, accessModes=["ReadWriteMany"]), "are read alone"),
+    ("written, too", volume({"nfs": NFS}, accessModes=["ReadOnlyMany", "ReadWriteMany"]), "are read alone"),
+    ("a server that is written to", volume({"nfs": NFS | {"readOnly": False}}), "are read alone"),
+    ("a driver that writes", volume({"csi": CSI | {"readOnly": False}}), "are read alone"),
+    ("for another namespace", volume({"nfs": NFS}, claim={"namespace": OTHER}), "in a namespace of a project"),
+    ("for its own namespace", volume({"nfs": NFS}, claim={"namespace": OWN}), "in a namespace of a project"),
+    ("for somebody's claim", volume({"nfs": NFS}, claim={"name": "theirs"}), "for a claim of the same name"),
+    ("for anybody", volume({"nfs": NFS}, claimRef=None), "for a claim of the same name"),
+    ("of a class", volume({"nfs": NFS}, storageClassName="fast"), "of no storage class"),
+    ("of another driver", volume({"csi": CSI | {"driver": "block.example.com"}}), "is not among those whose volumes"),
+    *(
+        (
+            f"with somebody's Secret: {field}",
+            volume({"csi": CSI | {field: {"namespace": OTHER, "name": "key"}}}),
+            "needs a Secret that is not among those",
+        )
+        for field in (
+            "controllerPublishSecretRef",
+            "nodeStageSecretRef",
+            "nodePublishSecretRef",
+            "controllerExpandSecretRef",
+            "nodeExpandSecretRef",
+        )
+    ),
+    ("a server that is a path", volume({"nfs": NFS | {"server": "/tmp/x"}}), "no host name"),
+    ("a path that leads up", volume({"nfs": NFS | {"path": "/a/../../etc"}}), "no plain path"),
+    ("an option of mounts", volume({"nfs": NFS}, mountOptions=["bind"]), "a mount option that shared volumes cannot"),
+    ("options in one", volume({"nfs": NFS}, mountOptions=["ro,bind"]), "a mount option that shared volumes cannot"),
+]
+
+
+@pytest.fixture(scope="module")
+def with_volumes(installed: ControlPlane) -> Iterator[ControlPlane]:
+    """With one driver and one Secret that an administrator wrote into the policy."""
+    found = documents("volumes.yaml")
+    words = {"drivers": f'["{DRIVER}"]', "secrets": f'["{KEY["namespace"]}/{KEY["name"]}"]'}
+    for variable in found[0]["spec"]["variables"]:
+        variable["expression"] = words.get(variable["name"], variable["expression"])
+    installed.apply(found)
+    labels = {
+        "theirs": {},
+        "muster-shared-theirs": {},
+        "muster-shared-ours": OF_VOLUMES,
+        "muster-shared-lost": OF_VOLUMES,
+    }
+    for name, own in labels.items():
+        policy = "Delete" if name == "muster-shared-lost" else "Retain"
+        body = volume({"nfs": NFS}, name=name, labels=own, persistentVolumeReclaimPolicy=policy)
+        installed.admin("POST", VOLUMES, body)
+    account = as_account(installed, "muster-agent")
+    until(lambda: status(account, "POST", VOLUMES, SHAREABLE[1][1]) == 200, 30, lambda: "the role is not in force")
+    refused = NOT_SHAREABLE[0][1]
+    until(lambda: status(account, "POST", VOLUMES, refused) == 403, 30, lambda: "the policy is not in force")
+    yield installed
+    for document in reversed(found):
+        installed.admin("DELETE", Admin.path_of(account, document))
+    until(lambda: status(account, "GET", f"{VOLUMES}/theirs", None) == 403, 30, lambda: "the role is still in force")
+
+
+def test_without_the_optional_role_volumes_are_nothing_of_the_agents(installed: ControlPlane) -> None:
+    """S060."""
+    account = as_account(installed, "muster-agent")
+    for method, path, body in (
+        ("GET", VOLUMES, None),
+        ("GET", f"{VOLUMES}/theirs", None),
+        ("POST", VOLUMES, SHAREABLE[0][1]),
+        ("DELETE", f"{VOLUMES}/muster-shared-ours", None),
+    ):
+        assert status(account, method, path, body) == 403
+
+
+@pytest.mark.parametrize("body", [case[1] for case in SHAREABLE], ids=[case[0] for case in SHAREABLE])
+def test_with_it_the_agent_makes_volumes_that_are_read(with_volumes: ControlPlane, body: dict[str, Any]) -> None:
+    """S060."""
+    assert status(as_account(with_volumes, "muster-agent"), "POST", VOLUMES, body) == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "words"), [case[1:] for case in NOT_SHAREABLE], ids=[case[0] for case in NOT_SHAREABLE]
+)
+def test_with_it_every_other_volume_is_refused(with_volumes: ControlPlane, body: dict[str, Any], words: str) -> None:
+    """S060: whoever makes volumes could read what is on every node, and every storage of the cluster."""
+    with pytest.raises(AdminError, match=words) as refused:
+        call(as_account(with_volumes, "muster-agent"), "POST", VOLUMES, body)
+    assert refused.value.status == 403
+    assert "ValidatingAdmissionPolicy 'muster-agent-volumes'" in str(refused.value)
+
+
+def test_with_it_the_agent_deletes_its_own_volumes_alone_and_changes_none(with_volumes: ControlPlane) -> None:
+    """S060."""
+    account = as_account(with_volumes, "muster-agent")
+    assert status(account, "GET", f"{VOLUMES}/theirs", None) == 200
+    assert status(account, "DELETE", f"{VOLUMES}/muster-shared-ours", None) == 200
+    for name, words in (
+        ("theirs", "somebody else's"),
+        ("muster-shared-theirs", "somebody else's"),
+        ("muster-shared-lost", "reclaim policy Retain"),
+    ):
+        with pytest.raises(AdminError, match=words):
+            call(account, "DELETE", f"{VOLUMES}/{name}", None)
+    for method, path, body in (
+        ("GET", VOLUMES, None),
+        ("DELETE", VOLUMES, None),
+        ("PATCH", f"{VOLUMES}/muster-shared-ours", {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}),
+    ):
+        assert status(account, method, path, body) == 403
+
+
 def test_a_pod_that_holds_a_device_can_write_notes_on_pods_of_its_namespace_alone(installed: ControlPlane) -> None:
     account = as_account(installed, RESERVATION_ACCOUNT)
     change = {"metadata": {"annotations": {"muster.dev/visible-devices": "GPU-1"}}}
@@ -383,5 +523,12 @@ def test_a_proxy_beside_the_pods_is_one_of_muster_and_meets_the_pod_security_of_
 
 def test_the_kustomization_names_every_manifest(installed: ControlPlane) -> None:
     listed = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
-    others = {"kustomization.yaml", "connection.example.yaml", "proxy.yaml", "runai-public.yaml", "ways.yaml"}
+    others = {
+        "kustomization.yaml",
+        "connection.example.yaml",
+        "proxy.yaml",
+        "runai-public.yaml",
+        "volumes.yaml",
+        "ways.yaml",
+    }
     assert sorted(listed) == sorted(file.name for file in FOLDER.glob("*.yaml") if file.name not in others)

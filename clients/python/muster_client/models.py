@@ -526,6 +526,24 @@ class SecretSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_
     """Which it is to be, and who can use it."""
 
 
+class DataVolumeSourceCreation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: DataVolumeSourceCreation."""
+
+    meta: AssetPlace
+    """Which it is to be, and who can use it."""
+    spec: DataVolumeSource
+    """Where the data is, and where pods find it."""
+
+
+class DataVolumeSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: DataVolumeSourceChange."""
+
+    spec: DataVolumeSource
+    """Where the data is, and where pods find it."""
+    meta: AssetPlace | None = None
+    """Which it is to be, and who can use it."""
+
+
 class Credentials(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A page of credentials."""
 
@@ -3113,6 +3131,19 @@ class SecretSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Absolute path at which the pod finds the files. Mandatory."""
     default_mode: str | None = None
     """Rights of the files in four octal digits. Default: 0644."""
+
+
+class DataVolumeSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: DataVolumeSource."""
+
+    project_id: str | None = None
+    """Id of the project whose claim it is. Its administrators share it. It cannot be changed."""
+    cluster_id: str | None = None
+    """Id of the cluster that has the claim, of kind kubernetes. It cannot be changed."""
+    claim_name: str | None = None
+    """Name of the claim in the project's namespace. It cannot be changed."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
 
 
 class CredentialSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6415,6 +6446,8 @@ class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
 
     config_map_volume: list[ConfigMapVolume] | None = None
     """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
+    data_volume: list[DataVolume] | None = None
+    """Volumes that other projects share, read-only; at most 1000. Only on clusters of kind kubernetes."""
     empty_dir_volume: list[EmptyDirVolume] | None = None
     """Empty folders, gone with their pod; at most 1000."""
     git: list[GitVolume] | None = None
@@ -6789,6 +6822,8 @@ class StorageSpecRules(Model, frozen=True, kw_only=True, rename="camel", omit_de
 
     config_map_volume: ItemsRules | None = None
     """Rules of configMapVolume."""
+    data_volume: ItemsRules | None = None
+    """Rules of dataVolume."""
     empty_dir_volume: ItemsRules | None = None
     """Rules of emptyDirVolume."""
     git: ItemsRules | None = None
@@ -8454,6 +8489,17 @@ class ConfigMapVolume(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
+class DataVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: DataVolume."""
+
+    id: str | None = None
+    """Id of the data volume. Mandatory."""
+    mount_path: str | None = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    exclude: bool | None = None
+    """Whether to drop the data volume at this path that a template or a data source sets."""
+
+
 class EmptyDirVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Body of a request: EmptyDirVolume."""
 
@@ -8886,6 +8932,8 @@ class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_def
 
     config_map_volume: list[ConfigMapVolume] | None = None
     """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
+    data_volume: list[DataVolume] | None = None
+    """Volumes that other projects share, read-only; at most 1000. Only on clusters of kind kubernetes."""
     empty_dir_volume: list[EmptyDirVolume] | None = None
     """Empty folders, gone with their pod; at most 1000."""
     git: list[GitVolume] | None = None
@@ -9210,6 +9258,7 @@ if TYPE_CHECKING:
         "NoteBudgetUse",
         "NoteHours",
         "NoteServiceAccountUse",
+        "OfferDataVolume",
         "OpenSession",
         "PlanMaintenance",
         "RemoveBudget",

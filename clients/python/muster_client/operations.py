@@ -1550,6 +1550,123 @@ def delete_secret_data_source(
     )
 
 
+def list_data_volume_data_sources(
+    *,
+    search: str | None = None,
+    name: str | None = None,
+    scope: Literal["cluster", "department", "project", "tenant"] | None = None,
+    project_id: str | None = None,
+    department_id: str | None = None,
+    cluster_id: str | None = None,
+    workload_type: Literal["Distributed", "Inference", "Training", "Workspace"] | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+) -> Request[models.DataSources]:
+    """List the data volumes that you can use.
+
+    Args:
+        search: Part of a name, in capitals or small letters.
+        name: The whole name.
+        scope: Only of this scope.
+        project_id: Only those that workloads of this project can use.
+        department_id: Only those that workloads of this department can use.
+        cluster_id: Only those that workloads of this cluster can use.
+        workload_type: Only those for this kind of workload.
+        offset: Rows to skip. Default: 0.
+        limit: Maximum number of rows, 1 to 100. Default: 50.
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET",
+        "/api/v1/asset/datasource/data-volume",
+        models.DataSources,
+        query=[
+            ("search", search),
+            ("name", name),
+            ("scope", scope),
+            ("projectId", project_id),
+            ("departmentId", department_id),
+            ("clusterId", cluster_id),
+            ("workloadType", workload_type),
+            ("offset", offset),
+            ("limit", limit),
+            ("as_of", as_of),
+        ],
+    )
+
+
+def create_data_volume_data_source(
+    body: models.DataVolumeSourceCreation, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.DataSource]:
+    """Create a data volume.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        "/api/v1/asset/datasource/data-volume",
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def get_data_volume_data_source(asset_id: str, *, as_of: str | None = None) -> Request[models.DataSource]:
+    """Get a data volume in its newest state, or as of a moment.
+
+    Args:
+        as_of: Answer as of this time (RFC 3339) or sequence of the log, instead of now.
+    """
+    return Request(
+        "GET", path("/api/v1/asset/datasource/data-volume/{}", asset_id), models.DataSource, query=[("as_of", as_of)]
+    )
+
+
+def set_data_volume_data_source(
+    asset_id: str,
+    body: models.DataVolumeSourceChange,
+    *,
+    idempotency_key: str | None = None,
+    if_match: str | None = None,
+) -> Request[models.DataSource]:
+    """Set what a data volume says. Workloads that were made from it stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "PUT",
+        path("/api/v1/asset/datasource/data-volume/{}", asset_id),
+        models.DataSource,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        body=body,
+        keyed=True,
+    )
+
+
+def delete_data_volume_data_source(
+    asset_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Delete a data volume. Its data, and workloads that were made from it, stay as they are.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "DELETE",
+        path("/api/v1/asset/datasource/data-volume/{}", asset_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def list_credentials(
     *,
     search: str | None = None,
@@ -3932,6 +4049,7 @@ def list_audit(
         "NoteBudgetUse",
         "NoteHours",
         "NoteServiceAccountUse",
+        "OfferDataVolume",
         "OpenSession",
         "PlanMaintenance",
         "RemoveBudget",

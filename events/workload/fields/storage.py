@@ -3,7 +3,17 @@
 from typing import Annotated, ClassVar, Final, Literal
 
 from events.fields.declare import About, Body, Item, Limits, Section
-from events.fields.values import MAX_LIST_ITEMS, Excluded, FilePath, ItemName, Items, LongName, ObjectName, Quantity
+from events.fields.values import (
+    MAX_LIST_ITEMS,
+    Excluded,
+    FilePath,
+    ItemName,
+    Items,
+    LongName,
+    ObjectName,
+    Quantity,
+    Uuid,
+)
 
 Switch = Annotated[bool, Limits(shows_default=True)]
 FileMode = Annotated[str, Limits(shortest=4, longest=4, pattern="0[0-7]{3}")]
@@ -11,6 +21,7 @@ ClassName = Annotated[str, Limits(shortest=1, longest=63, pattern=r"^[a-z0-9]([a
 Repository = Annotated[str, Limits(shortest=1, longest=2048)]
 AttributeKey = Annotated[str, Limits(shortest=1, longest=63, pattern=r"^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$")]
 AttributeValue = Annotated[str, Limits(longest=10_000, pattern=".*", hides_default=True)]
+AnyPath = Annotated[str, Limits(longest=4096, pattern=".*")]
 SomeText = Annotated[str, Limits(shortest=1)]
 SecretName = Annotated[str, Limits(shortest=1, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
 GivenText = Annotated[str, Limits(shortest=1, not_null=True)]
@@ -158,6 +169,17 @@ class ConfigMapVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
 
+class DataVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """A data volume: a claim that another project shares, which pods read and never change."""
+
+    id: Annotated[Uuid | None, About(rows="S060 R35")] = None
+    """Id of the data volume. Mandatory."""
+    mount_path: Annotated[AnyPath | None, About(rows="S060 R35")] = None
+    """Absolute path at which the pod finds it. Mandatory."""
+    exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
+    """Whether to drop the data volume at this path that a template or a data source sets."""
+
+
 class SecretVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """The keys of a Secret in the project's namespace, as files."""
 
@@ -246,6 +268,8 @@ class StorageSpec(Section, frozen=True, kw_only=True):
         Items[ConfigMapVolume], About(rows="S055 S060", flag="--configmap-volume", key="mountPath")
     ] = ()
     """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
+    data_volume: Annotated[Items[DataVolume], About(rows="S055 S060", flag="--data-volume", key="mountPath")] = ()
+    """Volumes that other projects share, read-only; at most 1000. Only on clusters of kind kubernetes."""
     empty_dir_volume: Annotated[Items[EmptyDirVolume], About(rows="S055 S059", flag="--empty-dir", key="path")] = ()
     """Empty folders, gone with their pod; at most 1000."""
     git: Annotated[Items[GitVolume], About(rows="S055 S057", flag="--git-sync", key="path")] = ()

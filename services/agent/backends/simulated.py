@@ -27,6 +27,7 @@ from events.cluster_protocol import (
     WantedCluster,
 )
 from events.node import NodeFacts
+from events.phases import NO_CLAIM
 from events.simulated import SimulatedNodes, all_labels, unpacked
 from events.workload.commands import PodFactKind
 from events.workload.spec import WHOLE_GPU_MILLI
@@ -221,6 +222,9 @@ class SimulatedBackend:
             return
         if pod.no_credentials:
             self._set(run, "failed", reason=NO_CREDENTIALS, message=pod.no_credentials)
+            return
+        if pod.no_volume:
+            self._set(run, "failed", reason=NO_CLAIM, message=pod.no_volume)
             return
         if message := missing_sources(pod, "simulated"):
             self._set(run, "failed", reason=NO_SUCH_SOURCE, message=message)

@@ -33,7 +33,7 @@ from events.workload.volumes import (
     Volume,
 )
 from services.agent.backends.kubernetes import names
-from services.agent.backends.kubernetes.act import manifests
+from services.agent.backends.kubernetes.act import manifests, shared_manifests
 from services.agent.backends.kubernetes.act.code_manifests import code_map_manifest
 from services.agent.backends.kubernetes.act.manifests import Manifest, pod_manifest
 from services.agent.backends.kubernetes.act.objects import Pod, PodMeta
@@ -348,6 +348,40 @@ HOST = Container(host_network=True, host_ipc=True, seccomp="Unconfined", capabil
 MPIRUN = ("mpirun", "python", "train.py")
 
 
+SHARED_NAME = names.shared_name(CLUSTER, "7b0e9f2a-6f0e-4c55-9c6b-2f2f6b3f1a10", NAMESPACE, "uid")
+SHARED_LABELS = {
+    names.MANAGED_BY: names.MANAGER,
+    names.CLUSTER: CLUSTER,
+    names.DATA_VOLUME: "7b0e9f2a-6f0e-4c55-9c6b-2f2f6b3f1a10",
+}
+KEY_OF_DRIVER = {"namespace": "storage", "name": "key"}
+OF_DRIVER: Manifest = {
+    "capacity": {"storage": "5Gi"},
+    "accessModes": ["ReadWriteMany"],
+    "persistentVolumeReclaimPolicy": "Delete",
+    "storageClassName": "sets",
+    "volumeMode": "Filesystem",
+    "claimRef": {"namespace": "muster-vision", "name": "imagenet", "uid": "u"},
+    "csi": {
+        "driver": "sets.csi.example.com",
+        "volumeHandle": "v-1",
+        "volumeAttributes": {"share": "a"},
+        "nodeStageSecretRef": KEY_OF_DRIVER,
+        "nodeExpandSecretRef": KEY_OF_DRIVER,
+    },
+    "nodeAffinity": {
+        "required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}
+    },
+}
+"""Of a volume that is shared, as its driver made it; the next one is of a server."""
+OF_NFS: Manifest = {
+    "capacity": {"storage": "1Ti"},
+    "accessModes": ["ReadWriteMany"],
+    "persistentVolumeReclaimPolicy": "Retain",
+    "mountOptions": ["nfsvers=4.1"],
+    "nfs": {"server": "nfs.example.com", "path": "/exports/sets"},
+}
+
 CASES: dict[str, Callable[[], Manifest]] = {
     "pod": lambda: pod(run()),
     "pod-full": lambda: pod(full()),
@@ -419,6 +453,14 @@ CASES: dict[str, Callable[[], Manifest]] = {
     "secret": lambda: secret(SealedValues(environment=VALUES.environment, logins=VALUES.logins)),
     "secret-pull": lambda: secret(VALUES),
     "pod-claims": lambda: pod(run(volumes=CLAIMS)),
+    "pod-data-volume": lambda: pod(
+        run(volumes=(ClaimedFolder(mount_path="/sets", claim=SHARED_NAME, read_only=True),))
+    ),
+    "shared-claim": lambda: shared_manifests.claim_manifest(
+        OF_DRIVER, SHARED_NAME, NAMESPACE, SHARED_LABELS, "muster-vision/imagenet"
+    ),
+    "shared-volume-csi": lambda: shared_manifests.volume_manifest(OF_DRIVER, SHARED_NAME, NAMESPACE, SHARED_LABELS),
+    "shared-volume-nfs": lambda: shared_manifests.volume_manifest(OF_NFS, SHARED_NAME, NAMESPACE, SHARED_LABELS),
     "claim": lambda: claim_manifest(
         run(), ClaimedFolder(mount_path="/data"), NEW, namespace=NAMESPACE, cluster_id=CLUSTER
     ),

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -28,7 +29,7 @@ from events.cluster_protocol import (
     UsageSample,
     WantedCluster,
 )
-from events.workload.volumes import ClaimedFolder
+from events.workload.volumes import ClaimedFolder, SharedFolder
 from services.agent.backends.interface import (
     NO_VALUES,
     BackendError,
@@ -51,6 +52,7 @@ from services.agent.backends.kubernetes.act.objects import Event, Node, Pod
 from services.agent.backends.kubernetes.act.reservations import Reservations
 from services.agent.backends.kubernetes.act.runs import Runs, logged_run
 from services.agent.backends.kubernetes.act.secrets import Secrets
+from services.agent.backends.kubernetes.act.shared import SharedVolumes
 from services.agent.backends.kubernetes.breaker import Breaker
 from services.agent.backends.kubernetes.client import ApiError, KubeClient, Timeouts
 from services.agent.backends.kubernetes.configuration import Configuration, configuration_of
@@ -136,7 +138,23 @@ class KubernetesBackend:
         self._secrets = Secrets(
             client, self._view, cluster_id, self._be_the_one, project_of=self._namespaces.project_of
         )
-        self._claims = Claims(client, self._view, cluster_id, self._be_the_one, is_place=self._namespaces.has)
+        self._shared = SharedVolumes(
+            client,
+            self._view,
+            cluster_id,
+            self._be_the_one,
+            project_of=self._namespaces.project_of,
+            namespace_of=partial(names.namespace_of, configuration.project_namespace),
+            unused_seconds=configuration.unused_shared_seconds,
+        )
+        self._claims = Claims(
+            client,
+            self._view,
+            cluster_id,
+            self._be_the_one,
+            is_place=self._namespaces.has,
+            shared=self._shared.sources,
+        )
         self._reservations = Reservations(
             client,
             namespace=configuration.namespace,
@@ -168,6 +186,7 @@ class KubernetesBackend:
             code=self._code,
             secrets=self._secrets,
             claims=self._claims,
+            shared=self._shared,
             reservations=self._reservations,
             logs=logs,
             is_current=self._is_current,
@@ -187,7 +206,7 @@ class KubernetesBackend:
             pods, nodes, warnings = await asyncio.gather(self._pods.list(), self._nodes.list(), self._warnings.list())
             # After the pods: whoever ends one raises its fence before, so what is listed as ended is explained by it.
             # And whoever makes one makes its namespace before.
-            await asyncio.gather(self._fences.load(), self._namespaces.load(), self._claims.load())
+            await asyncio.gather(self._fences.load(), self._namespaces.load(), self._claims.load(), self._shared.load())
             await self._breaker.check(
                 ours=self._view.pods.values(),
                 is_let_go=lambda pod: token_of(pod) < self._fences.tokens.get(pod.metadata.labels.pod_key, 0),
@@ -336,6 +355,7 @@ class KubernetesBackend:
             await self._services.tidy()
             await self._code.tidy()
             await self._secrets.tidy()
+            await self._shared.tidy()
             if self._configuration.replace_lost_pods:
                 await self._give_up_lost()
 
@@ -409,6 +429,9 @@ class KubernetesBackend:
         if server is not None:
             looks = server[1] in self._configuration.data_source_ports
             return await unreachable(*server, own=False) if looks else ""
+        if isinstance(volume, SharedFolder):
+            with _kubernetes_errors():
+                return await self._shared.look(volume)
         if not (isinstance(volume, ClaimedFolder) and volume.new is None and source.project_id):
             return ""
         namespace = names.namespace_of(self._configuration.project_namespace, source.project_name)

@@ -9,6 +9,8 @@ from services.runtime.process.settings import Settings
 
 RESERVATION_ACCOUNT: Final = "muster-gpu-reservation"
 """ServiceAccount of the pods that hold shared devices (deploy/kubernetes)."""
+UNUSED_SHARED_SECONDS: Final = 30.0
+"""How long the claim of a data volume stays after its last pod: the next one of a workload often comes soon."""
 SUPERSEDED_GRACE_SECONDS: Final = 30
 """Grace of a run that a newer one replaces: Kubernetes' default."""
 
@@ -31,6 +33,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     node_lost_seconds: float = 3600.0
     replace_lost_pods: bool = False
     watch_silence_seconds: float = 60.0
+    unused_shared_seconds: float = UNUSED_SHARED_SECONDS
     superseded_grace_seconds: int = SUPERSEDED_GRACE_SECONDS
 
 

@@ -8,6 +8,7 @@ import re
 from typing import Final
 
 from events.cluster_protocol import CREDENTIAL_SECRETS, RunPod
+from events.cluster_protocol import SHARED_CLAIMS as SHARED_PREFIX
 from events.ids import name_key
 from events.workload.fields.connections import ServiceType
 
@@ -55,6 +56,12 @@ CLAIM_ATTRIBUTES: Final = "muster.dev/claim-attributes"
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 """Annotation of a storage class; the next one is what it was called before."""
 FORMER_DEFAULT_CLASS: Final = "storageclass.beta.kubernetes.io/is-default-class"
+DATA_VOLUME: Final = "muster.dev/data-volume"
+"""Label of a claim and a volume by which pods read a data volume: its id."""
+SHARED_FROM: Final = "muster.dev/shared-from"
+"""Annotation of such a claim: namespace and name of the claim that is shared, with a slash between."""
+SHARED_CLAIMS: Final = "muster.dev/shared-claims"
+"""Annotation of a pod: names of such claims that it has, with commas between."""
 EPHEMERAL: Final = "muster.dev/ephemeral"
 """Label of a claim that goes each time its workload stops or ends."""
 MPI_HOSTFILE: Final = "muster.dev/mpi-hostfile"
@@ -115,6 +122,11 @@ def port_service_name(workload_name: str, workload_id: str, service: ServiceType
 def claim_name(run: RunPod, given: str, number: int) -> str:
     """Name of a persistent volume claim: the given one, or one that no other incarnation of the workload has."""
     return given or _with_ending(run.workload_name, name_key("claim", run.workload_id, str(number)))
+
+
+def shared_name(cluster_id: str, data_volume: str, namespace: str, source_uid: str) -> str:
+    """Name of the claim and of the volume by which pods of a namespace read a data volume that is this volume now."""
+    return f"{SHARED_PREFIX}{name_key('shared', cluster_id, data_volume, namespace, source_uid)}"
 
 
 def hostname(run: RunPod) -> str:

@@ -19,6 +19,7 @@ from events.workload.volumes import (
     FolderLogin,
     NfsFolder,
     NodeFolder,
+    SharedFolder,
     Volume,
 )
 from services.agent.backends.clone import (
@@ -54,6 +55,8 @@ def impossible_volume(pod: RunPod, *, isolated: bool) -> str:
         match volume:
             case NfsFolder() | ConfigFiles():
                 return f"a local cluster has nothing to lay at {volume.mount_path} from: it has no Secrets and no NFS"
+            case SharedFolder():
+                return f"a local cluster shares no claims between projects: it has none for {volume.mount_path}"
             case BucketFolder():
                 return f"a local cluster fetches no bucket {volume.bucket} to {volume.mount_path}"
             case EmptyFolder(in_memory=False, most_bytes=most) if most:
@@ -132,7 +135,7 @@ def _laid(volume: Volume, own: Path, claim_of: Callable[[ClaimedFolder], Path]) 
             return LaidVolume(kind="own", target=volume.mount_path, source=str(own))
         case NodeFolder():
             return LaidVolume(kind="node", target=volume.mount_path, source=volume.path, read_only=volume.read_only)
-        case NfsFolder() | ConfigFiles() | BucketFolder():
+        case NfsFolder() | ConfigFiles() | BucketFolder() | SharedFolder():
             raise ValueError(f"{volume.mount_path}: a local cluster has no such volume")
         case _:
             assert_never(volume)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
@@ -46,13 +47,17 @@ class Claims:
         be_sure: Callable[[], None],
         *,
         is_place: Callable[[str], bool],
+        shared: Callable[[], AbstractSet[_Name]] = frozenset,
     ) -> None:
-        """`be_sure`: as with Services (headless.py). `is_place`: whether a namespace is a project's."""
+        """`be_sure`: as with Services (headless.py). `is_place`: whether a namespace is a project's. `shared`: those
+        that pods of other namespaces read.
+        """
         self._client = client
         self._view = view
         self._cluster_id = cluster_id
         self._be_sure = be_sure
         self._is_place = is_place
+        self._shared = shared
         self._there: dict[_Name, Claim] = {}
         """All that bear this cluster's marks."""
         self._making: Counter[str] = Counter()
@@ -115,7 +120,10 @@ class Claims:
         async with self._turn:
             if self._is_used(workload_id):
                 return
+            shared = self._shared()
             for name, claim in list(self._there.items()):
+                if name in shared:
+                    continue  # the API server would delete it: what uses it is in another namespace
                 labels = claim.metadata.labels
                 wanted = labels.workload == workload_id and (labels.ephemeral or not ephemeral_only)
                 if not (wanted and self._is_place(name[0])):

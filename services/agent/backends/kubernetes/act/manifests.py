@@ -51,7 +51,7 @@ from services.agent.backends.kubernetes.act.port_manifests import port_variables
 from services.agent.backends.kubernetes.act.secret_manifests import NOTHING, Needs, key_variables, login_variables
 from services.agent.backends.kubernetes.act.secret_manifests import variables as secret_variables
 from services.agent.backends.kubernetes.act.security import Security, restricted_by, with_project
-from services.agent.backends.kubernetes.act.volume_manifests import KEYS_VOLUME, fetched
+from services.agent.backends.kubernetes.act.volume_manifests import KEYS_VOLUME, fetched, shared_claims
 from services.agent.backends.kubernetes.act.volume_manifests import devices as devices_of
 
 Manifest = dict[str, Any]
@@ -294,6 +294,8 @@ def _marks(
     annotations |= mpi_annotations(run, service)
     if needs.secret:
         annotations[names.CREDENTIALS] = "true"
+    if shared := shared_claims(run):
+        annotations[names.SHARED_CLAIMS] = ",".join(shared)
     return {"labels": labels, "annotations": annotations}
 
 

@@ -5,7 +5,7 @@ their labels, are held to count what they request. Times that Kubernetes writes 
 """
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -61,6 +61,7 @@ class OurAnnotations(_Part, frozen=True, kw_only=True):
     probed: str = msgspec.field(name=names.PROBED, default="")
     code_maps: str = msgspec.field(name=names.CODE_MAPS, default="")
     ports: str = msgspec.field(name=names.PORTS, default="")
+    shared_claims: str = msgspec.field(name=names.SHARED_CLAIMS, default="")
 
 
 NO_LABELS: Final = OurLabels()
@@ -287,10 +288,12 @@ class ClaimLabels(_Part, frozen=True, kw_only=True):
     cluster: str = msgspec.field(name=names.CLUSTER, default="")
     workload: str = msgspec.field(name=names.WORKLOAD, default="")
     ephemeral: str = msgspec.field(name=names.EPHEMERAL, default="")
+    data_volume: str = msgspec.field(name=names.DATA_VOLUME, default="")
 
 
 class ClaimAnnotations(_Part, frozen=True, kw_only=True):
     selected_node: str = msgspec.field(name=names.SELECTED_NODE, default="")
+    shared_from: str = msgspec.field(name=names.SHARED_FROM, default="")
 
 
 NO_CLAIM_LABELS: Final = ClaimLabels()
@@ -316,6 +319,12 @@ class Claim(_Part, frozen=True, kw_only=True):
 
     metadata: ClaimMeta
     spec: ClaimSpec = ClaimSpec()
+
+
+class PersistentVolume(_Part, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    spec: dict[str, Any] = {}
+    """As it is: what it is made of has a field for each kind of volume that there ever was."""
 
 
 class Service(_Part, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ from services.agent.backends.kubernetes.act.reservations import Held, NoDeviceEr
 from services.agent.backends.kubernetes.act.secret_manifests import needs_of
 from services.agent.backends.kubernetes.act.secrets import Secrets
 from services.agent.backends.kubernetes.act.security import violates
+from services.agent.backends.kubernetes.act.shared import SharedVolumes
 from services.agent.backends.kubernetes.client import ApiError, KubeClient
 from services.agent.backends.kubernetes.configuration import Configuration
 from services.agent.backends.kubernetes.read.logs import LoggedRun, PodLogs
@@ -67,6 +68,7 @@ class Runs:
         code: CodeMaps,
         secrets: Secrets,
         claims: Claims,
+        shared: SharedVolumes,
         reservations: Reservations,
         logs: PodLogs,
         is_current: Callable[[], bool],
@@ -83,6 +85,7 @@ class Runs:
         self._code = code
         self._secrets = secrets
         self._claims = claims
+        self._shared = shared
         self._reservations = reservations
         self._logs = logs
         self._is_current = is_current
@@ -108,6 +111,9 @@ class Runs:
             return
         if wrong := pod.no_credentials or _taken_secret(pod):
             self._refuse(pod, NO_CREDENTIALS, wrong, kind="failed")
+            return
+        if pod.no_volume:
+            self._refuse(pod, NO_CLAIM, pod.no_volume, kind="failed")
             return
         if wrong := await self._impossible(pod):
             self._refuse(pod, "no_such_place", wrong)
@@ -179,8 +185,8 @@ class Runs:
             self._refuse(pod, "no_room_for_code", str(error))
             return
         try:
-            async with self._claims.making(pod, place.name):
-                await self._create_in(place, pod, values, code_maps)
+            async with self._shared.making(pod, place.name) as run, self._claims.making(run, place.name):
+                await self._create_in(place, run, values, code_maps)
         except ClaimError as error:
             self._refuse(pod, NO_CLAIM, str(error), kind="failed")
 

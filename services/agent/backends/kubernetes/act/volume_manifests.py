@@ -2,7 +2,7 @@
 
 from typing import Any, Final, assert_never
 
-from events.cluster_protocol import RunPod
+from events.cluster_protocol import SHARED_CLAIMS, RunPod
 from events.workload.volumes import (
     BucketFolder,
     ClaimedFolder,
@@ -13,6 +13,7 @@ from events.workload.volumes import (
     NewClaim,
     NfsFolder,
     NodeFolder,
+    SharedFolder,
     Volume,
 )
 from services.agent.backends.clone import CLONE_BYTES, KEY_BYTES
@@ -88,6 +89,12 @@ def claim_manifest(run: RunPod, claim: ClaimedFolder, new: NewClaim, *, namespac
     }
 
 
+def shared_claims(run: RunPod) -> list[str]:
+    """Of its claims, those that stand for data volumes."""
+    of_claims = [volume.claim for volume in run.volumes if isinstance(volume, ClaimedFolder)]
+    return [claim for claim in of_claims if claim.startswith(SHARED_CLAIMS)]
+
+
 def _is_device(volume: Volume) -> bool:
     return isinstance(volume, ClaimedFolder) and volume.new is not None and volume.new.block
 
@@ -114,6 +121,8 @@ def _source(volume: Volume, run: RunPod) -> Manifest:
             return {"secret": {"secretName": volume.object_name, "defaultMode": volume.mode}}
         case ConfigFiles():
             return {"configMap": {"name": volume.object_name, "defaultMode": volume.mode}}
+        case SharedFolder():
+            raise ValueError(f"data volume {volume.data_volume}: its claim must be known by now")
         case _:
             assert_never(volume)
 
@@ -121,7 +130,7 @@ def _source(volume: Volume, run: RunPod) -> Manifest:
 def _mount(name: str, volume: Volume) -> Manifest:
     mount: Manifest = {"name": name, "mountPath": volume.mount_path}
     match volume:
-        case EmptyFolder() | ClonedFolder() | BucketFolder():
+        case EmptyFolder() | ClonedFolder() | BucketFolder() | SharedFolder():
             pass
         case NodeFolder():
             mount |= {"readOnly": True} if volume.read_only else {}

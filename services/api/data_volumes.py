@@ -1,0 +1,140 @@
+"""Data volumes: claims that projects share. What is wrong with one that is offered, and with one that a workload names.
+
+Who may administer assets of a project may share its claims with anybody; which is said by the command's own project.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from events.asset import DATA_VOLUME, OFFERED, Asset, AssetScope, OfferDataVolume
+from events.cluster_protocol import SHARED_CLAIMS
+from events.ids import ANY_CLUSTER
+from events.workload.fields.creation import Creation
+from services.api.context import Call, Look
+from services.api.imposed import marked
+from services.api.issues import Issue, fault, shown
+from services.api.places import find_cluster, find_department, find_project
+from services.api.storage_rules import OBJECT_NAME
+from services.api.suitable import find_asset, unsuitable
+
+MOST: Final = 100
+"""Of one workload: each is read from the log when it is submitted."""
+
+
+def normal(spec: dict[str, Any]) -> dict[str, Any]:
+    """The stored spec of one with ids as the log has them."""
+    offered = {name: value if name == "claimName" else str(value).lower() for name, value in spec[OFFERED].items()}
+    return {**spec, OFFERED: offered}
+
+
+def offer(name: str, scope: AssetScope, place: str, spec: Mapping[str, Any]) -> OfferDataVolume:
+    """The command that shares a claim.
+
+    Args:
+        spec: as it is stored.
+    """
+    offered = spec[OFFERED]
+    return OfferDataVolume(
+        name=name,
+        scope=scope,
+        place=place,
+        project_id=offered["projectId"],
+        cluster_id=offered["clusterId"],
+        claim_name=offered["claimName"],
+        mount_path=spec["storage"]["dataVolume"][0]["mountPath"],
+    )
+
+
+async def offer_issues(
+    call: Call, meta: Mapping[str, Any], spec: Mapping[str, Any], before: Asset | None
+) -> list[Issue]:
+    """What is wrong with the claim that is offered, and with whom it is for.
+
+    Args:
+        before: the data volume that is to be changed; None: one is to be made.
+    """
+    if before is not None:
+        return [*_of_same(spec, before)]
+    issues = [*_of_claim(spec)]
+    if meta.get("scope") == "cluster":
+        details = "is no scope of a data volume, whose claim is of one cluster anyway; choose tenant, for all of it"
+        issues.append(fault("meta.scope", details, "options"))
+    project_id, cluster_id = spec.get("projectId"), spec.get("clusterId")
+    if project_id and call.may_read(project_id) and await find_project(call, project_id) is None:
+        issues.append(fault("spec.projectId", f"there is no project {shown(project_id)}"))
+    cluster = await find_cluster(call, cluster_id) if cluster_id else None
+    if cluster_id and cluster is None:
+        issues.append(fault("spec.clusterId", f"there is no cluster {shown(cluster_id)}"))
+    elif cluster is not None and cluster.kind == "local":
+        details = "is a cluster of kind local, whose claims no other project can mount; name one of kind kubernetes"
+        issues.append(fault("spec.clusterId", details, "options"))
+    # Whoever shares it need not see what they share it with; an id cannot be guessed.
+    if (id_ := meta.get("projectId")) and await find_project(call, id_) is None:
+        issues.append(fault("meta.projectId", f"there is no project {shown(id_)}"))
+    if (id_ := meta.get("departmentId")) and await find_department(call, id_) is None:
+        issues.append(fault("meta.departmentId", f"there is no department {shown(id_)}"))
+    return issues
+
+
+def _of_claim(spec: Mapping[str, Any]) -> Iterator[Issue]:
+    name = spec.get("claimName") or ""
+    if name and not OBJECT_NAME.match(name):
+        details = f"{shown(name)} is no name of a claim: small letters, digits, `-` and `.`"
+        yield fault("spec.claimName", details)
+    elif name.startswith(SHARED_CLAIMS):
+        details = f"{shown(name)} is itself a claim of a data volume; its own project shares it further"
+        yield fault("spec.claimName", details)
+
+
+def _of_same(spec: Mapping[str, Any], before: Asset) -> Iterator[Issue]:
+    for field, value in before.offered.items():
+        given = spec.get(field)
+        if given is not None and (given if field == "claimName" else given.lower()) != value:
+            details = f"cannot be changed: it is {shown(value)}, got {shown(given)}; create another data volume"
+            yield fault(f"spec.{field}", details, "canEdit")
+
+
+async def lives(call: Look, asset: Asset) -> bool:
+    """Whether the project and the cluster of its claim are still there; true of everything else."""
+    if not asset.offered:
+        return True
+    return await find_project(call, asset.manager) is not None and await find_cluster(call, asset.only_on) is not None
+
+
+async def misfits_of(call: Call, asked: Creation) -> list[Issue]:
+    """Why a workload cannot have the data volumes that it names. Whoever may not submit there learns nothing."""
+    named = [
+        (f"spec.storage.dataVolume[{index}].id", one.id.lower())
+        for index, one in enumerate(asked.order()[0].storage.data_volume)
+        if one.id and not one.exclude
+    ]
+    project = await find_project(call, asked.project_id) if named and asked.project_id else None
+    if project is None or not call.may_submit(asked.project_id):
+        return []
+    if len({id_ for _, id_ in named}) > MOST:
+        details = f"{len(named)} data volumes are named; at most {MOST} are possible in a workload"
+        return [Issue(field="spec.storage.dataVolume", details=details, rule="max")]
+    place = {
+        "projectId": asked.project_id,
+        "departmentId": project.department_id,
+        "clusterId": asked.cluster_id or None,
+    }
+    wrong = {id_: await _wrong(call, id_, place) for id_ in dict.fromkeys(id_ for _, id_ in named)}
+    about = frozenset({"projectId", "clusterId"})
+    return [Issue(field=field, details=wrong[id_], involves=about) for field, id_ in named if wrong[id_]]
+
+
+async def _wrong(call: Call, asset_id: str, place: Mapping[str, Any]) -> str:
+    """Empty where a workload of this place can have it."""
+    chain = await find_asset(call, DATA_VOLUME, asset_id)
+    asset = None if chain is None else chain.state
+    # Of one that is of no cluster alone, the field that names no cluster tells.
+    told = {**place, "clusterId": None} if place["clusterId"] == ANY_CLUSTER else place
+    if problem := unsuitable(DATA_VOLUME, asset_id, asset, "", told):
+        return problem
+    assert asset is not None, "one that there is not is unsuitable"
+    if not await lives(call, asset):
+        return f"data volume {shown(asset.name)} is gone: the project or the cluster of its claim was deleted"
+    if found := marked(asset, place["clusterId"]):
+        return f"{found}; choose another, or leave it out"
+    return ""
