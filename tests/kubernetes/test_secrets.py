@@ -154,6 +154,9 @@ async def test_an_agent_that_finds_a_pod_without_its_secret_brings_it_or_leaves_
     await cluster.backend.close()
     other = await open_kubernetes(cluster.plane, tmp_path / "other", cluster_id=cluster.project)
     try:
+        async with asyncio.timeout(60):
+            while not other.backend.lacking():  # it says nothing where it stood still for a moment
+                await asyncio.sleep(0.05)
         assert other.backend.lacking() == [(KEY, 1)]
         if again:
             await other.backend.apply(run, VALUES)
