@@ -80,7 +80,24 @@ async def owner(cluster: KubernetesWatched) -> str:
     return name
 
 
-async def claimed(cluster: KubernetesWatched, source: dict[str, Any], claim: str = "sets", **spec: Any) -> str:
+def there(cluster: KubernetesWatched, path: str) -> bool:
+    try:
+        cluster.plane.admin("GET", path)
+    except AdminError as error:
+        if error.status != 404:
+            raise
+        return False
+    return True
+
+
+async def claimed(
+    cluster: KubernetesWatched,
+    source: dict[str, Any],
+    claim: str = "sets",
+    *,
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
+) -> str:
     """A claim of the owner's, bound to a volume of its own; the name of that."""
     name, namespace = f"{claim}-{cluster.project}", f"muster-o-{cluster.project}"
     usual: dict[str, Any] = {
@@ -89,7 +106,12 @@ async def claimed(cluster: KubernetesWatched, source: dict[str, Any], claim: str
         "persistentVolumeReclaimPolicy": "Delete",
         "storageClassName": "",
     }
-    await admin(cluster, "POST", VOLUMES, {"metadata": {"name": name}, "spec": usual | source | spec})
+    await admin(
+        cluster,
+        "POST",
+        VOLUMES,
+        {"metadata": {"name": name, "annotations": annotations or {}}, "spec": usual | source | spec},
+    )
     body = {
         "metadata": {"name": claim},
         "spec": {
@@ -260,15 +282,105 @@ async def test_a_claim_of_a_workload_stays_while_pods_of_others_read_it(cluster:
     await end(cluster, 1)
     await eventually(lambda: not claims(cluster))
     await cluster.backend.remove_claims(WORKLOAD, ephemeral_only=False)
+    await eventually(lambda: not there(cluster, path))
 
-    def gone() -> bool:
-        try:
-            get("GET", path)
-        except AdminError as error:
-            return error.status == 404
-        return False
 
-    await eventually(gone)
+async def marked(cluster: KubernetesWatched, namespace: str, claim: str, *, name: str) -> None:
+    """A claim that somebody makes by hand, with the marks of one of ours for this claim."""
+    await admin(
+        cluster,
+        "POST",
+        claims_of(namespace),
+        {
+            "metadata": {
+                "name": name,
+                "labels": {"muster.dev/cluster": cluster.project, "muster.dev/data-volume": ID},
+                "annotations": {"muster.dev/shared-from": claim},
+            },
+            "spec": {
+                "accessModes": ["ReadOnlyMany"],
+                "storageClassName": "",
+                "volumeName": name,
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        },
+    )
+
+
+@pytest.mark.usefixtures("binding")
+async def test_a_claim_that_somebody_marked_by_hand_keeps_no_claim_of_others(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    new = NewClaim(size_bytes=1024**3, modes=("ReadWriteMany",), storage_class="none")
+    made = ClaimedFolder(mount_path="/out", claim="made", new=new)
+    cluster = await open_kubernetes(control_plane, tmp_path / "one")
+    try:
+        victim = await owner(cluster)
+        await apply(cluster, 0, made, project_name=f"o-{cluster.project}", project_id="owner")
+        await apply(cluster, 1, workload_id="w-2")
+        await end(cluster, 0)
+        await marked(cluster, cluster.namespace, f"{victim}/made", name="muster-shared-hand")
+    finally:
+        await cluster.close()
+    path = f"{claims_of(victim)}/made"
+    other = await open_kubernetes(control_plane, tmp_path / "other", cluster_id=cluster.project)
+    try:
+        await eventually(other.backend.may_start)
+        assert there(other, path)
+        await other.backend.remove_claims(WORKLOAD, ephemeral_only=False)
+        await eventually(lambda: not there(other, path))
+    finally:
+        await other.close()
+
+
+@pytest.mark.usefixtures("binding")
+async def test_a_claim_of_the_same_name_elsewhere_takes_no_volume_along(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """Somebody makes one by hand, which goes as ours do: the volume is for another claim of that name."""
+    cluster = await open_kubernetes(control_plane, tmp_path / "one")
+    try:
+        elsewhere = await owner(cluster)
+        await claimed(cluster, NFS)
+        await apply(cluster, 0, shared(cluster))
+        await cluster.until("running", key=KEYS[0])
+        (volume,) = volumes(cluster)
+        name = volume["metadata"]["name"]
+        await marked(cluster, elsewhere, f"{elsewhere}/sets", name=name)
+    finally:
+        await cluster.close()
+    other = await open_kubernetes(
+        control_plane, tmp_path / "other", cluster_id=cluster.project, unused_shared_seconds=0.0
+    )
+    try:
+        await eventually(lambda: not there(other, f"{claims_of(elsewhere)}/{name}"))
+        (left,) = volumes(other)
+        assert left["metadata"]["uid"] == volume["metadata"]["uid"]
+        assert "deletionTimestamp" not in left["metadata"]
+    finally:
+        await other.close()
+
+
+async def test_mount_options_of_an_annotation_are_those_of_the_volume(cluster: KubernetesWatched) -> None:
+    """kubelet takes the annotation in place of `mountOptions`; nobody may give a volume of ours annotations."""
+    await owner(cluster)
+    options = {"volume.beta.kubernetes.io/mount-options": "hard,nfsvers=4.1"}
+    await claimed(cluster, NFS, annotations=options, mountOptions=["soft"])
+    await apply(cluster, 0, shared(cluster))
+    await cluster.until("running", key=KEYS[0])
+    (volume,) = volumes(cluster)
+    assert volume["spec"]["mountOptions"] == ["hard", "nfsvers=4.1"]
+    assert not volume["metadata"].get("annotations", {}).keys() & options.keys()
+
+
+async def test_the_mark_of_who_made_a_volume_is_not_told_to_the_driver_of_the_next(cluster: KubernetesWatched) -> None:
+    await owner(cluster)
+    told = {"fsName": "sets", "storage.kubernetes.io/csiProvisionerIdentity": "1-sets"}
+    await claimed(cluster, {"csi": {"driver": "sets.csi.example.com", "volumeHandle": "v-1", "volumeAttributes": told}})
+    await apply(cluster, 0, shared(cluster))
+    await cluster.until("running", key=KEYS[0])
+    (volume,) = volumes(cluster)
+    assert volume["spec"]["csi"]["volumeAttributes"] == {"fsName": "sets"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ Issue section 2.6: the agent's token can do what it needs and nothing else.
 """
 
 import contextlib
+import json
+import re
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -342,9 +344,27 @@ def volume(
     return {"metadata": {"name": name, "labels": labels}, "spec": usual | spec | source}
 
 
+def with_meta(**more: Any) -> dict[str, Any]:
+    made = volume({"nfs": NFS})
+    return made | {"metadata": made["metadata"] | more}
+
+
+def told(**attributes: str) -> dict[str, Any]:
+    """Of the driver that is named, which is told these attributes."""
+    return volume({"csi": CSI | {"volumeAttributes": attributes}})
+
+
+OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "theirs", "uid": "u"}
+IDENTITY = "storage.kubernetes.io/csiProvisionerIdentity"
+ATTRIBUTES = [f"{DRIVER}:fsName", f"{DRIVER}:server=files.example.com"]
 SHAREABLE: list[tuple[str, dict[str, Any]]] = [
     ("of NFS", volume({"nfs": NFS}, mountOptions=["nfsvers=4.1", "hard", "ro"])),
     ("of a driver that is named, with a Secret that is", volume({"csi": CSI | {"nodeStageSecretRef": KEY}})),
+    *((f"of NFS at {server}", volume({"nfs": NFS | {"server": server}})) for server in ("nas1", "10.0.0.5", "fd00::5")),
+    *((f"of NFS, path {path}", volume({"nfs": NFS | {"path": path}})) for path in ("/", "/a.b/c_d-1/")),
+    ("with attributes that are named", told(fsName="sets", server="files.example.com")),
+    ("with a file system that is usual", volume({"csi": CSI | {"fsType": "ext4"}})),
+    ("with an option that is named", volume({"nfs": NFS}, mountOptions=["port=20049"])),
 ]
 NOT_SHAREABLE: list[tuple[str, dict[str, Any], str]] = [
     ("a path of nodes", volume({"hostPath": {"path": "/etc"}}), "of the kinds csi and nfs alone"),
@@ -376,8 +396,73 @@ NOT_SHAREABLE: list[tuple[str, dict[str, Any], str]] = [
             "nodeExpandSecretRef",
         )
     ),
-    ("a server that is a path", volume({"nfs": NFS | {"server": "/tmp/x"}}), "no host name"),
-    ("a path that leads up", volume({"nfs": NFS | {"path": "/a/../../etc"}}), "no plain path"),
+    *(
+        (f"a server that is {server}", volume({"nfs": NFS | {"server": server}}), "no host name")
+        for server in (
+            "/tmp/x",
+            "127.0.0.1",
+            "127.1",
+            "2130706433",
+            "0x7f.0.0.1",
+            "0.0.0.0",
+            "::1",
+            "0:0::1",
+            "::ffff:7f00:1",
+        )
+    ),
+    *(
+        (f"a server that is {server}", volume({"nfs": NFS | {"server": server}}), "the node's own")
+        for server in (
+            "localhost",
+            "LocalHost",
+            "localhost.localdomain",
+            "ip6-localhost",
+            "a.localhost",
+            "a,b",
+            "-o",
+            "a\nb",
+        )
+    ),
+    *(
+        (f"a path that is {path!r}", volume({"nfs": NFS | {"path": path}}), "no plain path")
+        for path in ("/a/../../etc", "/a/..", "/a/./b", "/a,b", "/a,\nb", "/a b", "/a\\b", "//a")
+    ),
+    ("an odd port", volume({"nfs": NFS}, mountOptions=["port=22"]), "a mount option that shared volumes cannot"),
+    (
+        "mount options that kubelet takes before those of the volume",
+        with_meta(annotations={"volume.beta.kubernetes.io/mount-options": "bind,suid,dev"}),
+        "without annotations",
+    ),
+    *(
+        (f"an annotation {name}", with_meta(annotations={f"pv.kubernetes.io/{name}": "yes"}), "without annotations")
+        for name in ("provisioned-by", "bound-by-controller")
+    ),
+    ("a finalizer", with_meta(finalizers=["example.com/never"]), "without annotations, finalizers"),
+    ("an owner", with_meta(ownerReferences=[OWNER]), "without annotations, finalizers, owners"),
+    ("a label of others", with_meta(labels=OF_VOLUMES | {"a": "b"}), "and labels of others"),
+    *(
+        (f"an attribute {key} of its driver", told(**{key: value}), rf"can have \({re.escape(key)}\): an administrator")
+        for key, value in (
+            ("secretName", "key"),
+            ("secretNamespace", OTHER),
+            ("mountOptions", "bind"),
+            ("kernelMountOptions", "bind"),
+            ("share", "/etc"),
+            ("server", "elsewhere.example.com"),
+            ("FSNAME", "sets"),
+            ("server=files.example.com", ""),
+            (IDENTITY, "1"),
+        )
+    ),
+    ("an attribute with a line in it", told(fsName="a\nb"), "attributes that are not among"),
+    ("a handle with an option in it", volume({"csi": CSI | {"volumeHandle": "v,suid"}}), "volumeHandle"),
+    ("a device", volume({"csi": CSI}, volumeMode="Block"), "no devices"),
+    ("a file system of choice", volume({"csi": CSI | {"fsType": "overlay"}}), "the file system overlay is not among"),
+    (
+        "for a namespace without a name",
+        volume({"nfs": NFS}, claim={"namespace": "muster-"}),
+        "in a namespace of a proj",
+    ),
     ("an option of mounts", volume({"nfs": NFS}, mountOptions=["bind"]), "a mount option that shared volumes cannot"),
     ("options in one", volume({"nfs": NFS}, mountOptions=["ro,bind"]), "a mount option that shared volumes cannot"),
 ]
@@ -385,9 +470,14 @@ NOT_SHAREABLE: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.fixture(scope="module")
 def with_volumes(installed: ControlPlane) -> Iterator[ControlPlane]:
-    """With one driver and one Secret that an administrator wrote into the policy."""
+    """With what an administrator wrote into the policy: a driver, a Secret, attributes and a mount option."""
     found = documents("volumes.yaml")
-    words = {"drivers": f'["{DRIVER}"]', "secrets": f'["{KEY["namespace"]}/{KEY["name"]}"]'}
+    words = {
+        "drivers": f'["{DRIVER}"]',
+        "secrets": f'["{KEY["namespace"]}/{KEY["name"]}"]',
+        "attributes": json.dumps(ATTRIBUTES),
+        "options": '["port=20049"]',
+    }
     for variable in found[0]["spec"]["variables"]:
         variable["expression"] = words.get(variable["name"], variable["expression"])
     installed.apply(found)

@@ -153,7 +153,7 @@ class KubernetesBackend:
             cluster_id,
             self._be_the_one,
             is_place=self._namespaces.has,
-            shared=self._shared.sources,
+            is_read=self._shared.reads,
         )
         self._reservations = Reservations(
             client,

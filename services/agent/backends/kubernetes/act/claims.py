@@ -8,8 +8,7 @@ is being made: that pod would run, and none after it.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -47,17 +46,17 @@ class Claims:
         be_sure: Callable[[], None],
         *,
         is_place: Callable[[str], bool],
-        shared: Callable[[], AbstractSet[_Name]] = frozenset,
+        is_read: Callable[[_Name], Awaitable[bool]],
     ) -> None:
-        """`be_sure`: as with Services (headless.py). `is_place`: whether a namespace is a project's. `shared`: those
-        that pods of other namespaces read.
+        """`be_sure`: as with Services (headless.py). `is_place`: whether a namespace is a project's. `is_read`: whether
+        pods of other namespaces read a claim.
         """
         self._client = client
         self._view = view
         self._cluster_id = cluster_id
         self._be_sure = be_sure
         self._is_place = is_place
-        self._shared = shared
+        self._is_read = is_read
         self._there: dict[_Name, Claim] = {}
         """All that bear this cluster's marks."""
         self._making: Counter[str] = Counter()
@@ -120,14 +119,13 @@ class Claims:
         async with self._turn:
             if self._is_used(workload_id):
                 return
-            shared = self._shared()
             for name, claim in list(self._there.items()):
-                if name in shared:
-                    continue  # the API server would delete it: what uses it is in another namespace
                 labels = claim.metadata.labels
                 wanted = labels.workload == workload_id and (labels.ephemeral or not ephemeral_only)
                 if not (wanted and self._is_place(name[0])):
                     continue
+                if await self._is_read(name):
+                    continue  # the API server would delete it: what uses it is in another namespace
                 try:
                     await self._client.delete(_path(name), uid=claim.metadata.uid, sure=self._be_sure)
                 except ApiError as error:

@@ -300,6 +300,13 @@ NO_CLAIM_LABELS: Final = ClaimLabels()
 NO_CLAIM_ANNOTATIONS: Final = ClaimAnnotations()
 
 
+class VolumeAnnotations(_Part, frozen=True, kw_only=True):
+    mount_options: str | None = msgspec.field(name=names.MOUNT_OPTIONS, default=None)
+
+
+NO_VOLUME_ANNOTATIONS: Final = VolumeAnnotations()
+
+
 class ClaimMeta(_Part, frozen=True, kw_only=True):
     name: str
     namespace: str = ""
@@ -321,8 +328,12 @@ class Claim(_Part, frozen=True, kw_only=True):
     spec: ClaimSpec = ClaimSpec()
 
 
+class VolumeMeta(ObjectMeta, frozen=True, kw_only=True):
+    annotations: VolumeAnnotations = NO_VOLUME_ANNOTATIONS
+
+
 class PersistentVolume(_Part, frozen=True, kw_only=True):
-    metadata: ObjectMeta
+    metadata: VolumeMeta
     spec: dict[str, Any] = {}
     """As it is: what it is made of has a field for each kind of volume that there ever was."""
 

@@ -11,7 +11,6 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
-from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import msgspec
@@ -122,10 +121,36 @@ class SharedVolumes:
             return str(error)
         return ""
 
-    def sources(self) -> AbstractSet[tuple[str, str]]:
-        """Namespaces and names of the claims that pods read through ours."""
-        found = (one.metadata.annotations.shared_from.partition("/") for one in self._there.values())
-        return {(namespace, name) for namespace, _, name in found}
+    async def reads(self, source: _Name) -> bool:
+        """Whether pods of other namespaces read this claim through one of ours. Raises ApiError.
+
+        Who can make claims by hand can give them our marks, and the annotation too, and would keep others' claims so.
+        But volumes only we make, and what a claim is called says for which volume.
+        """
+        marked = "/".join(source)
+        found = {
+            name: one.metadata.labels.data_volume
+            for name, one in self._there.items()
+            if one.metadata.annotations.shared_from == marked and self._project_of(name[0])
+        }
+        if not found or not self._making.keys().isdisjoint(found):
+            return bool(found)  # the volume of one that is being made may be there in a moment
+        try:
+            claim = msgspec.json.decode(await self._client.read(_path(source)), type=Claim)
+            volume = await self._volume(claim.spec.volume_name) if claim.spec.volume_name else None
+            if volume is None:
+                return False
+            for name, data_volume in found.items():
+                called = names.shared_name(self._cluster_id, data_volume, name[0], volume.metadata.uid)
+                if name[1] == called and self._is_ours(await self._volume(called), name):
+                    return True
+        except ClaimError:
+            # Without the right to read volumes, none is made; an older one may be left, which its pods tell of.
+            return not self._used().isdisjoint(found)
+        except ApiError as error:
+            if error.status != _NOT_FOUND:
+                raise
+        return False
 
     async def tidy(self) -> None:
         """Level-based, called every second or so: deletes what no pod has had for a while."""
@@ -157,6 +182,13 @@ class SharedVolumes:
                 found |= {(pod.metadata.namespace, name) for name in claims.split(",")}
         return found
 
+    def _is_ours(self, volume: PersistentVolume | None, name: _Name) -> bool:
+        """Whether we made it, for this claim."""
+        if volume is None or volume.metadata.labels.get(names.CLUSTER) != self._cluster_id:
+            return False
+        of: dict[str, Any] = volume.spec.get("claimRef") or {}
+        return (of.get("namespace"), of.get("name")) == name
+
     def _labels(self, data_volume: str) -> dict[str, str]:
         return {
             names.MANAGED_BY: names.MANAGER,
@@ -185,6 +217,8 @@ class SharedVolumes:
             raise ClaimError(f"{called} has lost its volume {claim.spec.volume_name}")
         if wrong := not_shareable(found.spec):
             raise ClaimError(f"{called} cannot be shared: {wrong}")
+        if (options := found.metadata.annotations.mount_options) is not None:
+            found = replace(found, spec={**found.spec, "mountOptions": [one for one in options.split(",") if one]})
         return found, f"{namespace}/{volume.claim}"
 
     async def _volume(self, name: str) -> PersistentVolume | None:
@@ -215,7 +249,7 @@ class SharedVolumes:
                     volume_manifest(source.spec, name, namespace, labels), (namespace, name), claim
                 )
             of: dict[str, Any] = there.spec.get("claimRef") or {}
-            if there.metadata.labels.get(names.CLUSTER) != self._cluster_id or of.get("namespace") != namespace:
+            if not self._is_ours(there, (namespace, name)):
                 raise ClaimError(f"there is a volume {name} that Muster did not make: delete it")
             if there.metadata.deletion_timestamp is not None or of.get("uid") not in {None, "", claim.metadata.uid}:
                 self._unused[namespace, name] = float("-inf")
@@ -293,8 +327,8 @@ class SharedVolumes:
             found = await self._volume(name[1])
         except ClaimError as error:
             raise BackendError(str(error)) from error
-        # One of somebody else is none of ours to delete.
-        if found is None or found.metadata.labels.get(names.CLUSTER) != self._cluster_id:
+        # One of somebody else is none of ours to delete, nor one of ours that is for another claim of this name.
+        if found is None or not self._is_ours(found, name):
             return
         try:
             await self._client.delete(f"{_VOLUMES}/{name[1]}", uid=found.metadata.uid, sure=self._be_sure)

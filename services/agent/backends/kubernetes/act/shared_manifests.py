@@ -25,9 +25,11 @@ _NO_KINDS: Final = frozenset(
     }
 )
 """What a volume has beside that which it is."""
-_CSI: Final = ("driver", "volumeHandle", "fsType", "volumeAttributes")
+_CSI: Final = ("driver", "volumeHandle", "fsType")
 _CSI_SECRETS: Final = ("controllerPublishSecretRef", "nodeStageSecretRef", "nodePublishSecretRef")
 """Secrets by which a driver mounts it. Those to change its size are left out: nobody changes it through this one."""
+_PROVISIONER: Final = "storage.kubernetes.io/csiProvisionerIdentity"
+"""The attribute by which whoever made a volume knows it again. No driver mounts by it."""
 
 
 def kind_of(spec: Mapping[str, Any]) -> str:
@@ -53,6 +55,9 @@ def volume_manifest(source: Mapping[str, Any], name: str, namespace: str, labels
     given: Mapping[str, Any] = source[kind]
     if kind == "csi":
         made = {field: given[field] for field in (*_CSI, *_CSI_SECRETS) if given.get(field)}
+        attributes: Mapping[str, str] = given.get("volumeAttributes") or {}
+        if told := {key: value for key, value in attributes.items() if key != _PROVISIONER}:
+            made["volumeAttributes"] = told
     else:
         made = {"server": given["server"], "path": given["path"]}
     kept = {field: source[field] for field in ("mountOptions", "nodeAffinity") if source.get(field)}
