@@ -77,7 +77,7 @@ class AssetCreated(_Event, frozen=True, kw_only=True):
     kind: AssetKind
     """What it is."""
     name: str
-    """Unique among the assets of its kind and scope."""
+    """Unique among the assets of its kind and scope; of data volumes, among those of the project whose claim it is."""
     scope: AssetScope
     """Who can use it: everybody, or workloads of one cluster, one department or one project."""
     project_id: str = ""
@@ -194,6 +194,17 @@ def asset_key(kind: str, scope: str, place: str, name: str) -> str:
     return name_key("asset", kind, scope, place, name)
 
 
+def data_volume_key(owner: str, scope: str, place: str, name: str) -> str:
+    """Names are the owning project's alone: whoever offers learns nothing of what others offer there, and nobody takes
+    a name from others.
+
+    Args:
+        owner: id of the project whose claim it is.
+        place: as of asset_key.
+    """
+    return name_key("asset", DATA_VOLUME, scope, place, name, owner)
+
+
 def credential_keys(name: str, *, project_id: str, cluster_id: str) -> tuple[str, str, str]:
     """Where a workload's credential of this name may be; the first that is its owner's counts."""
     places: tuple[tuple[AssetScope, str], ...] = (("project", project_id), ("cluster", cluster_id), ("tenant", ""))
@@ -240,7 +251,9 @@ def evolve(state: Asset, event: AssetEvent) -> Asset:
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     project_id: str | None = None
-    """The gate goes by it, and it must be the asset's own: of one whose scope is a project, or of a data volume."""
+    """The gate goes by it, and it must be the asset's own: of one whose scope is a project, or of a data volume. Who
+    deletes a data volume may name the project that it is for instead.
+    """
 
 
 class CreateAsset(_Command, frozen=True, kw_only=True):
@@ -279,6 +292,10 @@ class OfferDataVolume(_Command, frozen=True, kw_only=True):
     cluster_id: str
     claim_name: str
     mount_path: str
+
+    @property
+    def key(self) -> str:
+        return data_volume_key(self.project_id, self.scope, self.place, self.name)
 
     @property
     def asset(self) -> CreateAsset:
@@ -358,7 +375,12 @@ def decide(command: AssetCommand | MarkDataSource, state: Asset, context: Contex
         return _offer(command, state, context)
     if isinstance(command, CreateCredential):
         return _create(command.asset, state, context)
-    if not state.exists or (command.asset_id, command.project_id or "") != (state.asset_id, state.manager):
+    deletes = isinstance(command, DeleteAsset)
+    if (
+        not state.exists
+        or command.asset_id != state.asset_id
+        or not _may_act(command.project_id or "", state, deletes=deletes)
+    ):
         return Refusal(code="not_found", message=f"there is no asset {command.asset_id}")
     owned = isinstance(command, ChangeCredential | DeleteCredential)
     if owned and state.kind != "credentials":
@@ -376,6 +398,12 @@ def decide(command: AssetCommand | MarkDataSource, state: Asset, context: Contex
             return (AssetDeleted(at=context.now),)
         case _:
             assert_never(command)
+
+
+def _may_act(project_id: str, asset: Asset, *, deletes: bool) -> bool:
+    """Whether administrators of this project may. The project that a data volume is for alone may delete it."""
+    declines = deletes and bool(asset.offered and asset.project_id) and project_id == asset.project_id
+    return project_id == asset.manager or declines
 
 
 def _mark(command: MarkDataSource, state: Asset, context: Context) -> Decision[AssetEvent]:
@@ -416,7 +444,7 @@ def _offer(command: OfferDataVolume, state: Asset, context: Context) -> Decision
     if command.scope == "cluster" or (command.scope == "tenant") != (not command.place):
         message = "is tenant, or department or project with its id: a claim is of one cluster anyway"
         return Refusal(code="invalid", field="meta.scope", message=message)
-    return _create(command.asset, state, context)
+    return _create(command.asset, state, context, key=command.key)
 
 
 def _other_claim(spec: dict[str, Any], state: Asset) -> Refusal | None:
@@ -427,12 +455,13 @@ def _other_claim(spec: dict[str, Any], state: Asset) -> Refusal | None:
     return Refusal(code="invalid", field="spec", message=message)
 
 
-def _create(command: CreateAsset, state: Asset, context: Context) -> Decision[AssetEvent]:
+def _create(command: CreateAsset, state: Asset, context: Context, *, key: str = "") -> Decision[AssetEvent]:
+    """Args: key, of a data volume; of others it comes of the command."""
     if state.exists:
         return name_taken(command.kind, command.name, next_name(command.name))
     if refusal := _too_large(command.spec):
         return refusal
-    key = asset_key(command.kind, command.scope, command.place, command.name)
+    key = key or asset_key(command.kind, command.scope, command.place, command.name)
     return (
         AssetCreated(
             asset_id=incarnation_id(key, context.command_id),

@@ -430,7 +430,7 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         CommandType(
             type=OfferDataVolume,
             aggregate="asset",
-            key=lambda command: asset_key("data-volume", command.scope, command.place, command.name),
+            key=lambda command: command.key,
             permission=Permission.MANAGE_ASSETS,
             # That of the claim, whoever is to use it.
             scope=Scope.PROJECT,

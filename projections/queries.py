@@ -153,6 +153,8 @@ class AssetQuery:
     """Those of other departments are not shown at all; None: of none."""
     managed: frozenset[str] = frozenset()
     """Those that are managed in one of these projects are shown, whoever can use them."""
+    manager_id: str | None = None
+    """Those that are managed in this project, whoever can use them."""
     created_by: str | None = None
     """Actor id of who created them."""
     offset: int = 0
@@ -768,6 +770,8 @@ def _assets(query: AssetQuery) -> Select[Any]:
         statement = statement.where(a.project_id.in_(("", query.project_id)))
     if query.cluster_id is not None:
         statement = statement.where(a.cluster_id.in_(("", query.cluster_id)))
+    if query.manager_id is not None:
+        statement = statement.where(a.manager_id == query.manager_id)
     if query.created_by is not None:
         statement = statement.where(a.created_by == query.created_by)
     if query.workload_type is not None:

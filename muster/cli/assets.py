@@ -155,7 +155,10 @@ ASSET_COLUMNS: Final = (
 _STATUS: Final = Column("STATUS", "status", show=_status)
 _OF_ONE_KIND: Final = (*ASSET_COLUMNS[:2], _STATUS, *ASSET_COLUMNS[3:])
 """Of data sources: whether they can be used, and no TYPE, which is that of workloads."""
-_SOURCE_COLUMNS: Final = (ASSET_COLUMNS[0], Column("KIND", "kind"), *_OF_ONE_KIND[1:])
+_OWNER: Final = Column("OWNER", "ownerProject")
+"""Of data volumes: the project whose claim it is, and which gave the name. Others may have given the same."""
+_OF_DATA_VOLUMES: Final = (ASSET_COLUMNS[0], _OWNER, *_OF_ONE_KIND[1:])
+_SOURCE_COLUMNS: Final = (ASSET_COLUMNS[0], Column("KIND", "kind"), _OWNER, *_OF_ONE_KIND[1:])
 _SearchOption = Annotated[str | None, typer.Option("--search", help="Only those with this in their name.")]
 _FileOption = Annotated[
     str, typer.Option("--file", "-f", metavar="FILE|-", help="Read meta and spec from this YAML or JSON file.")
@@ -173,24 +176,26 @@ _ScopeOption = Annotated[
 def find_asset(
     session: Session, of: AssetNoun, given: str, *, project: str | None = None, cluster: str | None = None
 ) -> Row:
-    """One by its name or id, among those that workloads of this project and cluster (ids) can use. Raises Problem."""
+    """One by its name or id, among those that workloads of this project and cluster (ids) can use; a data volume also
+    by its owner and its name, OWNER/NAME. Raises Problem.
+    """
     if UUID.match(given.lower()):
         return session.api.get(f"{of.path}/{given.lower()}")
     scope = [(name, value) for name, value in (("projectId", project), ("clusterId", cluster)) if value]
-    found = rows_of(session.api.get(of.path, [("name", given), *scope]), of.rows)
+    found = _named(session, of, given, scope)
     if not found and not session.as_of:
         time.sleep(LAG_SECONDS)
-        found = rows_of(session.api.get(of.path, [("name", given), *scope]), of.rows)
+        found = _named(session, of, given, scope)
     if len(found) == 1:
         return found[0]
     if found:
         raise Problem(
             f"{given!r} names several {of.called}s",
             why=tuple(f"{text_of(row_of(row, 'meta'), 'id')}  {_where(row)}" for row in found),
-            todo="give the project (-p) or the cluster (--cluster), or the id",
+            todo=_TODO_OWNER if of is DATA_VOLUME else "give the project (-p) or the cluster (--cluster), or the id",
             code=ExitCode.USAGE,
         )
-    known = [text_of(row_of(row, "meta"), "name") for row in rows_of(session.api.get(of.path, scope), of.rows)]
+    known = [_known_as(row) for row in rows_of(session.api.get(of.path, scope), of.rows)]
     raise Problem(
         f"there is no {of.called} {given!r} that you can use here",
         why=(f"there are: {', '.join(known[:20])}" if known else "there are none",),
@@ -199,10 +204,33 @@ def find_asset(
     )
 
 
+def _named(session: Session, of: AssetNoun, given: str, scope: list[tuple[str, str]]) -> list[Row]:
+    """Those of this name; where it is OWNER/NAME, those of this owner (name or id) alone."""
+    if of is not DATA_VOLUME or "/" not in given:
+        return rows_of(session.api.get(of.path, [("name", given), *scope]), of.rows)
+    owner, _, name = given.rpartition("/")
+    asked: list[tuple[str, str | int]] = [("name", name), *scope]
+    found, _ = session.api.pages(of.path, of.rows, asked, at_once=PAGE)
+    return [row for row in found if owner in {text_of(row, "ownerProject"), text_of(row_of(row, "spec"), "projectId")}]
+
+
+def _known_as(row: Row) -> str:
+    """By which name it is found: OWNER/NAME of a data volume."""
+    owner, name = text_of(row, "ownerProject"), text_of(row_of(row, "meta"), "name")
+    return f"{owner}/{name}" if owner else name
+
+
+_TODO_OWNER: Final = (
+    "give the project whose claim it is, as OWNER/NAME (with --datasource: data-volume/OWNER/NAME), or the id"
+)
+
+
 def _where(row: Row) -> str:
     meta = row_of(row, "meta")
     place = text_of(meta, "projectId") or text_of(meta, "clusterId") or text_of(meta, "departmentId")
-    return f"{text_of(meta, 'scope')} {place}".strip()
+    owner = text_of(row, "ownerProject")
+    of_owner = f", of project {owner}" if owner else ""
+    return f"{text_of(meta, 'scope')} {place}".strip() + of_owner
 
 
 _PLACES: Final = {"projectId": "/org-unit/projects", "clusterId": "/clusters", "departmentId": "/org-unit/departments"}
@@ -292,7 +320,7 @@ def _add_verbs(app: typer.Typer, of: AssetNoun) -> None:
 
 
 def find_data_source(session: Session, given: str, *, project: str, cluster: str) -> str:
-    """The id of one, given by its name, by KIND/NAME or by its id. Raises Problem."""
+    """The id of one, given by its name, by KIND/NAME, by data-volume/OWNER/NAME or by its id. Raises Problem."""
     if UUID.match(given.lower()):
         return given.lower()
     kind, slash, name = given.partition("/")
@@ -310,7 +338,7 @@ def find_data_source(session: Session, given: str, *, project: str, cluster: str
         raise Problem(
             f"{given!r} names several data sources",
             why=tuple(f"{of.called} {text_of(row_of(row, 'meta'), 'id')}  {_where(row)}" for of, row in found),
-            todo="give its kind, as git/NAME, or its id",
+            todo="give its kind, as git/NAME (of a data volume also its owner, data-volume/OWNER/NAME), or its id",
             code=ExitCode.USAGE,
         )
     raise Problem(
@@ -321,12 +349,15 @@ def find_data_source(session: Session, given: str, *, project: str, cluster: str
 
 
 def _columns(of: AssetNoun) -> tuple[Column, ...]:
+    if of is DATA_VOLUME:
+        return _OF_DATA_VOLUMES
     return _OF_ONE_KIND if of in SOURCES else ASSET_COLUMNS
 
 
 def _takes_one(function: "Callable[..., None]", of: AssetNoun) -> None:
     """Says of the parameter `asset` what it names, by which it is completed."""
-    told = typer.Argument(metavar="ASSET", help=f"Name or id of the {of.called}.", autocompletion=of.names)
+    names = "Name, OWNER/NAME or id" if of is DATA_VOLUME else "Name or id"
+    told = typer.Argument(metavar="ASSET", help=f"{names} of the {of.called}.", autocompletion=of.names)
     function.__annotations__["asset"] = Annotated[str, told]
 
 
@@ -392,6 +423,7 @@ def _describe(session: Session, row: Row) -> None:
             ("Name", text_of(meta, "name")),
             ("Id", text_of(meta, "id")),
             ("For", text_of(meta, "workloadType")),
+            ("Owner", text_of(row, "ownerProject")),
             ("Scope", _where_by_name(session, row)),
             ("Created", f"{session.out.time(meta.get('createdAt'))} by {text_of(meta, 'createdBy')}"),
             ("Changed", session.out.time(meta.get("changedAt")) if meta.get("changedAt") else ""),

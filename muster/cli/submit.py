@@ -90,7 +90,7 @@ _DataSourceOption = Annotated[
     typer.Option(
         "--datasource",
         metavar="NAME|KIND/NAME|ID",
-        help="Data source whose volume each pod finds; repeatable.",
+        help="Data source whose volume each pod finds; of a data volume also data-volume/OWNER/NAME; repeatable.",
         autocompletion=data_source_names,
     ),
 ]

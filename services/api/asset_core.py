@@ -26,14 +26,15 @@ from events.asset import (
     CreateAsset,
     DataSourceKind,
     DeleteAsset,
+    OfferDataVolume,
     SourceIssue,
-    asset_key,
     is_data_source,
     next_name,
 )
 from events.asset import name_taken as taken
 from events.asset_specs import OWN, SOURCES, WorkloadType, source_spec, spec_node, volume_spec
 from events.authorize import Permission
+from events.commands import target
 from events.envelope import Accepted
 from events.fields.declare import Body
 from events.fields.node import tree
@@ -42,10 +43,10 @@ from events.ids import key_of_id
 from events.workload.kinds import KINDS
 from projections.filters import MAX_OFFSET
 from projections.queries import AssetQuery, Page
-from services.api import answers
+from services.api import answers, data_volumes
 from services.api.check import FaultyCreation, apart_from, check_creation, untouched, without_faults
 from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, if_answered, sequence_headers
-from services.api.data_volumes import lives, normal, offer, offer_issues
+from services.api.data_volumes import lives, normal, offer, offer_issues, owner_name
 from services.api.errors import ApiError, bad_request, not_found, refused
 from services.api.event_filters import read_uuid
 from services.api.issues import MAX_ISSUES, Issue, fault, shown
@@ -60,7 +61,7 @@ from services.runtime.log.floors import StaleLogError
 MAX_PAGE: Final = 100
 """Assets in an answer: each has up to 64 KiB."""
 MAX_ASSETS: Final[dict[AssetScope, int]] = {"tenant": 10_000, "cluster": 1_000, "department": 1_000, "project": 1_000}
-"""Of one kind: for everybody, for one cluster, in one project."""
+"""Of one kind: for everybody, for one cluster, one department or one project. Data volumes count for their owner."""
 MAX_OWN_CREDENTIALS: Final = 100
 """Of one person in one place: nobody takes the room of all others."""
 ANY_ID: Final = "00000000-0000-4000-8000-000000000000"
@@ -86,7 +87,9 @@ class AssetPlace(Body, frozen=True, kw_only=True):
     """Which asset it is to be, and who can use it."""
 
     name: NonEmpty
-    """Unique among the assets of its kind and scope; at most 253 characters. It cannot be changed."""
+    """Unique among the assets of its kind and scope, of data volumes among those of the project whose claim it is; at
+    most 253 characters. It cannot be changed.
+    """
     scope: AssetScope
     """Who can use it: every workload, or those of one cluster, department or project. It cannot be changed."""
     project_id: Uuid | None = None
@@ -112,6 +115,8 @@ class ShownAsset:
     spec: Mapping[str, Any]
     issues: Mapping[str, SourceIssue]
     """Of a data source, by cluster id."""
+    owner: str = ""
+    """Of a data volume: the name of the project whose claim it is."""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -124,7 +129,8 @@ class ShownAsset:
             answers.DataSourceIssue(cluster_id=cluster_id, issue=one.issue, since=one.at)
             for cluster_id, one in sorted(self.issues.items())
         ]
-        return {**self.fields, "status": "issuesFound" if issues else "ready", "issues": issues}
+        owner = {"owner_project": self.owner} if self.owner else {}
+        return {**self.fields, "status": "issuesFound" if issues else "ready", "issues": issues, **owner}
 
 
 async def listed(
@@ -175,6 +181,7 @@ async def listed(
             ),
             spec=_said(kind, row["spec"]),
             issues=_of_living(call, msgspec.convert(row["issues"], dict[str, SourceIssue])),
+            owner=await owner_name(call, row["manager_id"]) if kind == DATA_VOLUME else "",
         )
         for row in page.rows
         if row["manager_id"] not in gone
@@ -231,7 +238,10 @@ async def _create(
     call: Call, meta: Mapping[str, Any], creation: CreateAsset, command: AssetCommand
 ) -> tuple[ShownAsset, dict[str, str]]:
     """Args: as of send_creation."""
-    await require_room(call, creation.kind, meta)
+    if isinstance(command, OfferDataVolume):
+        await data_volumes.require_room(call, command.project_id)
+    else:
+        await require_room(call, creation.kind, meta)
     reply = await send_creation(call, creation, command)
     assert reply.at is not None, "a creation is answered with its time"
     made = Asset(
@@ -246,7 +256,7 @@ async def _create(
         created_at=reply.at,
         spec=creation.spec,
     )
-    return _shown(call, made, call.identity.sub), sequence_headers(reply.seq)
+    return await _shown(call, made, call.identity.sub), sequence_headers(reply.seq)
 
 
 def _stored(kind: AssetKind, name: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -277,6 +287,7 @@ async def require_room(call: Call, kind: AssetKind, meta: Mapping[str, Any], *, 
         scope=meta["scope"],
         project_id=meta.get("projectId"),
         cluster_id=meta.get("clusterId"),
+        department_id=meta.get("departmentId"),
         created_by=call.actor if own else None,
         limit=1,
     )
@@ -307,7 +318,9 @@ async def send_creation(
             raise
         for number in range(2, MAX_PROPOSALS):
             instead = next_name(creation.name, number)
-            key = asset_key(creation.kind, creation.scope, creation.place, instead)
+            found = target(replace(command, name=instead))
+            assert found is not None, "a creation has a key"
+            key = found[1]
             if not (await call.api.store.load(ASSET, key)).state.exists:
                 raise refused(taken(creation.kind, creation.name, instead), creation=True) from None
         raise
@@ -347,18 +360,26 @@ async def change(call: Call, kind: AssetKind, body: type[Body]) -> tuple[ShownAs
     asset = chain.state
     spec = _stored(kind, asset.name, cast("dict[str, Any]", data["spec"]))
     command = ChangeAsset(asset_id=call.id, project_id=asset.manager or None, spec=spec)
-    reply = await call.send(command)
+    reply = await _send(call, asset, command)
     changed = replace(asset, spec=spec, changed_at=reply.at, issues={}) if reply.changed else asset
     return await shown_asset(call, changed), sequence_headers(reply.seq)
 
 
 async def delete(call: Call, kind: AssetKind) -> Answer[answers.HttpResponse]:
     chain = await found_asset(call, kind)
-    command = DeleteAsset(asset_id=call.id, project_id=chain.state.manager or None)
-    reply = await call.send(command)
+    asset = chain.state
+    of = data_volumes.speaks_for(call, asset) if asset.offered else asset.manager
+    reply = await _send(call, asset, DeleteAsset(asset_id=call.id, project_id=of or None))
     return call.accepted(
         reply, f"{CALLED[kind]} {chain.state.name} is deleted; workloads made from it stay as they are"
     )
+
+
+async def _send(call: Call, asset: Asset, command: ChangeAsset | DeleteAsset) -> Accepted:
+    try:
+        return await call.send(command)
+    except ApiError as error:
+        raise await data_volumes.whose(call, asset, error) from None
 
 
 async def found_asset(call: Call, kind: AssetKind) -> Chain[Asset]:
@@ -373,6 +394,8 @@ async def _place_lives(call: Look, asset: Asset) -> bool:
     """Whether its project, department or cluster is still there, and what a data volume is of."""
     if not await lives(call, asset):
         return False
+    if asset.offered and call.may_read(asset.manager):
+        return True  # whoever it was for: its owner deletes it
     if asset.project_id:
         return await find_project(call, asset.project_id) is not None
     if asset.department_id:
@@ -534,10 +557,10 @@ async def _of_assets(call: Call, spec: Mapping[str, Any], workload_type: str, pl
 
 
 async def shown_asset(call: Look, asset: Asset) -> ShownAsset:
-    return _shown(call, asset, (await call.api.actors.subjects_of((asset.created_by,)))[asset.created_by])
+    return await _shown(call, asset, (await call.api.actors.subjects_of((asset.created_by,)))[asset.created_by])
 
 
-def _shown(call: Look, asset: Asset, created_by: str) -> ShownAsset:
+async def _shown(call: Look, asset: Asset, created_by: str) -> ShownAsset:
     assert asset.created_at is not None, "an asset that was loaded was created"
     meta = _meta(
         asset.kind,
@@ -552,7 +575,12 @@ def _shown(call: Look, asset: Asset, created_by: str) -> ShownAsset:
         changed_at=asset.changed_at,
         workload_type=asset.workload_type,
     )
-    return ShownAsset(meta=meta, spec=_said(asset.kind, asset.spec), issues=_of_living(call, asset.issues))
+    return ShownAsset(
+        meta=meta,
+        spec=_said(asset.kind, asset.spec),
+        issues=_of_living(call, asset.issues),
+        owner=await owner_name(call, asset.manager) if asset.offered else "",
+    )
 
 
 def _meta(

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from events.asset import DATA_VOLUME, OFFERED, Asset, AssetScope, OfferDataVolume
+from events.authorize import Permission
 from events.cluster_protocol import SHARED_CLAIMS
 from events.ids import ANY_CLUSTER
 from events.workload.fields.creation import Creation
-from services.api.context import Call, Look
+from projections.queries import AssetQuery
+from services.api.context import Call, Look, if_answered
+from services.api.errors import ApiError
 from services.api.imposed import marked
 from services.api.issues import Issue, fault, shown
 from services.api.places import find_cluster, find_department, find_project
@@ -19,6 +22,55 @@ from services.api.suitable import find_asset, unsuitable
 
 MOST: Final = 100
 """Of one workload: each is read from the log when it is submitted."""
+
+
+MAX_OFFERS: Final = 100
+"""Of one project, whomever they are for. They are not counted where they are offered: nobody fills another's room."""
+
+
+async def require_room(call: Call, owner: str) -> None:
+    """Raises 403 where a project offers as many as it may. The tables count: requests at once may make a few more."""
+    # Also those whose readers' project was deleted: they are there until their owner deletes them.
+    mine = AssetQuery(kind=DATA_VOLUME, manager_id=owner, managed=frozenset({owner}), limit=1)
+    count = await if_answered(call.queries.count_assets(mine))
+    if count is not None and count >= MAX_OFFERS:
+        raise ApiError(
+            403,
+            f"project {await owner_name(call, owner)!r} offers {count:,} data volumes already, and at most "
+            f"{MAX_OFFERS:,} are possible: delete some of them that nobody uses",
+            details="too_many_assets",
+        )
+
+
+async def owner_name(call: Look, owner: str) -> str:
+    """The name of the project whose claim it is; its id, where there is none."""
+    project = await find_project(call, owner)
+    return owner if project is None else project.name
+
+
+def speaks_for(call: Call, asset: Asset) -> str:
+    """Id of the project for which the caller deletes one: that of the claim, or the one that it is for alone."""
+    if asset.project_id and not _manages(call, asset.manager) and _manages(call, asset.project_id):
+        return asset.project_id
+    return asset.manager
+
+
+def _manages(call: Call, project_id: str) -> bool:
+    return call.grants.allows(Permission.MANAGE_ASSETS, project_id)
+
+
+async def whose(call: Call, asset: Asset, error: ApiError) -> ApiError:
+    """The refusal of an act on one that the caller sees: by whom it is possible, not that there is none."""
+    if not asset.offered or error.status not in {403, 404} or _manages(call, asset.manager):
+        return error
+    name = await owner_name(call, asset.manager)
+    told = (
+        f"data volume {shown(asset.name)} is changed and deleted by who administers assets of project {name!r}, whose "
+        "claim it is"
+    )
+    if asset.project_id and _manages(call, asset.project_id):
+        told += "; your project, which it is for, can only delete it"
+    return ApiError(403, told, details="not_permitted")
 
 
 def normal(spec: dict[str, Any]) -> dict[str, Any]:

@@ -327,6 +327,22 @@ def test_a_place_has_so_many_assets_of_a_kind_and_no_more(
     assert admin.post(f"{V1}/asset/compute", json={"meta": meta, "spec": {}}).status_code == 202
 
 
+def test_a_department_has_its_own_room(admin: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(asset_core.MAX_ASSETS, "department", 1)
+
+    def one_of(department: str) -> httpx.Response:
+        meta = {"name": fresh(), "scope": "department", "departmentId": department}
+        answer = admin.post(f"{V1}/asset/compute", json={"meta": meta, "spec": {}})
+        if seq := answer.headers.get("x-log-sequence"):
+            assert admin.get(f"{V1}/asset/compute", params={"min_seq": seq}).status_code == 200
+        return answer
+
+    ids = [admin.post(f"{V1}/org-unit/departments", json={"name": fresh()}).json()["id"] for _ in range(2)]
+    assert [one_of(id_).status_code for id_ in ids] == [202, 202]
+    refused = one_of(ids[0])
+    assert (refused.status_code, refused.json()["details"]) == (403, "too_many_assets")
+
+
 @pytest.mark.anyio
 async def test_values_that_no_credential_has_any_more_are_removed_the_second_time(
     nats_server: NatsServer, served: Served, admin: httpx.Client

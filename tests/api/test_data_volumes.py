@@ -4,7 +4,8 @@ Requirement rows: S055, S060, R35; issue section 3.
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 from events.ids import ANY_CLUSTER
+from services.api import asset_core, data_volumes
 from tests.api.test_assets import NEVER, fresh, id_of, issues, made
 from tests.api.test_data_sources import mark, request
 from tests.support.api import Served
@@ -76,7 +78,9 @@ def test_who_administers_a_project_shares_its_claims_with_everybody_and_takes_th
     answer = sharing.alice.post(TRAININGS, json=sharing.body(volume))
     assert answer.status_code == 202, answer.text
     assert answer.json()["spec"]["storage"]["dataVolume"] == [{"id": id_of(volume), "mountPath": "/sets/0"}]
-    assert sharing.alice.delete(one).status_code == 404, "as of every thing of a project in which she has no role"
+    for refused in (sharing.alice.delete(one), sharing.alice.put(one, json={"spec": sharing.spec(mountPath="/b")})):
+        assert refused.status_code == 403, "she sees it"
+        assert f"of project {volume['ownerProject']!r}, whose claim it is" in refused.json()["message"]
     assert sharing.pia.delete(one).status_code == 202
     told = issues(sharing.alice.post(TRAININGS, json=sharing.body(volume)))
     assert "was deleted" in told["spec.storage.dataVolume[0].id"]
@@ -130,6 +134,84 @@ def test_one_that_is_for_a_department_is_for_its_projects(sharing: Sharing) -> N
     assert answer.status_code == 202, answer.text
     (told,) = issues(sharing.admin.post(TRAININGS, json=sharing.body(volume))).values()
     assert "of another department" in told
+
+
+@contextmanager
+def administering(sharing: Sharing) -> Generator[tuple[httpx.Client, str]]:
+    """Whoever administers a new project alone, and this project."""
+    name, own = f"adm-{secrets.token_hex(4)}", project(sharing.admin)
+    rule = {"subjectId": name, "roleName": "project-admin", "scopeType": "project", "scopeId": own}
+    assert sharing.admin.post(f"{V1}/authorization/access-rules", json=rule).status_code == 202
+    with sharing.served.client(name) as client:
+        yield client, own
+
+
+def offered(client: httpx.Client, spec: dict[str, Any], name: str = "", **meta: Any) -> httpx.Response:
+    """The answer, once lists tell of it."""
+    answer = client.post(PATH, json={"meta": {"name": name or fresh(), "scope": "tenant", **meta}, "spec": spec})
+    if answer.status_code == 202:
+        assert client.get(PATH, params={"min_seq": answer.headers["x-log-sequence"]}).status_code == 200
+    return answer
+
+
+def test_a_project_offers_so_many_and_takes_the_room_of_nobody(
+    sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R35: whomever they are for, they count for the project whose claims they are."""
+    monkeypatch.setattr(data_volumes, "MAX_OFFERS", 2)
+    monkeypatch.setitem(asset_core.MAX_ASSETS, "project", 0)
+    with administering(sharing) as (mal, own), administering(sharing) as (vic, victim):
+        spec, at_victim = sharing.spec(projectId=own), {"scope": "project", "projectId": victim}
+        first = offered(mal, spec, **at_victim)
+        assert (first.status_code, offered(mal, spec).status_code) == (202, 202)
+        for place in (at_victim, {"scope": "tenant"}):
+            refused = offered(mal, spec, **place)
+            assert (refused.status_code, refused.json()["details"]) == (403, "too_many_assets")
+            assert "offers 2 data volumes already" in refused.json()["message"]
+            assert "choose another scope" not in refused.json()["message"]
+        for _ in range(2):
+            answer = offered(vic, sharing.spec(projectId=victim), **at_victim)
+            assert answer.status_code == 202, answer.text
+        gone = mal.delete(f"{PATH}/{id_of(first.json())}")
+        assert mal.get(PATH, params={"min_seq": gone.headers["x-log-sequence"]}).status_code == 200
+        assert offered(mal, spec).status_code == 202
+
+
+def test_who_administers_the_project_that_one_is_for_alone_can_decline_it_and_not_change_it(sharing: Sharing) -> None:
+    with administering(sharing) as (vic, victim):
+        volume = made(sharing.pia, PATH, sharing.spec(), scope="project", projectId=victim)
+        one = f"{PATH}/{id_of(volume)}"
+        changed = vic.put(one, json={"spec": sharing.spec(mountPath="/other")})
+        assert (changed.status_code, changed.json()["details"]) == (403, "not_permitted")
+        assert "can only delete it" in changed.json()["message"]
+        assert vic.delete(one).status_code == 202
+        assert vic.get(one).status_code == 404
+        for_all = made(sharing.pia, PATH, sharing.spec())
+        refused = vic.delete(f"{PATH}/{id_of(for_all)}")
+        assert (refused.status_code, refused.json()["details"]) == (403, "not_permitted")
+
+
+def test_its_owner_can_delete_one_whose_reader_is_gone(sharing: Sharing) -> None:
+    """Else it would take its room for ever."""
+    reader = project(sharing.admin)
+    volume = made(sharing.pia, PATH, sharing.spec(), scope="project", projectId=reader)
+    assert sharing.admin.delete(f"{V1}/org-unit/projects/{reader}").status_code == 202
+    assert sharing.pia.delete(f"{PATH}/{id_of(volume)}").status_code == 202
+
+
+def test_names_are_the_owning_projects_and_tell_nobody_else_what_there_is(sharing: Sharing) -> None:
+    """Nobody learns by a name that is taken, nor takes one that others would like."""
+    with administering(sharing) as (mal, own), administering(sharing) as (vic, victim):
+        at_victim = {"scope": "project", "projectId": victim}
+        theirs = offered(vic, sharing.spec(projectId=victim), "secret", **at_victim).json()
+        answer = offered(mal, sharing.spec(projectId=own), "secret", **at_victim)
+        assert answer.status_code == 202, answer.text
+        again = offered(mal, sharing.spec(projectId=own), "secret", **at_victim)
+        assert (again.status_code, again.json()["details"]) == (400, "name_taken")
+        listed = vic.get(PATH, params={"name": "secret", "scope": "project", "projectId": victim}).json()["dataSources"]
+        names = {id_: sharing.admin.get(f"{V1}/org-unit/projects/{id_}").json()["name"] for id_ in (own, victim)}
+        told = {id_of(one): (one["spec"]["projectId"], one["ownerProject"]) for one in listed}
+        assert told == {id_of(theirs): (victim, names[victim]), id_of(answer.json()): (own, names[own])}
 
 
 def test_its_path_can_change_and_its_claim_cannot(sharing: Sharing) -> None:

@@ -223,6 +223,34 @@ def test_a_data_volume_is_made_of_the_claim_of_a_project_on_a_cluster_by_their_n
     assert "that starts later finds it" in muster("datasource", "data-volume", "delete", "--help").out
 
 
+def test_data_volumes_of_one_name_are_told_apart_by_their_owners(api: ShapeServer, muster: Muster) -> None:
+    """Nobody is given another's data for its name."""
+    NOUNS.setdefault("datasource data-volume", ("/asset/datasource/data-volume", "dataSources"))
+    other = ID.replace("a", "c")
+    owners = {"vision": ID, "mallory": other}
+    rows = [
+        row("sets", id=id_) | {"ownerProject": owner, "spec": {"projectId": f"id-of-{owner}", "claimName": "c"}}
+        for owner, id_ in owners.items()
+    ]
+    there_is(api, "datasource data-volume", *rows)
+    submit = ("training", "submit", "hello", "-i", "i", "--datasource")
+    ran = muster(*submit, "data-volume/sets")
+    assert ran.code == 2, ran.err
+    for owner, id_ in owners.items():
+        assert f"{id_}  tenant, of project {owner}" in ran.err
+    assert "data-volume/OWNER/NAME" in ran.err
+    for given in ("vision/sets", "id-of-vision/sets"):
+        assert muster(*submit, f"data-volume/{given}").code == 0
+        assert api.asked("POST", "/workloads/trainings")[-1].body["assets"] == {"datasourceIds": [ID]}
+    ran = muster(*submit, "data-volume/speech/sets")
+    assert ran.code == 3, ran.err
+    assert "there are: vision/sets, mallory/sets" in ran.err
+    header, first, second = muster("datasource", "data-volume", "list").out.splitlines()
+    assert header.split()[:2] == ["NAME", "OWNER"]
+    assert [first.split()[1], second.split()[1]] == ["vision", "mallory"]
+    assert "mallory" in muster("datasource", "data-volume", "describe", "mallory/sets").out
+
+
 def test_two_environments_and_one_that_is_not_there_are_refused(api: ShapeServer, muster: Muster) -> None:
     there_is(api, "environment", row())
     ran = muster("training", "submit", "hello", "-e", "torch", "-e", "other", "-i", "i")

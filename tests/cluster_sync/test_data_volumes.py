@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from events.aggregate import ASSET, PROJECT
-from events.asset import DeleteAsset, OfferDataVolume, asset_key
+from events.asset import DeleteAsset, OfferDataVolume, data_volume_key
 from events.cluster_protocol import Sources, SourcesRequest, StartPod
 from events.ids import cluster_key, incarnation_id, project_key
 from events.project import CreateProject, DeleteProject
@@ -36,7 +36,7 @@ async def offered(world: World, name: str = "sets", **more: Any) -> str:
         "mount_path": "/data",
     }
     command = OfferDataVolume(**usual | more)
-    key = asset_key("data-volume", command.scope, command.place, name)
+    key = command.key
     await world.decide(ASSET, key, command, f"offer {name}")
     return (await world.store.load(ASSET, key)).state.asset_id
 
@@ -83,7 +83,7 @@ async def test_a_run_that_cannot_have_one_any_more_is_told_why(shared: World, wh
         "never was": "is not shared any more",
     }
     if why == "taken back":
-        key = asset_key("data-volume", "tenant", "", "sets")
+        key = data_volume_key(OWNER, "tenant", "", "sets")
         await shared.decide(ASSET, key, DeleteAsset(asset_id=volume, project_id=OWNER), "take back")
     if why == "its project is gone":
         await shared.decide(PROJECT, project_key("vision"), DeleteProject(project_id=OWNER), "delete-vision")

@@ -23,6 +23,7 @@ from events.asset import (
     SourceIssue,
     asset_key,
 )
+from events.commands import target
 from events.ids import key_of_id
 from events.refusal import Refusal
 from tests.events.given import NOW, context
@@ -90,12 +91,32 @@ def test_a_data_volume_is_of_the_project_whose_claim_it_is_whoever_it_is_for() -
     )
     given = Given(replace(OFFER, scope="project", place="user"))
     assert (given.state.manager, given.state.only_on) == ("owner", "k")
-    for stranger in ("user", None):
+    for stranger in ("other", None):
         refused = given.when(DeleteAsset(asset_id=given.state.asset_id, project_id=stranger))
         assert isinstance(refused, Refusal)
         assert refused.code == "not_found"
     given.do(DeleteAsset(asset_id=given.state.asset_id, project_id="owner"))
     assert not given.state.exists
+
+
+def test_the_project_that_a_data_volume_is_for_alone_can_decline_it_and_no_more() -> None:
+    given = Given(replace(OFFER, scope="project", place="user"))
+    refused = given.when(ChangeAsset(asset_id=given.state.asset_id, project_id="user", spec=given.state.spec))
+    assert isinstance(refused, Refusal)
+    assert refused.code == "not_found"
+    given.do(DeleteAsset(asset_id=given.state.asset_id, project_id="user"))
+    assert not given.state.exists
+    for_all = Given(OFFER)
+    assert isinstance(for_all.when(DeleteAsset(asset_id=for_all.state.asset_id)), Refusal)
+    assert isinstance(for_all.when(DeleteAsset(asset_id=for_all.state.asset_id, project_id="user")), Refusal)
+
+
+def test_a_name_of_a_data_volume_is_its_owners_alone() -> None:
+    """Who offers to a project learns nothing of the names there, and takes none."""
+    offers = [replace(OFFER, scope="project", place="user", project_id=owner) for owner in ("owner", "other", "user")]
+    made = {target(offer): Given(offer).state.asset_id for offer in offers}
+    assert len(made) == len(offers)
+    assert {("asset", key_of_id(id_)) for id_ in made.values()} == set(made)
 
 
 @pytest.mark.parametrize(

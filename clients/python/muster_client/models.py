@@ -407,6 +407,10 @@ class DataSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """issuesFound: the agent of a cluster found that it cannot be used there. Where no agent looks, it is ready."""
     issues: list[DataSourceIssue]
     """By cluster. At most 100."""
+    owner_project: str | None = None
+    """Of a data volume: the name of the project whose claim it is. Names of data volumes are unique for each such
+    project.
+    """
 
 
 class PvcSourceChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2747,7 +2751,9 @@ class AssetPlace(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Body of a request: AssetPlace."""
 
     name: str
-    """Unique among the assets of its kind and scope; at most 253 characters. It cannot be changed."""
+    """Unique among the assets of its kind and scope, of data volumes among those of the project whose claim it is;
+    at most 253 characters. It cannot be changed.
+    """
     scope: AssetPlaceScope
     """Who can use it: every workload, or those of one cluster, department or project. It cannot be changed."""
     project_id: str | None = None
@@ -2837,7 +2843,9 @@ class TemplatePlace(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """Body of a request: TemplatePlace."""
 
     name: str
-    """Unique among the assets of its kind and scope; at most 253 characters. It cannot be changed."""
+    """Unique among the assets of its kind and scope, of data volumes among those of the project whose claim it is;
+    at most 253 characters. It cannot be changed.
+    """
     scope: AssetPlaceScope
     """Who can use it: every workload, or those of one cluster, department or project. It cannot be changed."""
     project_id: str | None = None

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from events.asset import AssetScope
 from events.asset_specs import CredentialKind
@@ -102,6 +102,10 @@ class DataSource(Form, frozen=True, kw_only=True):
     """issuesFound: the agent of a cluster found that it cannot be used there. Where no agent looks, it is ready."""
     issues: list[DataSourceIssue]
     """By cluster. At most 100."""
+    owner_project: str | UnsetType = UNSET
+    """Of a data volume: the name of the project whose claim it is. Names of data volumes are unique for each such
+    project.
+    """
 
 
 class DataSources(Form, frozen=True, kw_only=True):
