@@ -133,6 +133,7 @@ RUNS = explanation(
     }],
 )  # fmt: skip
 SUSPENDED = explanation(phase="Stopped", outcome="ended")
+DELETING = explanation(phase="Deleting", outcome="ended", message="1 pod that it left on cluster a may still run")
 ENDED = explanation(
     phase="Failed", outcome="ended", phaseReason="backoff_limit_exceeded", message="it asks for no place",
     phaseMessage="pod main-0 ended with exit code 1",
@@ -188,10 +189,11 @@ HIDDEN = {**KEPT, "workloadId": None, "name": None, "workloads": 2, "until": Non
             ),
         ),
         (SUSPENDED, ("it is suspended, and asks for no place until it is resumed",)),
+        (DELETING, ("it is being deleted", "1 pod that it left on cluster a may still run")),
         (NEVER, ("it cannot ever fit as written", "no small change")),
         (ENDED, ("it has ended", "backoff_limit_exceeded", "pod main-0 ended with exit code 1")),
     ],
-    ids=["waits", "runs", "by cluster", "keeps", "may not take", "changes", "suspended", "never", "ended"],
+    ids=["waits", "runs", "by cluster", "keeps", "may not take", "changes", "suspended", "deleting", "never", "ended"],
 )  # fmt: skip
 def test_an_explanation_says_all_that_a_person_needs(
     api: ShapeServer, muster: Muster, answer: dict[str, Any], told: tuple[str, ...]
