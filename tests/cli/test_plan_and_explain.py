@@ -206,6 +206,20 @@ def test_an_explanation_says_all_that_a_person_needs(
     assert muster("explain", ID, "-o", "json").json() == answer
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_description_of_what_is_being_deleted_says_for_what_that_waits(
+    api: ShapeServer, muster: Muster, asked: bool
+) -> None:
+    api.on("GET", f"/workloads/{ID}", Reply(body=workload_row(id=ID, phase="Deleting", phaseMessage="before")))
+    unknown = DELETING | {"outcome": "unknown", "message": "ask again"}
+    api.on("GET", f"/workloads/{ID}/explain", Reply(body=DELETING if asked else unknown))
+    api.on("GET", f"/workloads/{ID}/history", Reply(body={"records": []}))
+    ran = muster("workload", "describe", ID, "--section", "general")
+    assert ran.code == 0, ran.err
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("Why")]
+    assert line.endswith(DELETING["message"] if asked else "before")
+
+
 def test_each_score_of_the_scheduler_is_shown_in_gpus_or_cores() -> None:
     assert {score.name for score in POLICY.scores} == set(ONE_OF)
 
