@@ -32,9 +32,10 @@ def _held(row: Row) -> str:
     return ", ".join(part for part in parts if part)
 
 
-_SUSPENDED: Final[dict[str, str]] = dict.fromkeys(
-    ("Stopping", "Stopped"), "it is suspended, and asks for no place until it is resumed"
-)
+_NOT_ENDED: Final[dict[str, str]] = {
+    **dict.fromkeys(("Stopping", "Stopped"), "it is suspended, and asks for no place until it is resumed"),
+    "Deleting": "it is being deleted",
+}
 """By phase, of what has not ended, and yet asks for no place."""
 
 
@@ -125,8 +126,8 @@ def show(out: Output, found: Row) -> None:
     told = OUTCOMES.get(outcome, outcome)
     why = text_of(found, "message") or text_of(found, "phaseMessage")
     if outcome == "ended":  # why it ended is more than that it has
-        why = text_of(found, "phaseMessage")
-        told = _SUSPENDED.get(text_of(found, "phase"), told)
+        why = deletion_waits_for(found) or text_of(found, "phaseMessage")
+        told = _NOT_ENDED.get(text_of(found, "phase"), told)
     if waiting := int(number_of(found, "waitingPods")):
         told += f" ({waiting} pod{'s' if waiting != 1 else ''})"
     out.pairs(
@@ -172,6 +173,12 @@ def show(out: Output, found: Row) -> None:
         out.heading("Evicted")
         for line in _eviction(out, eviction):
             out.write(f"  {line}\n")
+
+
+def deletion_waits_for(found: Row) -> str:
+    """Of what is being deleted, by the scheduler's account of it; empty of all else."""
+    told = text_of(found, "phase") == "Deleting" and text_of(found, "outcome") == "ended"
+    return text_of(found, "message") if told else ""
 
 
 def expected_start(out: Output, found: Row) -> str:

@@ -11,7 +11,7 @@ from muster.cli.command import Session, command, group
 from muster.cli.conditions import USUAL, condition_of, conditions, wait_for
 from muster.cli.connections import CONNECTION_COLUMNS, add_connections
 from muster.cli.exits import ExitCode, Problem, usage
-from muster.cli.explain import expected_start, work_at_risk
+from muster.cli.explain import deletion_waits_for, expected_start, work_at_risk
 from muster.cli.log_options import (
     AttemptOption,
     ContainerOption,
@@ -655,7 +655,7 @@ def _general(session: Session, identifier: str, row: Row, records: list[Row]) ->
                 "Phase",
                 told_phase(row) + (f" (wanted: {text_of(row, 'desiredPhase')})" if _differs(row) else ""),
             ),
-            ("Why", why(row)),
+            ("Why", _why(session, identifier, row)),
             ("Expected to start", _expected(session, identifier, row)),
             ("Created", _when(session, row, "createdAt") + _by(row)),
             ("Owner", text_of(row, "submittedBy") if _given_away(row) else ""),
@@ -679,6 +679,16 @@ def _lost(row: Row) -> str:
     """By evictions and interruptions."""
     hours = number_of(row, "lostGpuHours")
     return f"{format_number(hours)} GPU-hours, by evictions and interruptions" if hours else ""
+
+
+def _why(session: Session, identifier: str, row: Row) -> str:
+    """What deletion waits for stands in no table."""
+    if session.as_of or told_phase(row) != "Deleting":
+        return why(row)
+    try:
+        return deletion_waits_for(session.api.get(f"/workloads/{identifier}/explain")) or why(row)
+    except Problem:
+        return why(row)  # all else of a description is told
 
 
 def _expected(session: Session, identifier: str, row: Row) -> str:

@@ -210,12 +210,12 @@ class DesiredState(LogFold):
         cluster = self.cluster(cluster_id)
         return cluster is None or cluster.removed
 
-    def runs_without_place(self) -> list[tuple[str, PodId, Pod, str]]:
+    def runs_without_place(self) -> list[tuple[str, str, PodId, Pod, str]]:
         """Runs that live, or were left on a lost cluster, whose node is gone, or whose cluster was removed; with the
-        reason code. By key of their workload.
+        reason code. By key of their workload and id of the cluster that they were bound to.
         """
         return [
-            (key, pod_id, pod, reason)
+            (key, cluster_id, pod_id, pod, reason)
             for key, chain in self.workloads.items()
             for cluster_id, pods in ((chain.state.cluster_id, chain.state.pods.live), *chain.state.left.items())
             for pod_id, pod in pods.items()

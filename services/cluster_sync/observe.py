@@ -80,19 +80,23 @@ def facts_of(observed: ObservedPod, pod: Pod) -> tuple[PodFact, ...]:
     return (*noted, fact)
 
 
-def fact_of_left(observed: ObservedPod, state: Workload, cluster_id: str) -> PodFact | None:
-    """The fact that a run is over which its workload left on this cluster when that was lost; None where it is none of
-    those, or lives: it has been told to end.
-    """
+def is_left_run(observed: ObservedPod, state: Workload, cluster_id: str) -> bool:
+    """Whether its workload left this run on this cluster when that was lost, and its end is not known yet."""
     pods = state.left.get(cluster_id)
     pod = None if pods is None else pods.get((observed.pod.pod_set, observed.pod.index))
-    if pod is None or state.workload_id != observed.workload_id or observed.kind not in ENDED_KINDS:
-        return None
-    if not pod.is_run(observed.pod) or pod.token != observed.token:
-        return None
-    return PodFact(
-        pod=observed.pod, kind=observed.kind, at=observed.at, token=observed.token, exit_code=observed.exit_code
-    )
+    if pod is None or state.workload_id != observed.workload_id:
+        return False
+    return pod.is_run(observed.pod) and pod.token == observed.token
+
+
+def facts_of_left(observed: ObservedPod) -> tuple[PodFact, ...]:
+    """The fact that a run is over which was left on a lost cluster. None while it lives: it has been told to end, and
+    may take its grace for that.
+    """
+    if observed.kind not in ENDED_KINDS:
+        return ()
+    at, token, exit_code = observed.at, observed.token, observed.exit_code
+    return (PodFact(pod=observed.pod, kind=observed.kind, at=at, token=token, exit_code=exit_code),)
 
 
 def place_lost(workload: Workload, pod_id: PodId, pod: Pod, reason: str, now: datetime) -> PodFact:

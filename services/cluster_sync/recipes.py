@@ -80,8 +80,9 @@ class Recipes:
         """By cluster: one answer about workloads at a time."""
 
     async def start(self) -> None:
-        """Ends with the connection."""
+        """Ends with the connection. Once it returns, the server has the subscription: no request after that is lost."""
         await self._nc.subscribe(ALL_RECIPES, cb=self._on_request)  # pyright: ignore[reportUnknownMemberType]
+        await self._nc.flush()
 
     async def _on_request(self, message: Msg) -> None:
         cluster_id, now = message.subject.partition(".")[2], time.monotonic()

@@ -67,6 +67,8 @@ class News(msgspec.Struct, frozen=True):
 
     workload_id: str
     facts: tuple[PodFact, ...]
+    cluster_id: str
+    """Where the run is: whose agent said it, and whose budget it is told from."""
 
 
 type _About = tuple[str, int, int]
@@ -131,13 +133,16 @@ class Reporter:
         self._one_by_one: set[tuple[str, str]] = set()
         """Workloads of whose news some could not be decided on."""
 
-    def pods(self, key: str, workload_id: str, facts: tuple[PodFact, ...], *, left: bool = False) -> None:
+    def pods(
+        self, key: str, workload_id: str, facts: tuple[PodFact, ...], *, cluster_id: str, left: bool = False
+    ) -> None:
         """News of one run of a workload. They take the place of older ones; but an end stays one.
 
         Args:
+            cluster_id: where the run is; its workload may be elsewhere by now.
             left: whether the run was left on a lost cluster.
         """
-        pod, waiting, news = facts[0].pod, self._facts.setdefault(key, {}), News(workload_id, facts)
+        pod, waiting, news = facts[0].pod, self._facts.setdefault(key, {}), News(workload_id, facts, cluster_id)
         about = pod.pod_set, pod.index, facts[0].token if left else 0
         older = waiting.get(about)
         if older is None or not _takes_back(news, older):
@@ -262,20 +267,28 @@ class Reporter:
         self._forget_told(key, {pod: news for pod, news in waiting.items() if news.workload_id != workload_id})
         if chain is None or key not in self._facts:
             return 0
-        if self._over_budget(chain.state.cluster_id):
-            return WAIT_SECONDS
         most = 1 if ("workload", key) in self._one_by_one else FACTS_PER_COMMIT
-        news = next_commit(self._unhurried(self._facts[key], chain.state), most=most)
+        cluster_id, ready = self._ready(self._unhurried(self._facts[key], chain.state))
+        news = next_commit(ready, most=most)
         if not news:
             return WAIT_SECONDS
         facts = tuple(fact for of_run in news.values() for fact in of_run.facts)
         command = ReportPods(workload_id=chain.state.workload_id, facts=facts)
         flaps = tuple(_run_name(one) for about, one in news.items() if _flaps(one, chain.state.pods.get(about[:2])))
-        spend = Spend(chain.state.cluster_id, flaps)
+        spend = Spend(cluster_id, flaps)
         seconds = await self._append(WORKLOAD, key, chain, command, _identity(chain.version, facts), spend)
         if not seconds:
             self._forget_told(key, news)
         return seconds
+
+    def _ready(self, waiting: dict[_About, News]) -> tuple[str, dict[_About, News]]:
+        """What one cluster said: of those that are not over their budget the one whose news wait longest. A commit is
+        of one cluster, so no other is held up by it, and none pays for it.
+        """
+        for cluster_id in dict.fromkeys(news.cluster_id for news in waiting.values()):
+            if not self._over_budget(cluster_id):
+                return cluster_id, {about: news for about, news in waiting.items() if news.cluster_id == cluster_id}
+        return "", {}
 
     def _over_budget(self, cluster_id: str) -> bool:
         over = bool(cluster_id) and self._limits.facts.wait_seconds(cluster_id, time.monotonic()) > 0

@@ -30,8 +30,9 @@ from services.cluster_sync.hear import Heard, NotTakenError, understand
 from services.cluster_sync.lanes import Lane, Lanes
 from services.cluster_sync.observe import (
     cluster_command,
-    fact_of_left,
     facts_of,
+    facts_of_left,
+    is_left_run,
     is_newest_run,
     left_unsaid,
     lost_session,
@@ -215,10 +216,11 @@ class ClusterSync:
                 for heard in (self._nodes_seen, self._nodes_heard):
                     heard.get(node.state.cluster_id, {}).pop(key, None)
                 self._reporter.node(key, ReportNodeGone())
-        for key, pod_id, pod, reason in self._fold.runs_without_place():
+        for key, cluster_id, pod_id, pod, reason in self._fold.runs_without_place():
             state = self._fold.workloads[key].state
             fact = place_lost(state, pod_id, pod, reason, now)
-            self._reporter.pods(key, state.workload_id, (fact,), left=state.pods.live.get(pod_id) is not pod)
+            left = state.pods.live.get(pod_id) is not pod
+            self._reporter.pods(key, state.workload_id, (fact,), cluster_id=cluster_id, left=left)
 
     # -- WANTED ------------------------------------------------------------------------------------------------------
 
@@ -412,10 +414,11 @@ class ClusterSync:
         state = None if chain is None or chain.state.cluster_id != cluster_id else chain.state
         if state is not None and is_newest_run(observed, state):
             pod = state.pods[observed.pod.pod_set, observed.pod.index]
-            self._reporter.pods(workload_key, observed.workload_id, facts_of(observed, pod))
+            self._reporter.pods(workload_key, observed.workload_id, facts_of(observed, pod), cluster_id=cluster_id)
             return
-        if chain is not None and (left := fact_of_left(observed, chain.state, cluster_id)) is not None:
-            self._reporter.pods(workload_key, observed.workload_id, (left,), left=True)
+        if chain is not None and is_left_run(observed, chain.state, cluster_id):
+            if ended := facts_of_left(observed):
+                self._reporter.pods(workload_key, observed.workload_id, ended, cluster_id=cluster_id, left=True)
             return
         if self._fold.ahead(observed.token, workload_key):
             return  # bound after what we have followed: another instance is ahead, and the agent will say it again

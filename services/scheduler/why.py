@@ -13,7 +13,7 @@ from msgspec.structs import replace as replace_fields
 
 from events.ids import key_of_id
 from events.node import Reservation
-from events.phases import WaitingReason
+from events.phases import Phase, WaitingReason
 from events.why import (
     MOST_HOLDERS,
     MOST_PLACES,
@@ -57,7 +57,8 @@ def why(fold: SchedulingState, workload_id: str, now: datetime, readable: frozen
     key = key_of_id(workload_id) or ""
     chain = fold.workloads.get(key)
     if chain is None or chain.state.workload_id != workload_id or not schedulable(chain.state):
-        return Why(outcome="ended", message="it asks for no place")
+        state = None if chain is None or chain.state.workload_id != workload_id else chain.state
+        return Why(outcome="ended", message=_asks_for_none(fold, state))
     state = chain.state
     scene = scene_of(fold, state, key, now, readable)
     places = tuple(_places(fold, state, key, now))
@@ -72,6 +73,27 @@ def why(fold: SchedulingState, workload_id: str, now: datetime, readable: frozen
         "runs": _why_no_more(fold, state, key, now) if state.elastic else "",
     }[scene]
     return Why(outcome=scene, message=message, places=places, own=_own(fold, state, now))
+
+
+def _asks_for_none(fold: SchedulingState, state: Workload | None) -> str:
+    """Of what asks for no place. What is being deleted is kept, and its name with it, for its pods: of those that were
+    left on a lost cluster nobody may ever hear again, unless somebody acts.
+    """
+    if state is None or state.phase is not Phase.DELETING:
+        return "it asks for no place"
+    told = ["it is deleted, and its name free, once its pods have ended"]
+    for cluster_id, pods in state.left.items():
+        cluster, count = fold.cluster(cluster_id), len(pods)
+        if cluster is None or cluster.removed:
+            continue  # they count as gone in a moment
+        those = f"{count} pod{'s' if count != 1 else ''} that it left on cluster {cluster.name}"
+        told.append(
+            f"{those} {'are' if count != 1 else 'is'} told to end"
+            if cluster.connected
+            else f"{those} may still run, and that cluster is lost: this waits until it is back. If it never comes"
+            f" back, have an administrator remove it: muster cluster remove {cluster.name}"
+        )
+    return "; ".join(told)
 
 
 def _why_no_more(fold: SchedulingState, state: Workload, key: str, now: datetime) -> str:

@@ -133,6 +133,7 @@ RUNS = explanation(
     }],
 )  # fmt: skip
 SUSPENDED = explanation(phase="Stopped", outcome="ended")
+DELETING = explanation(phase="Deleting", outcome="ended", message="1 pod that it left on cluster a may still run")
 ENDED = explanation(
     phase="Failed", outcome="ended", phaseReason="backoff_limit_exceeded", message="it asks for no place",
     phaseMessage="pod main-0 ended with exit code 1",
@@ -188,10 +189,11 @@ HIDDEN = {**KEPT, "workloadId": None, "name": None, "workloads": 2, "until": Non
             ),
         ),
         (SUSPENDED, ("it is suspended, and asks for no place until it is resumed",)),
+        (DELETING, ("it is being deleted", "1 pod that it left on cluster a may still run")),
         (NEVER, ("it cannot ever fit as written", "no small change")),
         (ENDED, ("it has ended", "backoff_limit_exceeded", "pod main-0 ended with exit code 1")),
     ],
-    ids=["waits", "runs", "by cluster", "keeps", "may not take", "changes", "suspended", "never", "ended"],
+    ids=["waits", "runs", "by cluster", "keeps", "may not take", "changes", "suspended", "deleting", "never", "ended"],
 )  # fmt: skip
 def test_an_explanation_says_all_that_a_person_needs(
     api: ShapeServer, muster: Muster, answer: dict[str, Any], told: tuple[str, ...]
@@ -202,6 +204,20 @@ def test_an_explanation_says_all_that_a_person_needs(
     for words in told:
         assert words in ran.out
     assert muster("explain", ID, "-o", "json").json() == answer
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_description_of_what_is_being_deleted_says_for_what_that_waits(
+    api: ShapeServer, muster: Muster, asked: bool
+) -> None:
+    api.on("GET", f"/workloads/{ID}", Reply(body=workload_row(id=ID, phase="Deleting", phaseMessage="before")))
+    unknown = DELETING | {"outcome": "unknown", "message": "ask again"}
+    api.on("GET", f"/workloads/{ID}/explain", Reply(body=DELETING if asked else unknown))
+    api.on("GET", f"/workloads/{ID}/history", Reply(body={"records": []}))
+    ran = muster("workload", "describe", ID, "--section", "general")
+    assert ran.code == 0, ran.err
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("Why")]
+    assert line.endswith(DELETING["message"] if asked else "before")
 
 
 def test_each_score_of_the_scheduler_is_shown_in_gpus_or_cores() -> None:

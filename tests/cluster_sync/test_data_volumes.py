@@ -3,7 +3,6 @@
 Requirement rows: S060; issue section 3.
 """
 
-import contextlib
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from events.project import CreateProject, DeleteProject
 from events.subjects import agent_recipes_subject, recipes_subject
 from events.workload.fields.storage import DataVolume, StorageSpec
 from events.workload.volumes import SharedFolder
-from tests.cluster_sync.given import CLUSTER_ID, PROJECT_ID, World, eventually, serving
+from tests.cluster_sync.given import CLUSTER_ID, PROJECT_ID, World, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -98,14 +97,8 @@ async def test_the_agent_of_the_cluster_that_has_the_claim_looks_at_it(shared: W
     await offered(shared, "elsewhere", cluster_id=ELSEWHERE)
     answers = await shared.nc.subscribe(agent_recipes_subject(CLUSTER_ID))
     async with serving(shared.server):
-
-        async def told() -> Any:
-            """Asked again, as an agent does: what is said before cluster_sync listens is lost."""
-            await shared.nc.publish(recipes_subject(CLUSTER_ID), msgspec.json.encode(SourcesRequest()))
-            with contextlib.suppress(TimeoutError):
-                return msgspec.json.decode((await answers.next_msg(timeout=1)).data, type=Sources).sources
-
-        (source,) = await eventually(told)
+        await shared.nc.publish(recipes_subject(CLUSTER_ID), msgspec.json.encode(SourcesRequest()))
+        (source,) = msgspec.json.decode((await answers.next_msg(timeout=20)).data, type=Sources).sources
     assert (source.asset_id, source.project_id, source.project_name) == (mine, OWNER, "vision")
     assert isinstance(source.volume, SharedFolder)
     assert (source.volume.claim, source.volume.data_volume) == ("imagenet", mine)

@@ -2,22 +2,25 @@
 what they hold and nothing else (issue 14 section 2, ADR 0138).
 """
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from events.aggregate import CLUSTER, NODE, WORKLOAD
-from events.cluster import AddCluster, RemoveCluster
+from events.cluster import AddCluster, Cluster, RemoveCluster
 from events.cluster_protocol import ObservedPod, SettledPod, StartPod, StopPod
 from events.ids import cluster_key, incarnation_id, node_key
 from events.node import ReportNode, ReportNodeGone
 from events.phases import Phase, PodPhase
 from events.subjects import WANTED_STREAM, observed_pod_subject
-from events.workload.commands import CreateWorkload, DeleteWorkload, LeaveCluster, PlacePods
+from events.workload.commands import CreateWorkload, DeleteWorkload, LeaveCluster, PlacePods, PodFactKind
 from events.workload.pod import Placement
 from events.workload.spec import TrainingSpec
 from events.workload.state import Workload, bindable
+from services.cluster_sync.observe import place_lost
 from services.runtime.log.latest import read_latest
 from services.runtime.nats.streams import create_streams
 from tests.cluster_sync.given import (
@@ -32,6 +35,7 @@ from tests.cluster_sync.given import (
     eventually,
     serving,
 )
+from tests.cluster_sync.test_report import Followed
 
 pytestmark = pytest.mark.anyio
 
@@ -134,11 +138,95 @@ async def test_a_wanted_that_was_made_anew_has_it_end_again(world: World) -> Non
     async with serving(world.server):
         stop: StopPod = await world.wanted_is(StopPod)
         assert (stop.token, stop.pod_key) == (word.token, POD)
-        # The old agent speaks of it as of a run that lives, and is not contradicted: it has its order.
-        await world.report(word, "running")
         await world.report(word, "stopped")
         state = await gone(world)
         assert (state.phase, state.attempt, len(state.pods.waiting)) == (Phase.PENDING, 2, 1)
+
+
+async def heard(world: World, *, protection: bool) -> Cluster:
+    """The first cluster, once all was heard that its agent said before this heartbeat, which tells something new."""
+    await world.heartbeat(protection)
+
+    async def probe() -> Any:
+        state = (await world.store.load(CLUSTER, cluster_key("c"))).state
+        return state if state.protection_reported is protection else None
+
+    return await eventually(probe)
+
+
+@pytest.mark.parametrize("kind", ["starting", "running", "unreachable"])
+async def test_an_agent_that_is_back_may_say_that_a_run_that_was_left_still_lives(
+    world: World, kind: PodFactKind
+) -> None:
+    """It ends within its grace. Nothing is refused of an agent that says so, and its order to end it stands."""
+    async with serving(world.server):
+        word = await ran_and_left(world)
+        stop: StopPod = await world.wanted_is(StopPod)
+        await heard(world, protection=True)
+        said = await world.wanted_seq()
+        await world.report(word, kind)
+        assert (await heard(world, protection=False)).refused == ()
+        assert (await world.wanted(), await world.wanted_seq()) == (stop, said)
+        assert (await world.workload()).left
+        await world.report(word, "stopped")
+        await gone(world)
+
+
+async def test_with_its_token_nothing_but_the_run_that_was_left_is_spoken_of(world: World) -> None:
+    async with serving(world.server):
+        word = await ran_and_left(world)
+        await world.wanted_is(StopPod)
+        await heard(world, protection=True)
+        await world.report(replace(word, pod=replace(word.pod, try_=word.pod.try_ + 1)), "stopped")
+        (refused,) = (await heard(world, protection=False)).refused
+        assert (refused.about, refused.rule) == ("pod", "the run that its token was given to")
+        assert (await world.workload()).left
+
+
+async def test_the_end_of_what_was_left_waits_for_no_budget_but_that_of_its_own_cluster(world: World) -> None:
+    """The cluster where the workload is now says too much: that holds up none of the old one's nodes."""
+    await there(world)
+    await bind(world, CLUSTER_ID, NODE_KEY, "n1")
+    await leave(world)
+    await bind(world, OTHER_ID, node_key(OTHER_ID, "o1"), "o1")
+    followed = Followed(world)
+    await followed.follow()
+    state, far = followed.state, 10**9
+    ((of_old, old),) = state.left[CLUSTER_ID].items()
+    ((of_new, new),) = state.pods.live.items()
+    followed.limits.facts.take(OTHER_ID, far, time.monotonic())
+    lost = place_lost(state, of_new, new, "node_lost", datetime.now(UTC))
+    followed.reporter.pods(KEY, state.workload_id, (lost,), cluster_id=OTHER_ID)
+    ended = place_lost(state, of_old, old, "node_lost", datetime.now(UTC))
+    followed.reporter.pods(KEY, state.workload_id, (ended,), cluster_id=CLUSTER_ID, left=True)
+    assert (await gone(world)).pods.live, "what the other cluster said waits"
+
+    async def waits() -> bool:
+        return followed.waited == {OTHER_ID}
+
+    await eventually(waits)
+    await followed.reporter.close()
+
+
+async def test_what_was_left_is_told_from_the_budget_of_its_own_cluster(world: World) -> None:
+    await there(world)
+    await bind(world, CLUSTER_ID, NODE_KEY, "n1")
+    await leave(world)
+    await bind(world, OTHER_ID, node_key(OTHER_ID, "o1"), "o1")
+    followed = Followed(world)
+    await followed.follow()
+    state = followed.state
+    ((id_, pod),) = state.left[CLUSTER_ID].items()
+    followed.limits.facts.take(CLUSTER_ID, 10**9, time.monotonic())
+    ended = place_lost(state, id_, pod, "node_lost", datetime.now(UTC))
+    followed.reporter.pods(KEY, state.workload_id, (ended,), cluster_id=CLUSTER_ID, left=True)
+
+    async def waits() -> bool:
+        return followed.waited == {CLUSTER_ID}
+
+    await eventually(waits)
+    assert (await world.workload()).left
+    await followed.reporter.close()
 
 
 async def test_news_of_the_old_run_and_of_the_new_one_at_once_are_both_told(world: World) -> None:

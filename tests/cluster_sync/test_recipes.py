@@ -20,6 +20,8 @@ from events.workload.fields.metadata import Annotation
 from events.workload.fields.process import EnvironmentVariable
 from events.workload.pod import DeviceShare
 from services.cluster_sync import recipes
+from services.cluster_sync.fold import DesiredState
+from services.cluster_sync.recipes import Recipes
 from services.cluster_sync.reconcile import desired_pod, run_pod, start_pod
 from services.runtime.process.buckets import Buckets
 from tests.cluster_sync.given import CLUSTER_ID, KEY, POD, World, eventually, serving
@@ -51,6 +53,12 @@ async def answers(world: World, requests: list[RecipeRequest], *, seconds: float
         pass
     await subscription.unsubscribe()
     return heard
+
+
+async def test_once_it_has_started_no_request_is_lost(world: World) -> None:
+    """cluster_sync calls itself ready after that: NATS has the subscription by then."""
+    await Recipes(world.nc, DesiredState(), on_wait=print, on_unwanted=print).start()
+    assert not world.nc.pending_data_size
 
 
 async def test_two_thousand_pods_of_the_largest_spec_are_told_and_leave_room_for_everybody(world: World) -> None:

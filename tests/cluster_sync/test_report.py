@@ -86,7 +86,7 @@ class Followed:
             at=datetime.now(UTC),
             **more,
         )
-        self.reporter.pods(KEY, state.workload_id, facts_of(observed, pod))
+        self.reporter.pods(KEY, state.workload_id, facts_of(observed, pod), cluster_id=CLUSTER_ID)
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ async def test_what_could_not_be_decided_on_is_told_once_it_can_be(world: World,
     followed.fold.workloads[KEY] = replace(workload, state=broken)
     followed.fold.nodes[NODE_KEY] = replace(node, state=broken)
     lost = place_lost(workload.state, ("main", 0), pod, "node_lost", datetime.now(UTC))
-    followed.reporter.pods(KEY, workload.state.workload_id, (lost,))
+    followed.reporter.pods(KEY, workload.state.workload_id, (lost,), cluster_id=CLUSTER_ID)
     followed.reporter.node(NODE_KEY, ReportNodeGone())
     await asyncio.sleep(0.2)
     followed.fold.workloads[KEY], followed.fold.nodes[NODE_KEY] = workload, node
@@ -265,7 +265,7 @@ async def test_the_same_words_are_told_again_where_they_have_an_effect_again(wor
     told: list[tuple[PodFactKind, PodPhase]] = [("running", PodPhase.RUNNING), ("unreachable", PodPhase.UNKNOWN)]
     for kind, phase in told * 2:
         fact = PodFact(pod=ref(0, pod.attempt, pod.try_), kind=kind, at=began, token=pod.token)
-        followed.reporter.pods(KEY, state.workload_id, (fact,))
+        followed.reporter.pods(KEY, state.workload_id, (fact,), cluster_id=CLUSTER_ID)
         await eventually(followed.reporter_is_idle)
         assert followed.state.pods["main", 0].phase is phase
 
@@ -279,7 +279,7 @@ async def test_runs_on_a_node_that_is_gone_have_lost_their_place(world: World, f
     await world.decide(NODE, NODE_KEY, ReportNodeGone(), "gone")
     await followed.follow()
     pod = followed.state.pods["main", 0]
-    assert followed.fold.runs_without_place() == [(KEY, ("main", 0), pod, "node_lost")]
+    assert followed.fold.runs_without_place() == [(KEY, CLUSTER_ID, ("main", 0), pod, "node_lost")]
 
 
 async def test_an_end_that_waits_to_be_told_is_not_taken_back_by_a_later_word(world: World, followed: Followed) -> None:
@@ -289,7 +289,7 @@ async def test_an_end_that_waits_to_be_told_is_not_taken_back_by_a_later_word(wo
     await followed.follow()
     state = followed.state
     lost = place_lost(state, ("main", 0), state.pods["main", 0], "node_lost", datetime.now(UTC))
-    followed.reporter.pods(KEY, state.workload_id, (lost,))
+    followed.reporter.pods(KEY, state.workload_id, (lost,), cluster_id=CLUSTER_ID)
     followed.saw("running", 0)
     await eventually(followed.reporter_is_idle)
     assert not (await world.workload()).pods.live
@@ -304,7 +304,7 @@ async def test_one_pods_news_that_cannot_be_decided_on_keep_no_others_from_the_l
     pod = followed.state.pods["main", 0]
     unfit: Any = "no time at all"
     bad = PodFact(pod=ref(0, pod.attempt, pod.try_), kind="succeeded", at=unfit, token=pod.token)
-    followed.reporter.pods(KEY, followed.state.workload_id, (bad,))
+    followed.reporter.pods(KEY, followed.state.workload_id, (bad,), cluster_id=CLUSTER_ID)
     for index in (1, 2):
         followed.saw("succeeded", index)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from events.cluster import RemoveCluster
+from events.cluster import RemoveCluster, ReportCluster
 from events.ids import cluster_key, project_key
 from events.node import NodeRemoved
 from events.phases import Phase
@@ -436,6 +436,25 @@ def test_why_it_waits_is_told_as_of_the_clusters_that_are_left() -> None:
     assert (found.outcome, found.reason) == ("waits", "insufficient_gpu")
     assert {each.name for each in found.holders} == {"full"}
     assert "cluster a" not in found.message
+
+
+def test_what_is_deleted_says_for_what_it_waits_and_what_to_do_where_that_never_comes() -> None:
+    world, both, key = moved()
+    id_ = world.workload(key).workload_id
+    world.command(key, DeleteWorkload)
+    found = why(world.fold, id_, world.now, None)
+    assert found.outcome == "ended"
+    assert found.message == (
+        "it is deleted, and its name free, once its pods have ended; 1 pod that it left on cluster a may still run, and"
+        " that cluster is lost: this waits until it is back. If it never comes back, have an administrator remove it:"
+        " muster cluster remove a"
+    )
+    world.do("cluster", cluster_key("a"), ReportCluster(cluster_id=both[0], connected=True))
+    assert why(world.fold, id_, world.now, None).message == (
+        "it is deleted, and its name free, once its pods have ended; 1 pod that it left on cluster a is told to end"
+    )
+    left_pod_ends(world, key, both[0])
+    assert "cluster a" not in why(world.fold, id_, world.now, None).message
 
 
 def test_two_schedulers_that_decide_it_at_once_have_it_leave_once() -> None:
