@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from events.nearest import did_you_mean
-from events.phases import FINISHED, RUNS, Phase
+from events.phases import CLUSTER_LOST, FINISHED, RUNS, Phase, PodPhase
 from events.workload.kinds import INFERENCE
 from events.workload.spec import WHOLE_GPU_MILLI
 from projections.columns import Column, Type, columns_of
@@ -168,6 +168,16 @@ And how far ahead: one of a clock that was wrong for a moment would otherwise be
 """
 
 
+def _goes_on() -> ColumnElement[bool]:
+    """Whether a run with GPUs is one of its workload still. One that was left on a lost cluster has a row that is not
+    over before it is known to have ended; but the workload goes on without it, and what it had done counts as lost.
+    """
+    p = pods.c
+    # A suspension may leave runs of an earlier attempt that stop, too. They have other reasons.
+    left = and_(p.attempt < _w.attempt, p.phase == PodPhase.STOPPING.value, p.reason == CLUSTER_LOST)
+    return and_(p.workload_id == _w.id, p.finished_at.is_(None), p.gpu_milli > 0, not_(left))
+
+
 def _idle_gpus() -> ColumnElement[Any]:
     """GPUs of runs that were measured all that time, and never found to compute. The past has no runs."""
     p, u, now = pods.c, usage_samples.c, func.now()
@@ -196,7 +206,7 @@ def _idle_gpus() -> ColumnElement[Any]:
     found = (
         select(func.sum(case((idle, func.json_array_length(p.devices)), else_=0)).cast(BigInteger))
         .select_from(pods.join(told, true()))
-        .where(p.workload_id == _w.id, p.finished_at.is_(None), p.gpu_milli > 0)
+        .where(_goes_on())
         .where(told.c.last >= now - literal(MEASURED))
         .correlate(workloads)
         .scalar_subquery()
@@ -212,7 +222,7 @@ def _work_at_risk() -> ColumnElement[Any]:
     seconds = func.greatest(func.extract("epoch", func.now() - since).cast(Double), 0.0)
     found = (
         select(func.sum(p.gpu_milli * seconds) / (WHOLE_GPU_MILLI * 3600.0))
-        .where(p.workload_id == _w.id, p.finished_at.is_(None), p.gpu_milli > 0, p.started_at.is_not(None))
+        .where(_goes_on(), p.started_at.is_not(None))
         .correlate(workloads)
         .scalar_subquery()
     )

@@ -290,7 +290,9 @@ class WorkloadWork:
         return self._of
 
     def _wait(self, was: Workload, state: Workload, at: datetime, shifts: HourChanges) -> None:
-        """The phase changes: it begins to wait, or waits no longer. As `_stayed` has it, stay by stay."""
+        """The phase changes: it begins to wait, or waits no longer. As `_stayed` has it, stay by stay. All of it counts
+        for whom it counted before: `_move` carries over what the same event gives to another.
+        """
         assert self._spent is not None, "it is in a phase"
         since, waited, waits = self._spent.phase_updated_at, was.phase in WAITING, state.phase in WAITING
         if waited and waits and at >= since:
@@ -298,7 +300,7 @@ class WorkloadWork:
         if waited:
             shifts.wait(self._whose(was), max(at, since), sign=-1)
         if waits:
-            shifts.wait(self._whose(state), at)
+            shifts.wait(self._whose(was), at)
 
     def _move(self, before: Whose, state: Workload, at: datetime, shifts: HourChanges) -> None:
         """Its priority, owner or cluster changes: what it holds or waits for counts for the new one from now on."""
