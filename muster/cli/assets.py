@@ -20,7 +20,7 @@ from muster.cli.output import Column, plain_text
 from muster.cli.values import Row, row_of, rows_of, text_of, texts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 PAGE: Final = 100
 """Rows that are asked for at once."""
@@ -190,6 +190,8 @@ def find_asset(
             todo="give the project (-p) or the cluster (--cluster), or the id",
             code=ExitCode.USAGE,
         )
+    if cluster:
+        _refuse_elsewhere(session, of.called, given, [(of, row) for row in _named(session, of, given, project)])
     known = [text_of(row_of(row, "meta"), "name") for row in rows_of(session.api.get(of.path, scope), of.rows)]
     raise Problem(
         f"there is no {of.called} {given!r} that you can use here",
@@ -197,6 +199,27 @@ def find_asset(
         todo=did_you_mean(given, known) or f"`muster {of.noun} list` shows what there is",
         code=ExitCode.NOT_FOUND,
     )
+
+
+def _named(session: Session, of: AssetNoun, name: str, project: str | None) -> list[Row]:
+    """Those of this name on whatever cluster."""
+    scope = [("name", name), *([("projectId", project)] if project else [])]
+    return rows_of(session.api.get(of.path, scope), of.rows)
+
+
+def _refuse_elsewhere(session: Session, called: str, name: str, found: "Sequence[tuple[AssetNoun, Row]]") -> None:
+    """Raises Problem where what was looked for on one cluster, or on any, is only on clusters that have to be named."""
+    if not found:
+        return
+    ids = {text_of(row_of(row, "meta"), "clusterId") or text_of(row_of(row, "spec"), "clusterId") for _, row in found}
+    known = {text_of(row, "id"): text_of(row, "name") for row in rows_of(session.api.get("/clusters"), "clusters")}
+    names = sorted(known.get(id_, id_) for id_ in ids if id_)
+    if names:
+        raise Problem(
+            f"{called} {name!r} is on cluster {' and on cluster '.join(names)} alone",
+            todo=f"name {'that cluster' if len(names) == 1 else 'one of them'}: --cluster {names[0]}",
+            code=ExitCode.NOT_FOUND,
+        )
 
 
 def _where(row: Row) -> str:
@@ -313,6 +336,9 @@ def find_data_source(session: Session, given: str, *, project: str, cluster: str
             todo="give its kind, as git/NAME, or its id",
             code=ExitCode.USAGE,
         )
+    if cluster:
+        elsewhere = [(of, row) for of in SOURCES for row in _named(session, of, given, project)]
+        _refuse_elsewhere(session, "data source", given, elsewhere)
     raise Problem(
         f"there is no data source {given!r} that you can use here",
         todo="`muster datasource list` shows what there is",
