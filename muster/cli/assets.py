@@ -20,7 +20,7 @@ from muster.cli.output import Column, plain_text
 from muster.cli.values import Row, row_of, rows_of, text_of, texts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 PAGE: Final = 100
 """Rows that are asked for at once."""
@@ -195,6 +195,9 @@ def find_asset(
             todo=_TODO_OWNER if of is DATA_VOLUME else "give the project (-p) or the cluster (--cluster), or the id",
             code=ExitCode.USAGE,
         )
+    if cluster:
+        anywhere = _named(session, of, given, [("projectId", project)] if project else [])
+        _refuse_elsewhere(session, of.called, given, [(of, row) for row in anywhere])
     known = [_known_as(row) for row in rows_of(session.api.get(of.path, scope), of.rows)]
     raise Problem(
         f"there is no {of.called} {given!r} that you can use here",
@@ -223,6 +226,21 @@ def _known_as(row: Row) -> str:
 _TODO_OWNER: Final = (
     "give the project whose claim it is, as OWNER/NAME (with --datasource: data-volume/OWNER/NAME), or the id"
 )
+
+
+def _refuse_elsewhere(session: Session, called: str, name: str, found: "Sequence[tuple[AssetNoun, Row]]") -> None:
+    """Raises Problem where what was looked for on one cluster, or on any, is only on clusters that have to be named."""
+    if not found:
+        return
+    ids = {text_of(row_of(row, "meta"), "clusterId") or text_of(row_of(row, "spec"), "clusterId") for _, row in found}
+    known = {text_of(row, "id"): text_of(row, "name") for row in rows_of(session.api.get("/clusters"), "clusters")}
+    names = sorted(known.get(id_, id_) for id_ in ids if id_)
+    if names:
+        raise Problem(
+            f"{called} {name!r} is on cluster {' and on cluster '.join(names)} alone",
+            todo=f"name {'that cluster' if len(names) == 1 else 'one of them'}: --cluster {names[0]}",
+            code=ExitCode.NOT_FOUND,
+        )
 
 
 def _where(row: Row) -> str:
@@ -341,6 +359,10 @@ def find_data_source(session: Session, given: str, *, project: str, cluster: str
             todo="give its kind, as git/NAME (of a data volume also its owner, data-volume/OWNER/NAME), or its id",
             code=ExitCode.USAGE,
         )
+    if cluster:
+        scope = [("projectId", project)] if project else []
+        elsewhere = [(of, row) for of in SOURCES for row in _named(session, of, given, scope)]
+        _refuse_elsewhere(session, "data source", given, elsewhere)
     raise Problem(
         f"there is no data source {given!r} that you can use here",
         todo="`muster datasource list` shows what there is",

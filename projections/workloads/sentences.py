@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, assert_never
 from events.actors import SERVICE_PREFIX
 from events.cluster import DEFAULT_POOL
 from events.commit import Actor
-from events.phases import PodPhase
+from events.phases import ENDS_AT_ONCE, PodPhase
 from events.quantities import format_bytes
 from events.workload.fields.storage import StorageSpec
 from events.workload.pod import (
@@ -291,6 +291,8 @@ def _failed(event: PodFailed, happened: Happened) -> str:
     failures, limit = happened.state.failures, happened.asked.backoff_limit
     if event.retry_at is not None and happened.state.inference is not None:
         return f"{start}; next run in {duration(event.retry_at - event.at)}"
+    if event.reason in ENDS_AT_ONCE:
+        return f"{start}; it is not tried again: it would fail the same way"
     if event.retry_at is None:
         return f"{start}; no retry is left (failed runs {failures}, backoff limit {limit})"
     wait = duration(event.retry_at - event.at)

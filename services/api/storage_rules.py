@@ -59,7 +59,7 @@ class _Asked(NamedTuple):
 _EXAMPLES: Final = {
     "bucket": "training-sets",
     "configMap": "settings",
-    "id": "the one that `muster datasource data-volume list` shows with --wide",
+    "id": "the one that `muster datasource data-volume list` shows with -o wide",
     "mountPath": "/data",
     "path": "/data",
     "repository": "https://git.example.com/team/code",

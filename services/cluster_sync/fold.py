@@ -30,7 +30,7 @@ from services.runtime.log.log_fold import LogFold
 
 FOLDED: Final = (WORKLOAD, NODE, CLUSTER, PROJECT, ASSET, LOG)
 """Aggregates whose chains are kept, and stored in snapshots."""
-SNAPSHOT_SHAPE: Final = 6
+SNAPSHOT_SHAPE: Final = 7
 """Raise it when what is forgotten, or kept, changes."""
 
 
@@ -59,7 +59,7 @@ class DesiredState(LogFold):
         self.workloads, self.nodes = self.of(WORKLOAD), self.of(NODE)
         self.clusters, self.projects = self.of(CLUSTER), self.of(PROJECT)
         self.sources = self.of(ASSET)
-        """Data sources that are there, by key."""
+        """Data sources that are there, and data volumes that were, by key."""
         self.desired: dict[str, Desired] = {}
         """By subject in WANTED: every run that holds a node."""
         self.changed = Changed()
@@ -96,7 +96,9 @@ class DesiredState(LogFold):
             case "asset":
                 # Of a data volume it says here what pods find in it.
                 room = len(self.sources) <= MAX_SOURCES or bool(after.state.offered)
-                if not (_is_looked_at(after.state) and room):
+                # One that was taken back is kept for its name.
+                known = len(self.sources) <= MAX_SOURCES and bool(after.state.offered) and not after.state.exists
+                if not (_is_looked_at(after.state) and room) and not known:
                     self.forget(ASSET, commit.key)
             case _:
                 pass  # a project, or the log

@@ -24,7 +24,7 @@ def next_sources(fold: DesiredState, cluster_id: str, after: str) -> Sources:
     behind = (
         chain.state
         for chain in fold.sources.values()
-        if chain.state.only_on in {"", cluster_id} and chain.state.asset_id > after
+        if chain.state.exists and chain.state.only_on in {"", cluster_id} and chain.state.asset_id > after
     )
     found = heapq.nsmallest(MOST_SOURCES, behind, key=lambda asset: asset.asset_id)
     return Sources(
@@ -39,7 +39,12 @@ def marks(fold: DesiredState, cluster_id: str, looked: tuple[Looked, ...]) -> It
     for one in looked[:MOST_SOURCES]:
         key = key_of_id(one.asset_id)
         chain = None if key is None else fold.sources.get(key)
-        if key is None or chain is None or (cluster_id in chain.state.issues) == bool(one.issue):
+        if (
+            key is None
+            or chain is None
+            or not chain.state.exists
+            or (cluster_id in chain.state.issues) == bool(one.issue)
+        ):
             continue
         issue = "".join(sign if sign.isprintable() else "?" for sign in one.issue)
         yield key, MarkDataSource(asset_id=one.asset_id, cluster_id=cluster_id, spec_at=one.spec_at, issue=issue)
@@ -59,7 +64,9 @@ def with_data_volumes(fold: DesiredState, recipe: RunPod, cluster_id: str) -> Ru
         asset = None if chain is None or chain.state.asset_id != volume.data_volume else chain.state
         problem = "" if asset is None else _withheld(fold, asset, recipe.project_id, cluster_id)
         if asset is None or problem:
-            problem = problem or f"data volume {volume.data_volume} is not shared any more"
+            # Another one that has its key now has its name, too.
+            named = volume.data_volume if chain is None else repr(chain.state.name)
+            problem = problem or f"data volume {named} is not shared any more"
             return replace(recipe, no_volume=f"{problem}: ask who shared it, or submit without it")
         volumes.append(_filled(volume, asset, fold.project(asset.manager)))
     return replace(recipe, volumes=tuple(volumes))
@@ -69,10 +76,12 @@ def _withheld(fold: DesiredState, asset: Asset, project_id: str, cluster_id: str
     """Why a run of this project cannot have a data volume; empty where it can. The log may say otherwise by now than
     when its workload was submitted.
     """
-    name, project = asset.name, fold.project(project_id)
+    name, project, owner = asset.name, fold.project(project_id), fold.project(asset.manager)
+    if not asset.exists:
+        return f"data volume {name!r}{f' of project {owner.name}' if owner.name else ''} is not shared any more"
     if not asset.offered or asset.only_on != cluster_id:
         return f"{name!r} is no data volume of this cluster"
-    if not fold.project(asset.manager).exists:
+    if not owner.exists:
         return f"the project of data volume {name!r} was deleted"
     if asset.project_id not in {"", project_id} or asset.department_id not in {"", project.department_id}:
         return f"data volume {name!r} is not shared with project {project.name}"

@@ -114,7 +114,7 @@ async def test_how_a_command_ends_is_told_as_a_shell_tells_it(
 @pytest.mark.parametrize(
     ("arguments", "more", "code", "said"),
     [
-        ((), {}, None, "entry point"),
+        ((), {}, None, "entry point of 'python:3.13': give it a command, which stands behind the flags: -- program"),
         (("no-such-command-anywhere",), {}, 127, "command not found"),
         (("/etc/passwd",), {}, 126, "not executable"),
         (("/bin/true",), {"working_dir": "/no/such/folder"}, None, "working directory"),

@@ -260,6 +260,11 @@ def test_a_refusal_says_which_other_volume_is_in_the_way_and_which_unit_would_do
     assert "Kubernetes writes 10G" in told["spec.storage.pvc[0].claimInfo.size"]
 
 
+def test_where_the_id_of_a_data_volume_is_missing_the_command_that_shows_it_is_named() -> None:
+    (issue,) = checked({"dataVolume": [{"mountPath": "/a"}]}).issues
+    assert "`muster datasource data-volume list` shows with -o wide" in issue.details
+
+
 def test_a_password_in_the_address_of_a_repository_is_not_told_again() -> None:
     refused = checked({"git": [GIT | {"repository": "https://a:secret@a.example/b"}]})
     assert "secret" not in str(refused.issues)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from muster.cli.assets import SOURCES
 from tests.support.shapes import Ran, Reply, Request, ShapeServer
 
 ID = "0a1b2c3d-4e5f-8a6b-9c7d-aaaaaaaaaaaa"
@@ -249,6 +250,29 @@ def test_data_volumes_of_one_name_are_told_apart_by_their_owners(api: ShapeServe
     assert header.split()[:2] == ["NAME", "OWNER"]
     assert [first.split()[1], second.split()[1]] == ["vision", "mallory"]
     assert "mallory" in muster("datasource", "data-volume", "describe", "mallory/sets").out
+
+
+@pytest.mark.parametrize("given", ["data-volume/sets", "sets"])
+@pytest.mark.parametrize("where", [(), ("--cluster", "any"), ("--cluster", "local")], ids=str)
+def test_a_data_volume_that_is_not_found_here_says_on_which_cluster_it_is(
+    api: ShapeServer, muster: Muster, given: str, where: tuple[str, ...]
+) -> None:
+    """S060: its claim is on one cluster alone, which has to be named."""
+    clusters = [{"id": "c-1", "name": "local", "kind": "local"}, {"id": "c-2", "name": "a", "kind": "kubernetes"}]
+    api.on("GET", "/clusters", Reply(body={"clusters": clusters}))
+    for of in SOURCES:
+        api.on("GET", of.path, Reply(body={"dataSources": [], "next": None}))
+    volume = row("sets") | {"spec": {"clusterId": "c-2", "claimName": "imagenet", "mountPath": "/data"}}
+
+    def listed(request: Request) -> Reply:
+        there = [] if request.query.get("clusterId") else [volume]
+        return Reply(body={"dataSources": there, "next": None})
+
+    api.on("GET", "/asset/datasource/data-volume", listed)
+    ran = muster("training", "submit", "hello", "-i", "i", *where, "--datasource", given)
+    assert ran.code == 3, ran.err
+    assert "'sets' is on cluster a alone" in ran.err
+    assert "--cluster a" in ran.err
 
 
 def test_two_environments_and_one_that_is_not_there_are_refused(api: ShapeServer, muster: Muster) -> None:

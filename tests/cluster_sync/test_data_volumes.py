@@ -75,7 +75,7 @@ async def test_a_run_that_cannot_have_one_any_more_is_told_why(shared: World, wh
     }.get(why, {})
     volume = await offered(shared, **more)
     words = {
-        "taken back": f"data volume {volume} is not shared any more",
+        "taken back": "data volume 'sets' of project vision is not shared any more: ask who",
         "for another": "data volume 'sets' is not shared with project nlp",
         "on another cluster": "'sets' is no data volume of this cluster",
         "its project is gone": "the project of data volume 'sets' was deleted",
@@ -89,6 +89,7 @@ async def test_a_run_that_cannot_have_one_any_more_is_told_why(shared: World, wh
     async with serving(shared.server):
         recipe = await started(shared, incarnation_id("nobody", "n") if why == "never was" else volume)
         assert words[why] in recipe.no_volume
+        assert (volume in recipe.no_volume) is False, "an id says nothing to who reads it"
         assert "ask who shared it, or submit without it" in recipe.no_volume
 
 

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from events.commit import service_actor
 from events.ids import workload_key
+from events.phases import ENDS_AT_ONCE
 from events.workload.commands import CreateWorkload, PodFact, PodWarning, ReportPods, ScaleInference
 from events.workload.fields.distribution import Distribution
 from events.workload.fields.inference import Autoscaling, Serving, ServingPort
@@ -43,6 +44,24 @@ def test_a_failed_run_says_once_what_it_failed_of(exit_code: int | None, reason:
     tables.project(world.commits)
     told = [row.message for row in tables.rows["history"].values() if row.type == "PodFailed"]
     assert told == [f"run 1 of pod main-0 {said} no retry is left (failed runs 1, backoff limit 0)"]
+
+
+@pytest.mark.parametrize("reason", sorted(ENDS_AT_ONCE))
+def test_a_run_that_would_fail_the_same_way_again_does_not_speak_of_a_limit(reason: str) -> None:
+    """With six retries allowed, "no retry is left" would contradict itself."""
+    world = World()
+    cluster_id, project_id = world.cluster(), world.project()
+    node = world.node(cluster_id, "n1")
+    key = world.training("train", project_id, cluster_id, TrainingSpec(image="x"))
+    world.place([(key, FIRST, node, 0)])
+    failed = PodFact(pod=FIRST, kind="failed", at=world.now, reason=reason, message="so it is")
+    report = ReportPods(workload_id=world.state("workload", key).workload_id, facts=(failed,))
+    world.do("workload", key, report, service_actor("cluster_sync"))
+    tables = Tables()
+    tables.project(world.commits)
+    (told,) = [row.message for row in tables.rows["history"].values() if row.type == "PodFailed"]
+    assert told.endswith("so it is; it is not tried again: it would fail the same way")
+    assert "retry" not in told
 
 
 def test_warnings_and_what_is_out_of_sight_are_told_with_their_node() -> None:

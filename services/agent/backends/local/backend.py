@@ -384,7 +384,7 @@ class LocalBackend:
         if not self._meetings.arguments(pod):
             message = (
                 f"the local cluster pulls no images, so it cannot know the entry point of {pod.image!r}: "
-                "give the workload a command"
+                "give it a command, which stands behind the flags: -- program"
             )
             return ExitFile(ended_at=now, kind="failed", reason=NO_COMMAND, message=message)
         if pod.no_credentials:
