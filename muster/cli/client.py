@@ -441,6 +441,8 @@ def told_issue(issue: Mapping[str, Json], asked: str = "") -> str:
         flag = "--name"
     where = f"{path} ({flag})" if flag else path
     details = str(issue.get("details", ""))
+    if field == "endsAt" and flag == _CALENDAR_FLAGS["endsAt"]:
+        details = details.replace(" startsAt", f" startsAt ({_CALENDAR_FLAGS['startsAt']})")
     if flag and (other := _ONLY_WHERE.search(details)) and (needed := FLAG_OF_FIELD.get(f"spec.compute.{other[1]}")):
         details += f": {needed} {other[2]}"
     return f"{where}: {details}" if where else details

@@ -120,6 +120,7 @@ _USUAL_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "--cpu": ("--cpu-core-request",),
     "--cpus": ("--cpu-core-request",),
     "--cores": ("--cpu-core-request",),
+    "--port": ("--serving-port",),
     "--namespace": ("--project",),
     "-n": ("--tail", "--project"),
     "--queue": ("--project",),

@@ -433,11 +433,22 @@ def runtime_of(given: str | None) -> Row:
     return {"minimumRuntimeSeconds": seconds}
 
 
+_MAX_LOST: Final = 7 * 24 * 3600
+
+
 def lost_of(given: str | None) -> Row:
     """After which time workloads leave a lost cluster, where that was given. Raises Problem (usage)."""
     if given is None:
         return {}
-    seconds = None if given.lower() == "none" else duration_option("--cluster-lost-after", given)
+    if given.lower() == "none":
+        return {"clusterLostSeconds": None}
+    todo = "give a time of at most 7d, such as 30m; 0: never; none: as the department says, and for one, never"
+    try:
+        seconds = duration_option("--cluster-lost-after", given)
+    except Problem as problem:
+        raise usage(problem.what, todo=todo) from problem
+    if seconds > _MAX_LOST:
+        raise usage(f"--cluster-lost-after: must be at most 7d, got {given}", todo=todo)
     return {"clusterLostSeconds": seconds}
 
 

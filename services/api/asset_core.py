@@ -542,13 +542,13 @@ async def _of_assets(call: Call, spec: Mapping[str, Any], workload_type: str, pl
             continue
         chain = await find_asset(call, kind, asset_id)
         asset = None if chain is None else chain.state
-        if problem := unsuitable(kind, asset_id, asset, workload_type, place):
+        if problem := unsuitable(kind, asset_id, asset, workload_type, place, call=call):
             issues.append(fault(f"spec.assets.{name}", problem))
     for index, asset_id in enumerate(cast("list[Any]", chosen.get(DATA_SOURCE_IDS) or [])):
         if isinstance(asset_id, str):
             chain = await find_asset(call, DATA_SOURCES, asset_id)
             asset = None if chain is None else chain.state
-            if problem := unsuitable("data source", asset_id, asset, workload_type, place):
+            if problem := unsuitable("data source", asset_id, asset, workload_type, place, call=call):
                 issues.append(fault(f"spec.assets.{DATA_SOURCE_IDS}[{index}]", problem))
     return issues
 

@@ -182,7 +182,7 @@ async def _wrong(call: Call, asset_id: str, place: Mapping[str, Any]) -> str:
     asset = None if chain is None else chain.state
     # Of one that is of no cluster alone, the field that names no cluster tells.
     told = {**place, "clusterId": None} if place["clusterId"] == ANY_CLUSTER else place
-    if problem := unsuitable(DATA_VOLUME, asset_id, asset, "", told):
+    if problem := unsuitable(DATA_VOLUME, asset_id, asset, "", told, call=call):
         return problem
     assert asset is not None, "one that there is not is unsuitable"
     if not await lives(call, asset):

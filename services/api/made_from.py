@@ -212,7 +212,12 @@ class _Gathering:
         for index, asset_id in enumerate(ids[:MOST_DATA_SOURCES]):
             chain = await find_asset(self._call, DATA_SOURCES, asset_id, at=then.get(asset_id.lower()))
             problem = unsuitable(
-                "data source", asset_id, None if chain is None else chain.state, self._kind.name, self._data
+                "data source",
+                asset_id,
+                None if chain is None else chain.state,
+                self._kind.name,
+                self._data,
+                call=self._call,
             )
             if not problem and chain is not None:
                 problem = _hidden(chain.state, paths)
@@ -229,7 +234,7 @@ class _Gathering:
         at = before.version if before is not None and before.id == asset_id else None
         chain = await find_asset(self._call, kind, asset_id, at=at)
         asset = None if chain is None else chain.state
-        if problem := unsuitable(kind, asset_id, asset, self._kind.name, self._data):
+        if problem := unsuitable(kind, asset_id, asset, self._kind.name, self._data, call=self._call):
             self.issues.append(Issue(field=field, details=problem))
         elif chain is not None:
             self.used[kind] = chain

@@ -51,6 +51,8 @@ def unsuitable(
     asset: Asset | None,
     workload_type: str,
     asked: Mapping[str, Any],
+    *,
+    call: Look,
 ) -> str:
     """Why a workload of this type, project and cluster cannot be made from an asset; empty where it can.
 
@@ -59,13 +61,19 @@ def unsuitable(
     """
     called = kind if kind == "data source" else CALLED[kind]
     if asset is None:
+        if kind == "data-volume" and key_of_id(asset_id) is None:
+            listing = f"`muster datasource {kind} list -o wide`"
+            return f"there is no {called} with the id {shown(asset_id)}; give its id, which {listing} shows"
         return f"there is no {called} {shown(asset_id)}, or you may not see it"
+    known = call.api.directory
     name, project_id, cluster_id = shown(asset.name), asked.get("projectId"), asked.get("clusterId")
     if asset.deleted_at is not None:
         return f"{called} {name} was deleted; choose another, or leave it out"
     if asset.project_id and project_id is not None and asset.project_id != project_id:
+        other = project.name if call.may_read(asset.project_id) and (project := known.project(asset.project_id)) else ""
         return (
-            f"{called} {name} is of another project ({asset.project_id}); choose one of this project or of the tenant"
+            f"{called} {name} is of another project ({other or asset.project_id}); choose one of this project or of "
+            "the tenant"
         )
     department_id = asked.get("departmentId") or asset.department_id
     if asset.department_id and asset.department_id != department_id:
@@ -73,11 +81,12 @@ def unsuitable(
             f"{called} {name} is of another department ({asset.department_id}); choose one of this department or of "
             "the tenant"
         )
+    where = cluster.name if asset.only_on and (cluster := known.cluster(asset.only_on)) else asset.only_on
     if asset.only_on and cluster_id == ANY_CLUSTER:
-        return f"{called} {name} is of one cluster alone ({asset.only_on}); name that cluster (clusterId, --cluster)"
+        return f"{called} {name} is of one cluster alone ({where}); name that cluster (clusterId, --cluster)"
     if asset.only_on and cluster_id is not None and asset.only_on != str(cluster_id).lower():
         todo = "choose one of this cluster" if asset.offered else "choose one of this cluster or of the tenant"
-        return f"{called} {name} is of another cluster ({asset.only_on}); {todo}"
+        return f"{called} {name} is of another cluster ({where}); {todo}"
     if workload_type == "Inference" and asset.kind in DATA_SOURCES and asset.kind not in OF_INFERENCES:
         called = with_article(CALLED[asset.kind])
         return f"data source {name} is {called}; an inference takes those of PVC, Git and ConfigMap"

@@ -119,7 +119,8 @@ def test_one_that_is_for_one_project_is_that_projects_alone_and_its_owners_see_i
     assert "there is no data volume" in told["spec.storage.dataVolume[1].id"]
     assert told.keys() == {"spec.storage.dataVolume[1].id"}
     (by_admin,) = issues(sharing.admin.post(TRAININGS, json=sharing.body(theirs))).values()
-    assert "of another project" in by_admin
+    named = sharing.admin.get(f"{V1}/org-unit/projects/{other}").json()["name"]
+    assert f"of another project ({named})" in by_admin
     seq = sharing.pia.get(f"{PATH}/{id_of(theirs)}").headers["x-log-sequence"]
     for client, there in ((sharing.pia, [ours, theirs]), (sharing.alice, [ours]), (sharing.admin, [ours, theirs])):
         listed = client.get(PATH, params={"min_seq": seq, "scope": "project", "limit": 100}).json()["dataSources"]
@@ -268,6 +269,21 @@ def test_it_is_refused_where_its_claim_is_not(sharing: Sharing) -> None:
         assert words in str(told["issues"])
         body = request(sharing.served, volume, clusterId=where)
         assert issues(sharing.alice.post(TRAININGS, json=body)).keys() == {"assets.datasourceIds[0]"}
+
+
+def test_a_refusal_names_the_cluster_that_has_the_claim_and_not_its_id(sharing: Sharing) -> None:
+    volume = made(sharing.pia, PATH, sharing.spec())
+    name = sharing.admin.get(f"{V1}/clusters/{sharing.cluster}").json()["name"]
+    elsewhere = cluster(sharing.admin, "simulated")
+    (told,) = issues(sharing.alice.post(TRAININGS, json=sharing.body(volume, clusterId=elsewhere))).values()
+    assert f"of another cluster ({name})" in told
+
+
+def test_a_name_in_place_of_its_id_is_refused_with_what_shows_the_id(sharing: Sharing) -> None:
+    given = {"storage": {"dataVolume": [{"id": "imagenet", "mountPath": "/data"}]}}
+    body = sharing.served.training(clusterId=sharing.cluster, spec=given)
+    (told,) = issues(sharing.alice.post(TRAININGS, json=body)).values()
+    assert "give its id, which `muster datasource data-volume list -o wide` shows" in told
 
 
 def test_one_on_a_simulated_cluster_is_taken_as_other_data_sources_are(sharing: Sharing) -> None:

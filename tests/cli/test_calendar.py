@@ -93,6 +93,12 @@ def test_a_fault_names_the_flag_of_this_command(field: str, flag: str, asked: st
     assert told_issue({"field": field, "details": "is wrong"}, asked) == f"{field} ({flag}): is wrong"
 
 
+def test_a_fault_of_two_times_names_the_flags_of_both() -> None:
+    issue = {"field": "endsAt", "details": "must be at least a minute after startsAt, got X"}
+    told = told_issue(issue, "/api/v1/calendar/maintenance")
+    assert told == "endsAt (--to): must be at least a minute after startsAt (--from), got X"
+
+
 def test_a_lead_that_is_too_long_is_told_in_the_unit_that_it_was_given_in() -> None:
     assert timedelta(seconds=MOST_LEAD_SECONDS) == MOST_LEAD
     assert given_nodes(None, None, None, "60d") == {"leadSeconds": MOST_LEAD_SECONDS}

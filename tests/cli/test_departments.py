@@ -109,3 +109,22 @@ def test_the_label_of_a_node_pool_is_changed(api: ShapeServer, muster: Any) -> N
     api.on("GET", "/nodes", Reply(body={"nodes": []}))
     assert muster("nodepool", "set", "fast", "--label", "gpu=h100").code == 0
     assert api.asked("PUT", "/node-pools/c-1/fast")[0].body == {"labelKey": "gpu", "labelValue": "h100"}
+
+
+@pytest.mark.parametrize("noun", ["department", "project"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("8d", "must be at most 7d, got 8d"),
+        ("never", "'never' is not a duration"),
+        ("-5s", "'-5s' is not a duration"),
+    ],
+)
+def test_a_time_for_lost_clusters_that_is_none_says_what_would_do(
+    api: ShapeServer, muster: Any, noun: str, given: str, told: str
+) -> None:
+    ran = muster(noun, "create", "sales", f"--cluster-lost-after={given}")
+    assert ran.code == 2
+    assert told in ran.err
+    assert "at most 7d, such as 30m; 0: never; none: as the department says" in ran.err
+    assert [asked for asked in api.requests if asked.method == "POST"] == []

@@ -180,3 +180,9 @@ def test_half_a_gpu_leads_to_the_flags_of_shares(api: ShapeServer, muster: Any) 
     assert "→ a part of a GPU: --gpu-request-type portion --gpu-portion-request 0.5" in ran.err
     alone = muster("training", "submit", "x", "-i", "a", "--gpu-portion-request", "0.5", "--dry-run=client")
     assert "is possible only where gpuRequestType is portion: --gpu-request-type portion" in alone.err
+
+
+def test_the_port_of_a_server_is_not_taken_for_its_priority(muster: Any) -> None:
+    ran = muster("inference", "submit", "chat", "-i", "my/server", "--port", "8000")
+    assert ran.code == ExitCode.USAGE
+    assert meant(ran.err) == "muster inference submit chat -i my/server --serving-port 8000"
