@@ -174,7 +174,8 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     outcome: Literal["waits", "never", "starts", "runs", "ended", "unknown"]
     """waits: some of its pods wait for what may become free. never: it cannot ever fit as written. starts: the next
-    plan places it. runs: none of its pods waits. ended: it asks for no place. unknown: it was not found out.
+    plan places it. runs: none of its pods waits. ended: it asks for no place. unknown: it was not found out, or the
+    cluster of its pods does not report.
     """
     reason: str = ""
     """Code of why it waits, such as `insufficient_gpu`."""

@@ -12,11 +12,13 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 
+import events.phases as phases_module
 from events.agent_bounds import BOUNDS, MAX_NODE_BYTES, MAX_NODES, Many
 from events.aggregate import AGGREGATES
 from events.codec import EVENTS_OF, VERSIONS
@@ -404,8 +406,30 @@ def refusals_page() -> str:
                 "meaning",
                 rows=[(code(WaitingReason[name]), text) for name, _, text in documented(WaitingReason)],
             ),
+            "## Why a workload waits again",
+            "",
+            "What lost its place has one of these, until it starts, or one of those above keeps it waiting.",
+            "",
+            *table("reason", "meaning", rows=[(code(word), text) for word, text in waits_again()]),
         ]
     )
+
+
+WAITS_AGAIN: Final = "Reason of a workload that waits again"
+"""So the docstrings of such codes begin."""
+
+
+def waits_again() -> Iterator[tuple[str, str]]:
+    """Code and meaning."""
+    body = ast.parse(inspect.getsource(phases_module)).body
+    for declared, said in pairwise(body):
+        match declared, said:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                head, _, meaning = " ".join(text.split()).partition(": ")
+                if head.startswith(WAITS_AGAIN):
+                    yield getattr(phases_module, name), meaning[0].upper() + meaning[1:]
+            case _:
+                pass
 
 
 # -- the API ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from events.quantities import format_bytes
 from events.why import MOST_CHANGES, Change, Step
 from events.workload.fields.scheduling import Toleration
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest, TrainingSpec
+from services.scheduler.lost import to_come_back
 from services.scheduler.planning import pools_to_try
 from services.scheduler.policy.filters import calendar, taints
 from services.scheduler.policy.phases import explain, quota
@@ -92,9 +93,10 @@ def changes(scene: Scene) -> tuple[Change, ...]:
 def _remedies(scene: Scene) -> tuple[Remedy, ...]:
     """Where it is among others the calendar that keeps it from nodes, also what helps against that."""
     reason = scene.waiting.reason
-    if reason in explain.FULL and any(_closings(scene, part) for part, _ in scene.parts):
-        return (preemptible, after_closings, *REMEDIES[reason])
-    return REMEDIES[reason]
+    remedies = REMEDIES[reason]
+    if reason in explain.FULL and any(closings_of(scene, part) for part, _ in scene.parts):
+        remedies = (preemptible, after_closings, *remedies)
+    return (back_again, *remedies) if to_come_back(scene.fold, scene.state) else remedies
 
 
 def _then(scene: Scene, trial: Trial, remedy: Remedy) -> str:
@@ -540,17 +542,18 @@ def opened_nodes(scene: Scene) -> Generator[Trial, bool, None]:
             return
 
 
-def _closings(scene: Scene, part: PodClass) -> list[Closing]:
-    """Those that keep such pods from nodes which could run them."""
+def closings_of(scene: Scene, part: PodClass) -> list[Closing]:
+    """Those that keep such pods from nodes which could run them; what ends first goes first."""
     view, filters = scene.view(part), scene.filters(part)
     able = view.at(~(explain.barred_in(view, filters) | explain.too_small_in(view, filters)))
-    return [each for each in view.closings if each.rows[able.rows].any()]
+    found = (each for each in view.closings if each.rows[able.rows].any())
+    return sorted(found, key=lambda each: (each.ends_at, each.called))
 
 
 def after_closings(scene: Scene) -> Generator[Trial, bool, None]:
     """What is planned for nodes where it could run is over: what ends first alone, then what ends next, too."""
     table, (part, _) = scene.snapshot.nodes, scene.parts[0]
-    closings = sorted(_closings(scene, part), key=lambda each: (each.ends_at, each.called))
+    closings = closings_of(scene, part)
     for count, last in enumerate(closings, start=1):
         gone = closings[:count]
         nodes = replace(table, closings=tuple(each for each in table.closings if all(each is not one for one in gone)))
@@ -571,20 +574,51 @@ def window_opens(scene: Scene) -> Generator[Trial, bool, None]:
 
 
 def connected(scene: Scene) -> Generator[Trial, bool, None]:
-    id_ = scene.pod_class.cluster_id
-    view, table = scene.snapshot.clusters.get(id_), scene.snapshot.nodes
+    view = scene.snapshot.clusters.get(scene.pod_class.cluster_id)
     if view is None or not view.exists or view.connected:
         return
+    snapshot = _connected(scene, scene.pod_class.cluster_id)
+    step = Step(act="connect_cluster", of=view.name)
+    if not (yield Trial((step,), snapshot)) and (added := _added(scene, snapshot)):
+        yield added._replace(steps=(step, *added.steps))
+
+
+def _connected(scene: Scene, id_: str) -> Snapshot:
+    """As if that cluster reported."""
+    table, clusters = scene.snapshot.nodes, scene.snapshot.clusters
     usable = table.usable.copy()
     for row, key in enumerate(table.keys):
         node = scene.fold.nodes[key].state
         if node.cluster_id == id_:
             usable[row] = node.schedulable
-    clusters = scene.snapshot.clusters | {id_: replace(view, connected=True, problem="")}
-    snapshot = replace(scene.snapshot, clusters=clusters, nodes=replace(table, usable=usable))
-    step = Step(act="connect_cluster", of=view.name)
-    if not (yield Trial((step,), snapshot)) and (added := _added(scene, snapshot)):
-        yield added._replace(steps=(step, *added.steps))
+    clusters = clusters | {id_: replace(clusters[id_], connected=True, problem="")}
+    return replace(scene.snapshot, clusters=clusters, nodes=replace(table, usable=usable))
+
+
+def back_again(scene: Scene) -> Generator[Trial, bool, None]:
+    """A cluster reports again to which it may go, and what it left there has ended."""
+    state, table = scene.state, scene.fold.nodes
+    for cluster in to_come_back(scene.fold, state)[:MOST_ALIKE]:
+        id_, steps = cluster.cluster_id, list[Step]()
+        if id_ == scene.pod_class.cluster_id:
+            continue  # `connected` tries it
+        if not cluster.connected:
+            steps.append(Step(act="connect_cluster", of=cluster.name))
+        snapshot = _connected(scene, id_)
+        if id_ in state.left:
+            steps.append(Step(act="wait", of=f"wait until its old pods on cluster {cluster.name} have ended"))
+            old = scene.fold.left_by(scene.key).items()
+            gone = {run: node_key for run, node_key in old if table[node_key].state.cluster_id == id_}
+            snapshot = scene.fold.without(_also_on(scene, snapshot, id_), gone)
+        if (yield Trial(tuple(steps), snapshot)):
+            return
+
+
+def _also_on(scene: Scene, snapshot: Snapshot, id_: str) -> Snapshot:
+    """As if it might go to that cluster, too."""
+    of = scene.pod_class
+    queue = replace(scene.queue, pod_class=replace(of, cluster_id=of.cluster_id or id_, among=(*of.among, id_)))
+    return replace(snapshot, queues=tuple(queue if each is scene.queue else each for each in snapshot.queues))
 
 
 def added_nodes(scene: Scene) -> Generator[Trial, bool, None]:

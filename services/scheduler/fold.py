@@ -666,9 +666,9 @@ class SchedulingState(LogFold):
 
     def _departures(self, now: datetime) -> Iterator[Departure]:
         clusters = {chain.state.cluster_id: chain.state for chain in self.clusters.values()}
-        yield from self._chosen.departures(clusters, self.workloads, self._leaves_after, now)
+        yield from self._chosen.departures(clusters, self.workloads, self.leaves_after, now)
 
-    def _leaves_after(self, project_id: str) -> timedelta | None:
+    def leaves_after(self, project_id: str) -> timedelta | None:
         """For how long a cluster is lost before workloads of this project leave it; None: they never do."""
         chain = self.projects.get(key_of_id(project_id) or "")
         if chain is None:
@@ -800,6 +800,11 @@ class SchedulingState(LogFold):
             return held
         return {id_: node_key for id_, node_key in held.items() if id_ not in self._left_behind}
 
+    def left_by(self, key: str) -> Mapping[str, str]:
+        """What runs hold that a workload left on lost clusters: node key by id of a reservation."""
+        held = self._held.get(key, {})
+        return {id_: node_key for id_, node_key in held.items() if id_ in self._left_behind}
+
     def under(self, bound: Bound) -> list[tuple[str, int]]:
         """Workloads (by key) that count under a bound, each with the GPUs that it holds there, in thousandths."""
         held = Counter[str]()
@@ -887,7 +892,7 @@ class SchedulingState(LogFold):
         if (changes := self._windows.next_change()) is not None:
             times.append(changes)
         clusters = (chain.state for chain in self.clusters.values())
-        if (leaves := self._chosen.next_departure(clusters, self._leaves_after, self._settled_at)) is not None:
+        if (leaves := self._chosen.next_departure(clusters, self.leaves_after, self._settled_at)) is not None:
             times.append(leaves)
         return min((*times, self._due[0][0]) if self._due else times, default=None)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import TypedDict
+from typing import Final, TypedDict
 
 import numpy as np
 from msgspec.structs import replace as replace_fields
@@ -30,13 +30,15 @@ from events.why import (
     Why,
 )
 from events.workload.state import Workload, next_retry_at, placed_of, schedulable
-from services.scheduler.changes import changes
+from services.scheduler.changes import changes, closings_of
 from services.scheduler.estimate import BY_BOUND, BY_ROOM, Estimates
 from services.scheduler.fold import SchedulingState
 from services.scheduler.forecast import LEAST_ESTIMATES, LEAST_RUNS
 from services.scheduler.kept import kept
+from services.scheduler.lost import stays, without_report
 from services.scheduler.plan import MAX_PODS_PER_PLAN
 from services.scheduler.planning import Planning, pools_to_try
+from services.scheduler.policy.filters import takes_pods
 from services.scheduler.policy.phases import explain, release
 from services.scheduler.policy.phases.report import is_another
 from services.scheduler.policy.registry import POLICY
@@ -45,8 +47,13 @@ from services.scheduler.policy.victims import kept_until
 from services.scheduler.policy.words import wish
 from services.scheduler.room import View
 from services.scheduler.scene import NO_REPORT, Scene, phases, scene_of
-from services.scheduler.snapshot import PodClass, grace_of
+from services.scheduler.snapshot import PodClass, Snapshot, grace_of
 from services.scheduler.what_if import NEVER
+
+BY_CALENDAR: Final = frozenset({WaitingReason.MAINTENANCE, WaitingReason.CAPACITY_RESERVED})
+"""Of each entry it is known how long it lasts, as far as nobody changes it."""
+MOST_NAMED: Final = 3
+"""Clusters that do not report, or entries of the calendar, in one sentence."""
 
 type _At = tuple[str, str, str, str]
 """Pod set, node key, node name, node pool."""
@@ -64,6 +71,8 @@ def why(fold: SchedulingState, workload_id: str, now: datetime, readable: frozen
     places = tuple(_places(fold, state, key, now))
     if isinstance(scene, Scene):
         return _waits(scene, places)
+    if scene == "runs" and (unknown := stays(fold, state, now)):
+        return Why(outcome="unknown", message=unknown, places=places, own=_own(fold, state, now))
     retry_at = next_retry_at(state, now)
     if scene == "runs" and retry_at is not None and not state.pods.live:
         return _backs_off(state, retry_at)
@@ -128,10 +137,12 @@ def _waits(scene: Scene, places: tuple[Place, ...]) -> Why:
     same = bool(state.reason) and not is_another(state.reason, waiting.reason)
     holders, others = _holders(scene)
     placed = sum(entry is scene.entry for entry in scene.planning.placed.entries)
+    # What comes back may fit where nothing else does.
+    gone = list(without_report(scene.fold, state))
     return Why(
-        outcome="never" if waiting.reason in NEVER else "waits",
+        outcome="never" if waiting.reason in NEVER and not state.left else "waits",
         reason=state.reason if same else waiting.reason.value,
-        message=waiting.message,
+        message="; ".join((waiting.message, *gone[:MOST_NAMED])),
         waiting_pods=len(scene.entry.pods) - placed,
         ahead=_ahead(scene),
         nodes=tuple(count for part, _ in scene.parts for count in _counts(scene, part)),
@@ -157,6 +168,9 @@ def _estimate(scene: Scene) -> _Estimated:
     closed = None if (project := scene.snapshot.projects.get(scene.state.project_id)) is None else project.closed
     if reason is WaitingReason.OUTSIDE_WINDOW and closed is not None and closed.opens_at is not None:
         return {"no_estimate": f"not before its project's next window opens at {closed.opens_at:%Y-%m-%d %H:%M} UTC"}
+    if reason in BY_CALENDAR and (entries := closings_of(scene, scene.parts[0][0])):
+        told = [f"{each.called} until {each.ends_at:%Y-%m-%d %H:%M} UTC" for each in entries[:MOST_NAMED]]
+        return {"no_estimate": f"nobody can say what comes after the calendar's entries: {', '.join(told)}"}
     if reason not in BY_ROOM | BY_BOUND:
         return {"no_estimate": "nobody can say how long this reason lasts"}
     start = Estimates(scene.fold, scene.snapshot).start(scene.queue, scene.entry, reason)
@@ -199,11 +213,18 @@ def _ahead(scene: Scene) -> int:
 def _counts(scene: Scene, part: PodClass) -> Iterator[NodeCount]:
     """How many nodes each ground keeps the pods from."""
     for id_ in scene.clusters:
-        for each in counts_of(scene.view_of(part, id_), scene.filters(part)):
+        for each in counts_of(scene.view_of(part, id_), scene.filters(part), reports=_reports(scene.snapshot, id_)):
             yield replace_fields(each, cluster=scene.cluster_name(id_))
 
 
-def counts_of(view: View, filters: list[Filter]) -> Iterator[NodeCount]:
+def _reports(snapshot: Snapshot, cluster_id: str) -> bool:
+    """Whether it does, as far as that is known."""
+    view = snapshot.clusters.get(cluster_id)
+    return view is None or view.connected
+
+
+def counts_of(view: View, filters: list[Filter], *, reports: bool = True) -> Iterator[NodeCount]:
+    """Of nodes of one cluster, which reports or does not."""
     asked = wish(view.request)
 
     def count(ground: str, nodes: int, message: str) -> NodeCount:
@@ -220,6 +241,8 @@ def counts_of(view: View, filters: list[Filter]) -> Iterator[NodeCount]:
     for each in filters:
         if each.closed is not None and (refused := each.closed.refuses(view)).any():
             told = each.closed.words(view.at(refused)) or "not ready, or its cluster does not report"
+            if each is takes_pods.FILTER and not reports:
+                told = "their cluster does not report"
             yield count(each.name, int(refused.sum()), told)
             view = view.at(~refused)
     room = np.ones(len(view.rows), dtype=np.bool_)
@@ -359,6 +382,7 @@ def _place(planning: Planning, pod_class: PodClass, row: int, held: Reservation 
         scores = tuple(ScoreOf(name=name, value=int(column[i])) for name, column in zip(names, columns, strict=True))
         return Option(node=table.names[at], node_pool=pools.get(int(table.pool[at]), ""), scores=scores)
 
+    there = _reports(planning.snapshot, pod_class.cluster_id)
     own = next((i for i in order if int(fit.rows[i]) == row), None)
     key = None if own is None else tuple(int(column[own]) for column in columns)
     better = 0 if key is None else sum(tuple(int(column[i]) for column in columns) < key for i in order)
@@ -370,5 +394,5 @@ def _place(planning: Planning, pod_class: PodClass, row: int, held: Reservation 
         chosen=None if own is None else option(own),
         others=tuple(option(i) for i in [i for i in order if i != own][:MOST_PLACES]),
         rank=0 if own is None else better + 1,
-        refused=tuple(each for each in counts_of(view, filters) if each.ground != "room"),
+        refused=tuple(each for each in counts_of(view, filters, reports=there) if each.ground != "room"),
     )

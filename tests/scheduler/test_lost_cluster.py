@@ -435,7 +435,94 @@ def test_why_it_waits_is_told_as_of_the_clusters_that_are_left() -> None:
     found = why(world.fold, world.workload(key).workload_id, world.now, None)
     assert (found.outcome, found.reason) == ("waits", "insufficient_gpu")
     assert {each.name for each in found.holders} == {"full"}
-    assert "cluster a" not in found.message
+    assert found.message.endswith(
+        "; it left cluster a, which has not reported since 2026-03-01 00:00:02 UTC, and nobody knows whether its old "
+        "pods still run there"
+    )
+    assert found.changes[0].message == (
+        "have the agent of cluster a report again; wait until its old pods on cluster a have ended"
+    )
+
+    # When the cluster reports again, and then its old pod ends.
+    world.connect(both[0], "a")
+    world.settle()
+    found = why(world.fold, world.workload(key).workload_id, world.now, None)
+    assert found.message.endswith("it left cluster a, which reports again, and its old pods there have not ended yet")
+    assert found.changes[0].message == "wait until its old pods on cluster a have ended"
+    left_pod_ends(world, key, both[0])
+    world.settle()
+    assert cluster_of(world, key) == "a"
+
+
+def test_a_cluster_that_would_take_it_is_named_though_it_is_lost_and_was_never_left() -> None:
+    world, both = two(a=(2,), b=(1,))
+    world.submit("full", cluster_id=both[1], gpu_devices_request=1, preemptibility="non-preemptible")
+    world.settle()
+    lose(world, both[0], "a")
+    key = world.submit("w", among=both, gpu_devices_request=1)
+    world.settle()
+    found = why(world.fold, world.workload(key).workload_id, world.now, None)
+    assert found.message.endswith(
+        "; cluster a has not reported since 2026-03-01 00:00:01 UTC, and it may go there once it does"
+    )
+    assert found.changes[0].message == "have the agent of cluster a report again"
+    assert {(each.cluster, each.message) for each in found.nodes if each.ground == "takes_pods"} == {
+        ("a", "their cluster does not report")
+    }
+    world.connect(both[0], "a")
+    world.settle()
+    assert cluster_of(world, key) == "a"
+
+
+def test_what_fits_nowhere_but_on_the_cluster_that_it_left_is_not_said_to_fit_nowhere_ever() -> None:
+    world, both = two(a=(4,), b=(2,), cluster_lost_seconds=WAIT)
+    key = world.submit("w", among=both, gpu_devices_request=4)
+    world.settle()
+    lose(world, both[0], "a")
+    world.settle()
+    found = why(world.fold, world.workload(key).workload_id, world.now, None)
+    assert (found.outcome, found.reason) == ("waits", "no_matching_node")
+    assert found.changes[0].message.startswith("have the agent of cluster a report again")
+
+
+@pytest.mark.parametrize(
+    ("where", "spec", "of_project", "told"),
+    [
+        pytest.param(
+            "", {"preemptibility": "non-preemptible"}, WAIT, "it stays, since it is not preemptible", id="firm"
+        ),
+        pytest.param("named", {}, WAIT, "it stays, since cluster a was named for it", id="named"),
+        pytest.param(
+            "", {}, None, "it stays, since neither its project nor its department says after how long", id="unset"
+        ),
+        pytest.param(
+            "", {}, 20 * WAIT, "it leaves at 2026-03-01 03:20:01 UTC, if another cluster that can", id="later"
+        ),
+        pytest.param("a", {}, WAIT, "it stays until another cluster that can run it reports", id="nowhere"),
+    ],
+)
+def test_who_stays_on_a_lost_cluster_is_told_that_nobody_knows_whether_it_runs(
+    where: str, spec: dict[str, Any], of_project: int | None, told: str
+) -> None:
+    """Given a workload that runs, its cluster is lost: nobody says that it runs, and it is said why it stays."""
+    world, both = two(a=(4,), b=(2,), cluster_lost_seconds=of_project)
+    wheres: dict[str, dict[str, Any]] = {"named": {"cluster_id": both[0]}, "a": {"among": both[:1]}}
+    key = world.submit("w", gpu_devices_request=1, **wheres.get(where, {"among": both}), **spec)
+    world.settle()
+    world.fact(key, "running")
+    id_ = world.workload(key).workload_id
+    assert why(world.fold, id_, world.now, None).outcome == "runs"
+
+    lose(world, both[0], "a")
+    world.settle()
+    found = why(world.fold, id_, world.now, None)
+    assert found.outcome == "unknown"
+    since = "cluster a has not reported since 2026-03-01 00:00:01 UTC, so nobody knows whether its pods still run there"
+    assert found.message.startswith(f"{since}; {told}")
+    assert [each.message for place in found.places for each in place.refused] == ["their cluster does not report"]
+
+    world.connect(both[0], "a")
+    assert why(world.fold, id_, world.now, None).outcome == "runs"
 
 
 def test_what_is_deleted_says_for_what_it_waits_and_what_to_do_where_that_never_comes() -> None:

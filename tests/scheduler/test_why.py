@@ -803,6 +803,15 @@ def test_outside_its_window_it_is_said_what_it_waits_for_after_that_also_where_t
     assert "maintenance firmware until" in told
 
 
+@pytest.mark.parametrize("case", [which_could_run_into_maintenance, while_maintenance_goes_on])
+def test_what_waits_for_the_calendar_is_told_until_when_its_entry_lasts(case: Case) -> None:
+    world, key = case()
+    told = re.findall(r"maintenance firmware .*?(\d{4}-\d\d-\d\d \d\d:\d\d) UTC", world.workload(key).message)
+    assert asked(world, key).no_estimate == (
+        f"nobody can say what comes after the calendar's entries: maintenance firmware until {told[0]} UTC"
+    )
+
+
 def test_a_gang_that_can_never_find_a_place_says_so_also_outside_its_window() -> None:
     world = cluster(a={"gpu_count": 4})
     windows = StartWindows(zone="UTC", windows=(read_window("Mon 08:00-10:00"),))

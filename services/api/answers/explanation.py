@@ -181,7 +181,8 @@ class Explanation(Form, frozen=True, kw_only=True):
     outcome: Literal["waits", "never", "starts", "runs", "ended", "unknown"]
     """waits: some of its pods wait for what may become free. never: it cannot ever fit as written. starts: the next
     plan of the scheduler gives it a place. runs: none of its pods waits. ended: it asks for no place. unknown: the
-    scheduler did not answer, or did not find out.
+    scheduler did not answer, or did not find out; or the cluster of its pods does not report, so nobody knows whether
+    they run.
     """
     reason: str | None
     """Dominant code of why it waits, such as insufficient_gpu."""
