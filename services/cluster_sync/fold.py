@@ -96,8 +96,9 @@ class DesiredState(LogFold):
             case "asset":
                 # Of a data volume it says here what pods find in it.
                 room = len(self.sources) <= MAX_SOURCES or bool(after.state.offered)
-                # One that was taken back is kept for its name.
-                known = len(self.sources) <= MAX_SOURCES and bool(after.state.offered) and not after.state.exists
+                # One that was taken back is kept for its name, while that leaves room for what is looked at.
+                gone = bool(after.state.offered) and not after.state.exists
+                known = gone and len(self.sources) <= MAX_SOURCES // 2
                 if not (_is_looked_at(after.state) and room) and not known:
                     self.forget(ASSET, commit.key)
             case _:

@@ -16,7 +16,9 @@ from events.project import CreateProject, DeleteProject
 from events.subjects import agent_recipes_subject, recipes_subject
 from events.workload.fields.storage import DataVolume, StorageSpec
 from events.workload.volumes import SharedFolder
+from services.cluster_sync import fold
 from tests.cluster_sync.given import CLUSTER_ID, PROJECT_ID, World, serving
+from tests.cluster_sync.test_wanted import folded
 
 pytestmark = pytest.mark.anyio
 
@@ -107,3 +109,15 @@ async def test_the_agent_of_the_cluster_that_has_the_claim_looks_at_it(shared: W
 
 def test_the_project_of_the_workloads_is_not_that_of_the_claim() -> None:
     assert len({PROJECT_ID, OWNER, OTHER}) == 3
+
+
+async def test_those_that_were_taken_back_leave_room_for_what_is_looked_at(
+    shared: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are kept for their names alone: whoever offers and takes back over and over fills half of it at most."""
+    monkeypatch.setattr(fold, "MAX_SOURCES", 4)
+    for number in range(6):
+        name = f"v{number}"
+        taken_back = DeleteAsset(asset_id=await offered(shared, name), project_id=OWNER)
+        await shared.decide(ASSET, data_volume_key(OWNER, "tenant", "", name), taken_back, f"take back {name}")
+    assert len((await folded(shared)).sources) == 4 // 2
