@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
@@ -332,8 +333,14 @@ async def test_a_forged_void_of_what_was_passed_long_ago_is_told_at_once(
 
 
 async def handed_out_while_no_void_is_looked_at(
-    client: Client, monkeypatch: pytest.MonkeyPatch, *, end: int, after: int = 0
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    end: int,
+    after: int = 0,
+    then: tuple[int, Callable[[], Awaitable[object]]] | None = None,
 ) -> list[int]:
+    """Up to `end`; `then` names a message and what is done once it was handed out."""
     reader = JetStreamEventStore(client)
     looked_at = asyncio.Event()
 
@@ -348,6 +355,9 @@ async def handed_out_while_no_void_is_looked_at(
             handed.extend(commit.seq for commit in commits)
             if handed and handed[-1] >= end:
                 break
+            if then is not None and handed and handed[-1] >= then[0]:
+                await then[1]()
+                then = None
     return handed
 
 
@@ -367,8 +377,10 @@ async def test_forged_voids_of_what_was_passed_hold_up_nothing_that_follows(
         await store.append(grant(key, 0, subject="ada"))
     for target in (1, 2):
         await put(client, f"ev.void.{target}", forged(target, parent=0))
-    await store.append(grant("three", 0, subject="ada"))
-    assert await handed_out_while_no_void_is_looked_at(client, monkeypatch, end=5, after=2) == [3, 4, 5]
+    handed = await handed_out_while_no_void_is_looked_at(
+        client, monkeypatch, end=5, after=2, then=(4, lambda: store.append(grant("three", 0, subject="ada")))
+    )
+    assert handed == [3, 4, 5]
 
 
 async def test_many_voids_are_read_at_once(client: Client, store: JetStreamEventStore) -> None:

@@ -115,6 +115,7 @@ class Follower:
         self._unreadable: UnreadableMessageError | None = None
         """What nothing is taken in behind."""
         self._pump: asyncio.Task[None] | None = None
+        self._looks: asyncio.Task[None] | None = None
 
     @property
     def pending(self) -> int:
@@ -148,9 +149,10 @@ class Follower:
                     self._ready, self._held = self._held, []
 
     async def close(self) -> None:
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.gather(self._pump, return_exceptions=True)
+        tasks = [task for task in (self._pump, self._looks) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._drop_consumer()
 
     # What arrives, in order.
@@ -169,17 +171,33 @@ class Follower:
                     await self._judge(undecided.seq)  # and then see what the buffer holds by now
                 else:
                     buffer.popleft()
-            if self._declared and not self._ready:
-                with contextlib.suppress(LogUnavailableError):  # it is judged where it is met, or by another reader
-                    await self._voids.honours(self._declared.pop())
         except _BrokenError as error:
             self._break(str(error))
         except UnreadableMessageError as error:
             self._unreadable = error
-        if buffer or self._declared:
+        self._have_declared_looked_at()
+        if buffer:
             self._arrived.set()
         if len(buffer) + self._requested <= UNREAD_MESSAGES - PULL_MESSAGES:
             self._wake_pump.set()
+
+    def _have_declared_looked_at(self) -> None:
+        if self._looks is not None and self._looks.done():
+            self._looks.result()
+            self._looks = None
+        if self._declared and self._looks is None:
+            self._looks = asyncio.create_task(self._look_at_declared())
+
+    async def _look_at_declared(self) -> None:
+        """Beside the reading: whoever forges records holds up nothing that follows them."""
+        while self._declared and self._unreadable is None:
+            try:
+                await self._voids.honours(self._declared.pop())
+            except UnreadableMessageError as error:
+                self._unreadable = error
+                self._arrived.set()
+            except LogUnavailableError as error:  # it is judged where it is met, or by another reader
+                log.info("void_not_judged", error=str(error))
 
     async def _judge(self, seq: int) -> None:
         """Raises UnreadableMessageError."""
