@@ -25,6 +25,8 @@ from events.phases import (
     PodPhase,
 )
 from events.refusal import Refusal
+from events.workload.at_risk import MOST_MILLI_SECONDS, CheckpointSaved, milli_seconds_at_risk
+from events.workload.changes import WorkloadChanged
 from events.workload.commands import (
     LIVE_FACTS,
     ChangeWorkload,
@@ -45,9 +47,32 @@ from events.workload.commands import (
     UndoAct,
     WorkloadCommand,
 )
+from events.workload.edit import Edit
+from events.workload.evictions import LEAVES_NODE, PodsEvicted, evictable
 from events.workload.fields.inference import MOST_REPLICAS
 from events.workload.fields.storage import StorageSpec
+from events.workload.gangs import goes_on_without, is_whole
 from events.workload.kinds import KINDS
+from events.workload.life import (
+    ActUndone,
+    ClusterChosen,
+    WorkloadCompleted,
+    WorkloadCreated,
+    WorkloadDeleted,
+    WorkloadDeletionRequested,
+    WorkloadEvent,
+    WorkloadFailed,
+    WorkloadLimitReached,
+    WorkloadQueued,
+    WorkloadResumed,
+    WorkloadStopped,
+    WorkloadSuspended,
+    WorkloadTransferred,
+    WorkloadWaiting,
+    take,
+)
+from events.workload.lost_cluster import ClusterLeft, LeftPodEnded
+from events.workload.places import LONGEST_RETRY_WAIT, bindable_among
 from events.workload.pod import (
     POD_TRANSITIONS,
     Pod,
@@ -76,44 +101,9 @@ from events.workload.sessions import (
     SessionClosed,
     SessionOpened,
 )
+from events.workload.sizes import WorkloadScaled
 from events.workload.spec import WHOLE_GPU_MILLI, Distributed, Inference, beside_with_defaults
-from events.workload.state import (
-    LEAVES_NODE,
-    LONGEST_RETRY_WAIT,
-    MOST_MILLI_SECONDS,
-    NOT_BEGUN,
-    ActUndone,
-    CheckpointSaved,
-    ClusterChosen,
-    ClusterLeft,
-    Edit,
-    LeftPodEnded,
-    PodsEvicted,
-    Workload,
-    WorkloadChanged,
-    WorkloadCompleted,
-    WorkloadCreated,
-    WorkloadDeleted,
-    WorkloadDeletionRequested,
-    WorkloadEvent,
-    WorkloadFailed,
-    WorkloadLimitReached,
-    WorkloadQueued,
-    WorkloadResumed,
-    WorkloadScaled,
-    WorkloadStopped,
-    WorkloadSuspended,
-    WorkloadTransferred,
-    WorkloadWaiting,
-    bindable_among,
-    evictable,
-    goes_on_without,
-    is_completed,
-    is_whole,
-    milli_seconds_at_risk,
-    schedulable,
-    take,
-)
+from events.workload.state import NOT_BEGUN, Workload, is_completed, schedulable
 from events.workload.volumes import FetchedFolder
 
 MAX_WARNINGS_OF_RUN: Final = 10

@@ -23,11 +23,9 @@ from events.workload.commands import (
     SuspendWorkload,
 )
 from events.workload.decide import MAX_WARNINGS_OF_RUN
+from events.workload.places import bindable
 from events.workload.pod import PodRef
-from events.workload.state import (
-    Workload,
-    bindable,
-)
+from events.workload.state import Workload
 from tests.events.given import ALICE, at, context, creation, fact, placement
 from tests.support.draws import draws
 

@@ -57,7 +57,7 @@ def _waiting_leaves_room(original: Any) -> Any:
 
 def _deleted_at_once(original: Any) -> Any:
     def delete(command: Any, state: Any, context: Any) -> Any:
-        from events.workload.state import WorkloadDeleted
+        from events.workload.life import WorkloadDeleted
 
         decided = original(command, state, context)
         return (*decided, WorkloadDeleted(at=context.now)) if len(decided) == 1 else decided
@@ -68,7 +68,7 @@ def _deleted_at_once(original: Any) -> Any:
 def _stopped_before_its_pods(original: Any) -> Any:
     def suspend(state: Any, context: Any) -> Any:
         from events.phases import PodPhase
-        from events.workload.state import WorkloadStopped
+        from events.workload.life import WorkloadStopped
 
         decided = original(state, context)
         begun = any(pod.phase is PodPhase.RUNNING for pod in state.pods.values())
@@ -95,7 +95,7 @@ def _running_comes_first(original: Any) -> Any:
 
 def _same_attempt(original: Any) -> Any:
     def resume(state: Any) -> Any:
-        from events.workload.state import WorkloadResumed
+        from events.workload.life import WorkloadResumed
 
         decided = original(state)
         if isinstance(decided, tuple) and decided:
@@ -198,28 +198,28 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="interruptions-spend-retries",
-        function="events.workload.state:_take_of_pod",
+        function="events.workload.life:_take_of_pod",
         invariant="completions",
         bug="An interrupted run counts against the backoff limit.",
         make=_counts_interruptions,
     ),
     Mutant(
         name="resume-keeps-failures",
-        function="events.workload.state:_resume",
+        function="events.workload.life:_resume",
         invariant="completions",
         bug="A resumed workload starts with the failed runs of the attempt before.",
         make=_keeps_failures,
     ),
     Mutant(
         name="retries-do-not-wait",
-        function="events.workload.state:_is_due",
+        function="events.workload.places:_is_due",
         invariant="completions",
         bug="A failed pod is placed again at once, without its delay.",
         make=lambda _: lambda pod, now: True,
     ),
     Mutant(
         name="waiting-pods-leave-parallelism",
-        function="events.workload.state:new_indexes",
+        function="events.workload.places:new_indexes",
         invariant="asked",
         bug="A pod that waits for its retry does not count, so another index takes its place, and later more pods run "
         "at once "
@@ -242,7 +242,7 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="unseen-pods-are-hidden",
-        function="events.workload.state:_derive",
+        function="events.workload.status:derive",
         invariant="life",
         bug="A workload is Running, not Unknown, while one of its pods is out of sight and another runs.",
         make=_running_comes_first,
@@ -285,7 +285,7 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="change-without-a-generation",
-        function="events.workload.state:_changed",
+        function="events.workload.changes:after_change",
         invariant="due",
         bug="The fold changes the due time but not its generation, so the deletion is ignored when it is due.",
         make=_keeps_the_generation,
