@@ -85,6 +85,9 @@ def test_a_project_within_its_quota_takes_back_and_what_was_evicted_begins_anew(
     gone_on = played(work, on, quota, stop_seconds=10, goes_on=True)
     assert gone_on.lost_gpu_hours == 0
     assert gone_on.seconds == 160, "the sixty that were left when it was told to end"
+    saved = played(work, on, quota, stop_seconds=10, goes_on=True, saves_every_seconds=15)
+    assert saved.lost_gpu_hours == pytest.approx(4 * 10 / HOUR), "since the second checkpoint"
+    assert saved.seconds == 170
 
 
 def test_without_taking_back_nobody_is_evicted() -> None:
