@@ -58,7 +58,7 @@ async def told(way: Way, out: dict[int, bytes] | None = None) -> tuple[bytes, by
     out = {} if out is None else out
     out |= {STDOUT: b"", STDERR: b""}
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             async for frame in way.frames():
                 out[frame[0]] += frame[1:]
         return out[STDOUT], out[STDERR], way.end()
@@ -110,7 +110,7 @@ async def test_a_terminal_is_one_with_its_size_and_can_be_made_larger(local: Wat
     way = await local.backend.open_way(asked("/bin/sh", "-c", script, stdin=True, tty=True, columns=80, rows=24))
     said = dict[int, bytes]()
     reading = asyncio.create_task(told(way, said))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while b"24 80" not in said.get(STDOUT, b""):
             await asyncio.sleep(0.02)
     await way.take(bytes((RESIZE,)) + b'{"columns": 132, "rows": 50}')

@@ -38,7 +38,7 @@ async def served(
     async with program(handler) as port, proxy(given, **limits) as (_, at):
         key = given.workload("tool", *urls)
         given.runs(key, port)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{at}", timeout=20) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{at}", timeout=60) as client:
             yield client, given.host(key)
 
 
