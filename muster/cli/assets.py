@@ -576,7 +576,7 @@ def _leave_out(function: "Callable[..., None]", name: str) -> None:
     signature = inspect.signature(function)
     kept = [one for one in signature.parameters.values() if one.name != name]
     # A signature of its own hides later annotations: each is set before.
-    function.__signature__ = signature.replace(parameters=kept)  # pyright: ignore[reportFunctionMemberAccess]
+    function.__signature__ = signature.replace(parameters=kept)
 
 
 def _find_named(session: Session, of: AssetNoun, body: Row, meta: Row) -> None:

@@ -112,8 +112,8 @@ async def offer_issues(
     issues = [*_of_claim(spec)]
     if meta.get("scope") == "cluster":
         details = (
-            "'cluster' is no scope of a data volume: its claim is of one cluster anyway (spec.clusterId). Choose tenant, "
-            "department or project"
+            "'cluster' is no scope of a data volume, whose claim is of one cluster anyway (spec.clusterId); choose "
+            "tenant, department or project"
         )
         issues.append(fault("meta.scope", details, "options"))
     project_id, cluster_id = spec.get("projectId"), spec.get("clusterId")
