@@ -151,10 +151,14 @@ _LIVE: Final[dict[str, Callable[..., Any]]] = {"spec.nodePools": node_pools}
 @cache
 def flags_of(creation: type[Creation]) -> tuple[Flag, ...]:
     """The flags by which such a request is made."""
+    kind = next((one.name for one in KINDS.values() if one.creation is creation), "")
     return tuple(
         flag_of(node)
         for node in tree(creation).walk()
-        if node.about is not None and node.about.flag and node.path not in _NOT_FROM_TABLE
+        if node.about is not None
+        and node.about.flag
+        and node.path not in _NOT_FROM_TABLE
+        and kind not in node.about.not_for
     )
 
 
