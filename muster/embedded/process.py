@@ -14,11 +14,9 @@ import sys
 from typing import Final, cast
 
 import services.runtime.process.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
-import structlog
-
 from muster.embedded.datadir import DataDir
 from muster.embedded.tables import look
-from services.runtime.process.host import Run, configure_logging, run_loop, run_process
+from services.runtime.process.host import Run, configure_logging, log, run_loop, run_process
 from services.runtime.process.settings import Settings
 from services.runtime.services import Group, of_group
 
@@ -29,9 +27,6 @@ NOT_BEGUN: Final = 2
 """The exit code where that line never came."""
 SETUP_FAILED: Final = 3
 """The exit code then: what setup met does not pass by itself, since it waits for what does."""
-
-
-log = structlog.get_logger(__name__)
 
 
 def load(group: Group) -> dict[str, Run]:
