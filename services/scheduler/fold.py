@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, override
+from typing import Any, Final, NamedTuple, override
 
 import msgspec
 
@@ -53,12 +53,12 @@ from events.workload.state import (
 from services.runtime.log.log_fold import LogFold
 from services.scheduler.calendar import Calendar
 from services.scheduler.chosen import ChosenClusters
-from services.scheduler.classes import Place, class_of, lasts, ready
+from services.scheduler.classes import Place, Ready, class_of, lasts, ready
 from services.scheduler.columns import Columns, uncount
 from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.mix import Mix, shape_of
 from services.scheduler.must_leave import AT_ONCE, is_emptied, leavers
-from services.scheduler.policy.among import Known, Stands, standing
+from services.scheduler.policy.among import Known, standing
 from services.scheduler.policy.phases.grow import GROWS_AGAIN_AFTER
 from services.scheduler.policy.phases.report import is_another
 from services.scheduler.policy.registry import POLICY
@@ -115,6 +115,18 @@ class _Indexed:
     """What one workload put into the indexes, to be taken out again."""
 
     entries: list[tuple[WaitingQueue, Pending]] = field(default_factory=list[tuple[WaitingQueue, Pending]])
+
+
+class _Imagined(NamedTuple):
+    """A workload that is not there."""
+
+    state: Workload
+    key: str
+    ready: Ready
+
+    @property
+    def growing(self) -> tuple[Growth, ...]:
+        return () if self.ready.growth is None else (self.ready.growth,)
 
 
 class SchedulingState(LogFold):
@@ -250,9 +262,7 @@ class SchedulingState(LogFold):
 
     def _came(self, workload: Workload, at: datetime) -> None:
         self.came += 1
-        for each in workload.pod_sets:
-            shape = shape_of(each.template.request, cluster_id=workload.cluster_id, pools=each.node_pools)
-            self.mix.add(shape, each.at_once, at)
+        _comes(self.mix, workload, at)
 
     def _project_changed(self, before: Project, after: Project) -> None:
         self.freed += 1
@@ -615,6 +625,16 @@ class SchedulingState(LogFold):
         All of it is in an order that follows from the log, and not from when it was settled, or restored.
         """
         self.settle(now)
+        return self._seen(now, None)
+
+    def imagine(self, state: Workload, now: datetime, key: str) -> Snapshot:
+        """What the planner would look at now if there were also this workload, under this key."""
+        self.settle(now)
+        stint = Stint(now.timestamp(), now.timestamp())
+        place = Place(order=self._order(state, stint.since), stint=stint, lasts_seconds=self._lasts(state))
+        return self._seen(now, _Imagined(state, key, ready(key, state, place, now)))
+
+    def _seen(self, now: datetime, also: "_Imagined | None") -> Snapshot:
         in_order = sorted(self._queues.values(), key=lambda queue: queue.first)
         queues = [self._frozen(queue, now) for queue in in_order]
         departures = tuple(self._departures(now))
@@ -622,20 +642,26 @@ class SchedulingState(LogFold):
         must_leave = {key: of for key, of in self._must_leave(now).items() if key not in leave}
         stay = sorted(self._growing.keys() - must_leave - leave)
         growing = tuple(self._grows(key, self._growing[key], now) for key in stay)
+        asked, mix = self._extended_asked, self.mix
+        if also is not None:
+            queues, asked = list(self._with(queues, also.ready)), asked + _extended_in(also.ready)
+            growing = tuple(sorted((*growing, *also.growing), key=lambda each: each.entry.key))
+            mix = mix.copy()
+            _comes(mix, also.state, now)
         running = self._frozen_running(without=must_leave.keys() | leave) if queues else {}
         holders = {project_id for project_id, *_ in self._held_in} if queues or growing else set[str]()
         ids = {queue.pod_class.project_id for queue in queues} | running.keys() | holders
-        ids |= {each.pod_class.project_id for each in growing}
+        ids |= {each.pod_class.project_id for each in growing} | ({also.state.project_id} if also else set())
         projects = {id_: view for id_ in sorted(ids) if (view := self._project_view(id_)) is not None}
         snapshot = Snapshot(
             now=now,
-            nodes=self._columns.frozen(extended=self._extended_asked, closings=self._closings(now)),
+            nodes=self._columns.frozen(extended=asked, closings=self._closings(now)),
             clusters={chain.state.cluster_id: self._cluster_view(chain.state) for chain in self.clusters.values()},
             projects=projects,
             held_milli=self._held_of(projects),
             held_in=dict(sorted(self._held_in.items())),
             queues=tuple(queues),
-            mix=self.mix.told(),
+            mix=mix.told(),
             not_schedulable=tuple(self._not_schedulable[key] for key in sorted(self._not_schedulable)),
             releases=tuple(self._release(id_, node_key) for id_, node_key in sorted(self._stale.items())),
             leaving=tuple(self._still_leaving(sorted((id_, at) for id_, (at, _) in self._leaving.items()))),
@@ -656,6 +682,20 @@ class SchedulingState(LogFold):
             head_start_seconds=self._head_start_seconds,
         )
         return standing(snapshot, POLICY, self._known)
+
+    def _with(self, queues: Iterable[Queue], added: Ready) -> Iterable[Queue]:
+        """Those with what is added in its place, as if it had been put into them."""
+        found = {queue.pod_class: queue for queue in queues}
+        for pod_class, entry in added.waiting:
+            queue = found.get(pod_class) or WaitingQueue(pod_class).frozen(self.freed, report_again=False)
+            in_vain = pod_class in self._queues and not self._queues[pod_class].may_help(entry)
+            found[pod_class] = replace(
+                queue,
+                entries=tuple(sorted((*queue.entries, entry), key=lambda each: each.order)),
+                blocked=queue.blocked if in_vain else None,
+                pods=queue.pods + len(entry.pods),
+            )
+        return sorted(found.values(), key=lambda queue: queue.entries[0].order)
 
     def is_idle(self, now: datetime) -> bool:
         """Whether nothing waits or may grow, nothing is to be released or reported, and no node is to be emptied."""
@@ -763,35 +803,6 @@ class SchedulingState(LogFold):
             if row is not None and reservation is not None and id_ not in self._stale:
                 (project_id, _, pool, firm), _ = self._counted.get(id_, (("", "", "", False), 0))
                 yield Leaving(row, reservation, project_id, pool, not firm, id_ in returning)
-
-    def imagine(self, state: Workload, now: datetime) -> tuple[Snapshot, tuple[tuple[PodClass, Pending], ...]]:
-        """What the planner would look at now if there were also this workload, and its waiting pods."""
-        snapshot = self.snapshot(now)
-        # Behind all keys that there can be: of two that were made in one moment, the real one goes first.
-        stint = Stint(now.timestamp(), now.timestamp())
-        place = Place(order=self._order(state, stint.since), stint=stint, lasts_seconds=self._lasts(state))
-        # Nothing is told of it anywhere.
-        added = tuple(
-            (pod_class, replace(entry, queued=True, idle=False, reported="", told=""))
-            for pod_class, entry in ready(f"~{state.workload_id}", state, place, now).waiting
-        )
-        # A snapshot has those whose place could be taken only where something waits.
-        running = self._frozen_running()
-        ids = {state.project_id, *snapshot.projects, *running, *(project_id for project_id, *_ in self._held_in)}
-        projects = {id_: view for id_ in sorted(ids) if (view := self._project_view(id_)) is not None}
-        asked = {*self._extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
-        snapshot = replace(
-            snapshot,
-            nodes=self._columns.frozen(extended=asked, closings=self._closings(now)),
-            projects=projects,
-            held_milli=self._held_of(projects),
-            not_schedulable=(),
-            running=running,
-        )
-        if any(pod_class.among for pod_class, _ in added):
-            stands = Stands(snapshot, POLICY)
-            added = tuple((stands.of(pod_class), entry) for pod_class, entry in added)
-        return snapshot, added
 
     def runs_of(self, key: str) -> Mapping[str, str]:
         """What a workload holds: node key by id of a reservation. Without what was left on lost clusters."""
@@ -969,6 +980,17 @@ class SchedulingState(LogFold):
     def _department_of(self, project_id: str) -> str:
         chain = self.projects.get(key_of_id(project_id) or "")
         return "" if chain is None else chain.state.department_id
+
+
+def _comes(mix: Mix, workload: Workload, at: datetime) -> None:
+    for each in workload.pod_sets:
+        shape = shape_of(each.template.request, cluster_id=workload.cluster_id, pools=each.node_pools)
+        mix.add(shape, each.at_once, at)
+
+
+def _extended_in(of: Ready) -> Counter[str]:
+    grows = [] if of.growth is None else [of.growth.pod_class]
+    return Counter(name for each in (*(pod_class for pod_class, _ in of.waiting), *grows) for name in each.extended)
 
 
 def _may_be_news(queue: WaitingQueue, waiting: Waiting) -> bool:
