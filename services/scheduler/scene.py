@@ -11,8 +11,9 @@ import numpy as np
 
 from events.aggregate import WORKLOAD
 from events.node import Reservation
-from events.workload.state import Workload, WorkloadCreated, WorkloadQueued
-from events.workload.state import fold as fold_workload
+from events.workload.life import WorkloadCreated, WorkloadQueued
+from events.workload.life import fold as fold_workload
+from events.workload.state import Workload
 from services.scheduler.candidates import refused_by
 from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import MAX_PODS_PER_PLAN, MAX_UPDATES_PER_PLAN
@@ -139,12 +140,12 @@ class Scene:
             for held in nodes[table.keys[row]].state.reservations.values():
                 if held.workload_key != self.key:
                     on.setdefault(held.workload_key, []).append((row, held))
-        return {key: Holding(key=key, runs=self.fold.runs_of(key), on=tuple(held)) for key, held in on.items()}
+        return {key: Holding(key=key, runs=self.fold.held.runs_of(key), on=tuple(held)) for key, held in on.items()}
 
     def holding(self, key: str) -> Holding:
         """All that a workload holds, wherever."""
         rows = {node_key: row for row, node_key in enumerate(self.snapshot.nodes.keys)}
-        runs, nodes = self.fold.runs_of(key), self.fold.nodes
+        runs, nodes = self.fold.held.runs_of(key), self.fold.nodes
         on = tuple((rows.get(node_key, -1), nodes[node_key].state.reservations[id_]) for id_, node_key in runs.items())
         return Holding(key=key, runs=runs, on=on)
 
@@ -154,7 +155,7 @@ class Scene:
 
     def ended(self, keys: Iterable[str], of: Snapshot | None = None) -> Snapshot:
         """As it is, but these workloads have ended."""
-        runs = {id_: node_key for key in keys for id_, node_key in self.fold.runs_of(key).items()}
+        runs = {id_: node_key for key in keys for id_, node_key in self.fold.held.runs_of(key).items()}
         return self.fold.without(of or self.snapshot, runs)
 
     def changed(self, **fields: object) -> tuple[Snapshot, str]:

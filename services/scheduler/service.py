@@ -27,8 +27,8 @@ from events.refusal import Refusal
 from events.subjects import WHAT_IF, WHY
 from events.what_if import WhatIf, WhatIfAsked
 from events.why import Why, WhyAsked
-from events.workload.state import WorkloadCreated, WorkloadQueued
-from events.workload.state import fold as fold_workload
+from events.workload.life import WorkloadCreated, WorkloadQueued
+from events.workload.life import fold as fold_workload
 from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.folding import follow_into
 from services.runtime.log.jetstream import JetStreamEventStore

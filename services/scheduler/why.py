@@ -29,7 +29,9 @@ from events.why import (
     Step,
     Why,
 )
-from events.workload.state import Workload, next_retry_at, placed_of, schedulable
+from events.workload.gangs import placed_of
+from events.workload.places import next_retry_at
+from events.workload.state import Workload, schedulable
 from services.scheduler.changes import changes, closings_of
 from services.scheduler.estimate import BY_BOUND, BY_ROOM, Estimates
 from services.scheduler.fold import SchedulingState
@@ -92,7 +94,7 @@ def _asks_for_none(fold: SchedulingState, state: Workload | None) -> str:
         return "it asks for no place"
     told = ["it is deleted, and its name free, once its pods have ended"]
     for cluster_id, pods in state.left.items():
-        cluster, count = fold.cluster(cluster_id), len(pods)
+        cluster, count = fold.owners.cluster(cluster_id), len(pods)
         if cluster is None or cluster.removed:
             continue  # they count as gone in a moment
         those = f"{count} pod{'s' if count != 1 else ''} that it left on cluster {cluster.name}"
@@ -264,7 +266,7 @@ def _holders(scene: Scene) -> tuple[tuple[Holder, ...], Others]:
     if scene.waiting.reason in BY_BOUND:
         shortfall = next((each for i, each in scene.planning.short.items() if _is_of(scene, i)), None)
         bound = None if shortfall is None else shortfall.bound
-        keys = {key for key, _ in scene.fold.under(bound)} if bound is not None else set[str]()
+        keys = {key for key, _ in scene.fold.held.under(bound)} if bound is not None else set[str]()
         held = [scene.holding(key) for key in sorted(keys - {scene.key})]
     held.sort(key=lambda each: (-each.gpu_milli, -each.cpu_milli, -each.memory_bytes, each.key))
     named = [each for each in held if scene.may_name(each.key)][:MOST_HOLDERS]
@@ -330,7 +332,7 @@ def _places(fold: SchedulingState, state: Workload, key: str, now: datetime) -> 
             pods[name, pod.node_key, pod.node_name, pod.pool] += 1
     snapshot = replace(fold.snapshot(now), queues=(), not_schedulable=())
     requests = {each.name: (each.template.request, each.node_pools) for each in state.pod_sets}
-    runs = fold.runs_of(key)
+    runs = fold.held.runs_of(key)
     for at, count in sorted(pods.items())[:MOST_PLACES]:
         name, node_key, node_name, pool = at
         if name not in requests or node_key not in snapshot.nodes.keys:

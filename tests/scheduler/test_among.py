@@ -16,7 +16,8 @@ from events.node import CordonNode
 from events.phases import Phase
 from events.workload.commands import DeleteWorkload, PlacePods, ResumeWorkload, SuspendWorkload
 from events.workload.fields.scheduling import PodAffinity
-from events.workload.state import ClusterChosen, Workload
+from events.workload.life import ClusterChosen
+from events.workload.state import Workload
 from services.scheduler.batches import batch_drafts, batches
 from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan

@@ -11,7 +11,7 @@ from events.maintenance import CancelMaintenance, PlanMaintenance
 from events.node import CordonNode, DrainNode, Node, ReportNodeGone, UncordonNode
 from events.phases import Phase, PodPhase, WaitingReason
 from events.time_limits import SetTimeLimits, TimeLimit
-from events.workload.state import WorkloadWaiting
+from events.workload.life import WorkloadWaiting
 from services.scheduler import plan as plan_module
 from services.scheduler.classes import ENDS_LATE_SECONDS
 from services.scheduler.fold import SchedulingState

@@ -14,6 +14,7 @@ from events.what_if import WhatIf, WhatIfAsked
 from events.workload.commands import CreateWorkload
 from events.workload.fields.distribution import Distribution
 from events.workload.kinds import KINDS
+from events.workload.places import bindable
 from events.workload.spec import (
     ComputeSpec,
     Distributed,
@@ -22,7 +23,6 @@ from events.workload.spec import (
     beside_with_defaults,
     with_defaults,
 )
-from events.workload.state import bindable
 from services.scheduler.classes import Place, ready
 from services.scheduler.service import imagined
 from services.scheduler.waits import Stint
