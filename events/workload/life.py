@@ -12,6 +12,7 @@ from typing import Literal, assert_never
 
 from msgspec.structs import replace
 
+from events.decision import Decision
 from events.event import Event
 from events.phases import CLOSING, DesiredPhase, Phase, PodPhase, may_follow
 from events.workload.at_risk import MOST_MILLI_SECONDS, CheckpointSaved, milli_seconds_at_risk
@@ -238,6 +239,8 @@ WorkloadEvent = (
     | WorkloadDeletionRequested
     | WorkloadDeleted
 )
+
+WorkloadDecision = Decision[WorkloadEvent]
 
 
 def countable(event: WorkloadEvent) -> bool:

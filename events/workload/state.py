@@ -4,7 +4,7 @@ Pods that are bound, or wait to be run again, are in `pods`. An index below its 
 has succeeded: ten thousand finished pods cost a workload nothing.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
@@ -180,3 +180,8 @@ def is_completed(state: Workload, pods: PodsEdit, *, ends: int = 0) -> bool:
     if not KINDS[state.kind].completed(sets, succeeded):
         return False
     return not sets[0].elastic or pods.live.of_set(sets[0].name) <= ends
+
+
+def delete_at(state: Workload, ended: datetime) -> datetime:
+    """When it is deleted by itself, if it ends then."""
+    return ended + timedelta(seconds=state.spec.auto_deletion_time_after_completion_seconds)

@@ -23,11 +23,12 @@ from events.workload.commands import (
     TransferWorkload,
     UndoAct,
 )
-from events.workload.decide import final_name, retry_wait
+from events.workload.decide import final_name
 from events.workload.fields.metadata import Label
 from events.workload.fields.storage import EmptyDirVolume, PvcVolume, SecretVolume, StorageSpec
 from events.workload.places import bindable, next_retry_at
 from events.workload.pod import PodAddress, PodRef, PortAddress
+from events.workload.reports import retry_wait
 from events.workload.state import schedulable
 from tests.events.given import (
     ALICE,

@@ -191,7 +191,7 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="one-retry-too-many",
-        function="events.workload.decide:_failed",
+        function="events.workload.reports:_failed",
         invariant="completions",
         bug="A workload fails one failed run too late.",
         make=_one_more_failure,
@@ -256,7 +256,7 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="token-of-the-attempt",
-        function="events.workload.decide:_place",
+        function="events.workload.placing:place",
         invariant="one run",
         bug="The token of a run is its attempt number, so it does not rise with each try or with the next workload of "
         "the name.",
@@ -264,7 +264,7 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="old-runs-are-believed",
-        function="events.workload.decide:_newest_run",
+        function="events.workload.reports:_newest_run",
         invariant="facts",
         bug="A fact about an earlier run of a pod is applied to its current run.",
         make=_any_run,
@@ -278,7 +278,7 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="the-old-due-time-stays",
-        function="events.workload.decide:_change",
+        function="events.workload.changing:change",
         invariant="due",
         bug="Changing the auto-deletion of an ended workload does not change when it is due.",
         make=_keeps_the_due_time,
