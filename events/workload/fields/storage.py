@@ -266,7 +266,8 @@ class StorageSpec(Section, frozen=True, kw_only=True):
     TITLE: ClassVar[str] = "Storage"
 
     config_map_volume: Annotated[
-        Items[ConfigMapVolume], About(rows="S055 S060", flag="--configmap-volume", key="mountPath")
+        Items[ConfigMapVolume],
+        About(rows="S055 S060", flag="--configmap-volume", aliases=("--configmap-map-volume",), key="mountPath"),
     ] = ()
     """ConfigMaps as files; at most 1000. Not on clusters of kind local."""
     data_volume: Annotated[
