@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, override
+from typing import Any, Final, NamedTuple, override
 
 import msgspec
 
@@ -39,11 +39,11 @@ from services.scheduler.held import Held
 from services.scheduler.mix import Mix, shape_of
 from services.scheduler.must_leave import AT_ONCE, is_emptied, leavers
 from services.scheduler.owners import Owners
-from services.scheduler.policy.among import Known, Stands, standing
+from services.scheduler.policy.among import Known, standing
 from services.scheduler.policy.phases.grow import GROWS_AGAIN_AFTER
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Age, Order
-from services.scheduler.queues import REPORT_AGAIN_AFTER, Queues
+from services.scheduler.queues import REPORT_AGAIN_AFTER, Queues, extended_in
 from services.scheduler.running import RunningWorkloads
 from services.scheduler.snapshot import (
     INFINITE,
@@ -55,9 +55,7 @@ from services.scheduler.snapshot import (
     Moving,
     MustLeave,
     NotSchedulable,
-    Pending,
     Plan,
-    PodClass,
     ProjectView,
     Release,
     Snapshot,
@@ -80,6 +78,17 @@ type _LeaveBy = dict[str, datetime]
 type _Beside = tuple[
     bytes, dict[str, str], dict[str, datetime], bytes, dict[str, tuple[float, float]], _Resized, _Moved, _LeaveBy
 ]
+
+
+class _Imagined(NamedTuple):
+    """A workload that is not there."""
+
+    state: Workload
+    ready: Ready
+
+    @property
+    def growing(self) -> tuple[Growth, ...]:
+        return () if self.ready.growth is None else (self.ready.growth,)
 
 
 class SchedulingState(LogFold):
@@ -186,9 +195,7 @@ class SchedulingState(LogFold):
 
     def _came(self, workload: Workload, at: datetime) -> None:
         self.came += 1
-        for each in workload.pod_sets:
-            shape = shape_of(each.template.request, cluster_id=workload.cluster_id, pools=each.node_pools)
-            self.mix.add(shape, each.at_once, at)
+        _comes(self.mix, workload, at)
 
     def _project_changed(self, before: Project, after: Project) -> None:
         self.freed += 1
@@ -419,26 +426,42 @@ class SchedulingState(LogFold):
         All of it is in an order that follows from the log, and not from when it was settled, or restored.
         """
         self.settle(now)
+        return self._seen(now, None)
+
+    def imagine(self, state: Workload, now: datetime, key: str) -> Snapshot:
+        """What the planner would look at now if there were also this workload, under this key."""
+        self.settle(now)
+        stint = Stint(now.timestamp(), now.timestamp())
+        place = Place(order=self._order(state, stint.since), stint=stint, lasts_seconds=self.owners.lasts(state))
+        return self._seen(now, _Imagined(state, ready(key, state, place, now)))
+
+    def _seen(self, now: datetime, also: "_Imagined | None") -> Snapshot:
         queues = self._queues.frozen(self.freed, now)
         departures = tuple(self._departures(now))
         leave = {each.key for each in departures}
         must_leave = {key: of for key, of in self._must_leave(now).items() if key not in leave}
         stay = sorted(self._queues.growing.keys() - must_leave - leave)
         growing = tuple(self._grows(key, self._queues.growing[key], now) for key in stay)
+        asked, mix = self._queues.extended_asked, self.mix
+        if also is not None:
+            queues, asked = self._queues.frozen_with(also.ready, queues), asked + extended_in(also.ready)
+            growing = tuple(sorted((*growing, *also.growing), key=lambda each: each.entry.key))
+            mix = mix.copy()
+            _comes(mix, also.state, now)
         running = self._running.frozen(without=must_leave.keys() | leave) if queues else {}
         holders = self.held.project_ids() if queues or growing else set[str]()
         ids = {queue.pod_class.project_id for queue in queues} | running.keys() | holders
-        ids |= {each.pod_class.project_id for each in growing}
+        ids |= {each.pod_class.project_id for each in growing} | ({also.state.project_id} if also else set())
         projects = {id_: view for id_ in sorted(ids) if (view := self._view(id_)) is not None}
         snapshot = Snapshot(
             now=now,
-            nodes=self._columns.frozen(extended=self._queues.extended_asked, closings=self._closings(now)),
+            nodes=self._columns.frozen(extended=asked, closings=self._closings(now)),
             clusters=self.owners.views(place for place, count in self._nodes_in.items() if count),
             projects=projects,
             held_milli=self._held_of(projects),
             held_in=dict(sorted(self.held.shares.items())),
             queues=tuple(queues),
-            mix=self.mix.told(),
+            mix=mix.told(),
             not_schedulable=tuple(self._not_schedulable[key] for key in sorted(self._not_schedulable)),
             releases=tuple(self._release(id_, node_key) for id_, node_key in sorted(self.held.stale.items())),
             leaving=tuple(self._still_leaving(sorted((id_, at) for id_, (at, _) in self.held.leaving.items()))),
@@ -553,35 +576,6 @@ class SchedulingState(LogFold):
                 (project_id, _, pool, firm), _ = self.held.counted_as(id_)
                 yield Leaving(row, reservation, project_id, pool, not firm, id_ in returning)
 
-    def imagine(self, state: Workload, now: datetime) -> tuple[Snapshot, tuple[tuple[PodClass, Pending], ...]]:
-        """What the planner would look at now if there were also this workload, and its waiting pods."""
-        snapshot = self.snapshot(now)
-        # Behind all keys that there can be: of two that were made in one moment, the real one goes first.
-        stint = Stint(now.timestamp(), now.timestamp())
-        place = Place(order=self._order(state, stint.since), stint=stint, lasts_seconds=self.owners.lasts(state))
-        # Nothing is told of it anywhere.
-        added = tuple(
-            (pod_class, replace(entry, queued=True, idle=False, reported="", told=""))
-            for pod_class, entry in ready(f"~{state.workload_id}", state, place, now).waiting
-        )
-        # A snapshot has those whose place could be taken only where something waits.
-        running = self._running.frozen()
-        ids = {state.project_id, *snapshot.projects, *running, *self.held.project_ids()}
-        projects = {id_: view for id_ in sorted(ids) if (view := self._view(id_)) is not None}
-        asked = {*self._queues.extended_asked, *(name for pod_class, _ in added for name in pod_class.extended)}
-        snapshot = replace(
-            snapshot,
-            nodes=self._columns.frozen(extended=asked, closings=self._closings(now)),
-            projects=projects,
-            held_milli=self._held_of(projects),
-            not_schedulable=(),
-            running=running,
-        )
-        if any(pod_class.among for pod_class, _ in added):
-            stands = Stands(snapshot, POLICY)
-            added = tuple((stands.of(pod_class), entry) for pod_class, entry in added)
-        return snapshot, added
-
     def without(self, snapshot: Snapshot, runs: Mapping[str, str]) -> Snapshot:
         """The same, as if these runs had ended (node key by id of a reservation)."""
         gone = {id_: node_key for id_, node_key in runs.items() if id_ not in self.held.stale}
@@ -629,6 +623,12 @@ class SchedulingState(LogFold):
         holders = {*projects, *(view.department_id for view in projects.values())}
         keys = {key for bound in bounds for key in (bound.key, bound.all_key)}
         return self.held.by_bound(keys | {(holder, "", False) for holder in holders})
+
+
+def _comes(mix: Mix, workload: Workload, at: datetime) -> None:
+    for each in workload.pod_sets:
+        shape = shape_of(each.template.request, cluster_id=workload.cluster_id, pools=each.node_pools)
+        mix.add(shape, each.at_once, at)
 
 
 def _makes_room(pod: Pod) -> bool:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -72,6 +73,20 @@ class Queues:
         in_order = sorted(self._of.values(), key=lambda queue: queue.first)
         return [self._frozen(queue, freed, now) for queue in in_order]
 
+    def frozen_with(self, added: Ready, queues: Iterable[Queue]) -> list[Queue]:
+        """These with what is added, as if it had been put in; it is not."""
+        found = {queue.pod_class: queue for queue in queues}
+        for pod_class, entry in added.waiting:
+            own = self._of.get(pod_class)
+            queue = found.get(pod_class) or WaitingQueue(pod_class).frozen(0, report_again=False)
+            found[pod_class] = replace(
+                queue,
+                entries=tuple(sorted((*queue.entries, entry), key=lambda each: each.order)),
+                blocked=queue.blocked if own is not None and not own.may_help(entry) else None,
+                pods=queue.pods + len(entry.pods),
+            )
+        return sorted(found.values(), key=lambda queue: queue.entries[0].order)
+
     def _frozen(self, queue: WaitingQueue, freed: int, now: datetime) -> Queue:
         told_at, blocked = queue.reported_at, queue.blocked(freed)
         may_report = told_at is None or now - told_at >= REPORT_AGAIN_AFTER
@@ -115,6 +130,12 @@ class Queues:
         """When they were reported is no time to count from any more."""
         for queue in self._of.values():
             queue.reported_at = None
+
+
+def extended_in(ready: Ready) -> Counter[str]:
+    """Extended resources that are asked for."""
+    grows = [] if ready.growth is None else [ready.growth.pod_class]
+    return Counter(name for each in (*(pod_class for pod_class, _ in ready.waiting), *grows) for name in each.extended)
 
 
 def _may_be_news(queue: WaitingQueue, waiting: Waiting) -> bool:

@@ -11,7 +11,7 @@ from typing import Final, TypedDict
 import numpy as np
 from msgspec.structs import replace as replace_fields
 
-from events.ids import key_of_id
+from events.ids import key_of_id, workload_key
 from events.node import Reservation
 from events.phases import Phase, WaitingReason
 from events.why import (
@@ -48,7 +48,7 @@ from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.victims import kept_until
 from services.scheduler.policy.words import wish
 from services.scheduler.room import View
-from services.scheduler.scene import NO_REPORT, Scene, phases, scene_of
+from services.scheduler.scene import Scene, decided, phases, scene_of
 from services.scheduler.snapshot import PodClass, Snapshot, grace_of
 from services.scheduler.what_if import NEVER
 
@@ -113,12 +113,11 @@ def _why_no_more(fold: SchedulingState, state: Workload, key: str, now: datetime
     told = f"it has {placed_of(state, pod_set)} of {pod_set.minimum} to {pod_set.most} pods"
     if not any(each.entry.key == key for each in fold.snapshot(now).growing):
         return told
-    policy = phases(POLICY, NO_REPORT)
-    planning = Planning(fold.snapshot(now), policy, MAX_PODS_PER_PLAN)
-    for phase in policy.phases:
-        phase.run(planning)
-    why_not = planning.not_grown.get(key)
-    return f"{told}; {why_not}" if why_not else f"{told}, and the next plan gives it more"
+    planned, last = decided(fold.snapshot(now))
+    if any(each.key == key for each in planned.bindings):
+        return f"{told}, and the next plan gives it more"
+    why_not = last.not_grown.get(key)
+    return f"{told}; {why_not}" if why_not else told
 
 
 def _backs_off(state: Workload, retry_at: datetime) -> Why:
@@ -308,7 +307,7 @@ def _kept(scene: Scene) -> tuple[Kept, ...]:
 
 def _own(fold: SchedulingState, state: Workload, now: datetime) -> Kept | None:
     """Until when nobody takes the place of what runs."""
-    snapshot, _ = fold.imagine(state, now)
+    snapshot = fold.imagine(state, now, workload_key(state.project_id, state.name))
     snapshot = replace(snapshot, queues=(), running={state.project_id: (state,)})
     until = kept_until(Planning(snapshot, phases(POLICY), MAX_PODS_PER_PLAN), state)
     if until is None:

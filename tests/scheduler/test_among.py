@@ -434,8 +434,7 @@ def test_a_rehearsal_says_on_which_cluster_it_would_run() -> None:
     key = world.submit("w", among=both, gpu_devices_request=2)
     state: Workload = world.workload(key)
     world.command(key, DeleteWorkload)
-    snapshot, added = world.fold.imagine(msgspec.structs.replace(state, phase=Phase.PENDING), world.now)
-    found = what_if(snapshot, added)
+    found = what_if(world.fold.imagine(msgspec.structs.replace(state, phase=Phase.PENDING), world.now, "~"), "~")
     assert (found.outcome, [(each.cluster, each.node) for each in found.placed]) == ("runs", [("b", "b0")])
     assert world.fold.seq == world.commits[-1].seq
 
