@@ -463,7 +463,7 @@ def test_a_cluster_that_would_take_it_is_named_though_it_is_lost_and_was_never_l
     world.settle()
     found = why(world.fold, world.workload(key).workload_id, world.now, None)
     assert found.message.endswith(
-        "; cluster a has not reported since 2026-03-01 00:00:01 UTC, and it may go there once it does"
+        "; cluster a has not reported since 2026-03-01 00:00:01 UTC, and it may go there once it reports again"
     )
     assert found.changes[0].message == "have the agent of cluster a report again"
     assert {(each.cluster, each.message) for each in found.nodes if each.ground == "takes_pods"} == {
@@ -523,6 +523,33 @@ def test_who_stays_on_a_lost_cluster_is_told_that_nobody_knows_whether_it_runs(
 
     world.connect(both[0], "a")
     assert why(world.fold, id_, world.now, None).outcome == "runs"
+
+
+def test_a_lost_cluster_whose_agent_then_reports_a_problem_is_lost_since_it_was_silent() -> None:
+    """Given a cluster that is silent, when its agent says a problem: the time goes on, and the problem is told."""
+    world, both = two(a=(4,), b=(2,), cluster_lost_seconds=WAIT)
+    key = world.submit("w", among=both, gpu_devices_request=1)
+    world.settle()
+    world.fact(key, "running")
+    since = world.now
+    lose(world, both[0], "a", seconds=WAIT // 2)
+    problem = "its API server refuses the token"
+    world.do("cluster", cluster_key("a"), ReportCluster(cluster_id=both[0], connected=False, problem=problem))
+    told = f"has been lost since {since:%Y-%m-%d %H:%M:%S} UTC"
+
+    found = why(world.fold, world.workload(key).workload_id, world.now, None)
+    assert found.message.startswith(f"cluster a {told} (its agent reports a problem: {problem}), so nobody knows")
+    assert [each.message for place in found.places for each in place.refused] == [
+        "the agent of their cluster reports a problem"
+    ]
+    assert world.fold.next_due() == since + timedelta(seconds=WAIT)
+
+    world.now = since + timedelta(seconds=WAIT)
+    assert [each.key for each in world.cycle().departures] == [key]
+    assert world.workload(key).message == (
+        f"cluster a {told}, which is longer than its project waits (600 s): its agent reports {problem}"
+    )
+    assert not world.check().violations
 
 
 def test_what_is_deleted_says_for_what_it_waits_and_what_to_do_where_that_never_comes() -> None:
