@@ -268,7 +268,10 @@ def _evolve(state: Cluster, event: ClusterEvent) -> Cluster:
                 state, connected=True, connection_changed_at=event.at, problem="", agent_version=event.agent_version
             )
         case ClusterDisconnected():
-            return replace(state, connected=False, connection_changed_at=event.at, problem=event.reason)
+            # Of one that is lost already only the problem is news.
+            lost = state.connection_changed_at is not None and not state.connected
+            since = state.connection_changed_at if lost else event.at
+            return replace(state, connected=False, connection_changed_at=since, problem=event.reason)
         case ClusterReportsRefused():
             return replace(state, refused=event.refused)
         case StorageClassesReported():

@@ -839,6 +839,10 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Name of the department of its project."""
     cluster_name: str | None
     """Name of the cluster that runs it."""
+    cluster_lost_since: datetime | None
+    """Since when the cluster of its pods is lost: it does not report, or its agent cannot work with it, so nobody
+    knows whether they still run. Null where its cluster reports, and where none of its pods holds a node.
+    """
     submitted_by: str
     """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
@@ -4013,6 +4017,10 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """UUID of the cluster that runs it; only zeros while none is chosen."""
     cluster_name: str | None
     """Name of the cluster that runs it."""
+    cluster_lost_since: datetime | None
+    """Since when the cluster of its pods is lost: it does not report, or its agent cannot work with it, so nobody
+    knows whether they still run. Null where its cluster reports, and where none of its pods holds a node.
+    """
     submitted_by: str
     """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
@@ -7139,6 +7147,8 @@ class ClusterLeftData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """UUIDs of the clusters among which its next one is chosen: those that run programs, or simulate them, as the
     one did that it leaves. That one is among them, for the time when nothing of the workload is left there.
     """
+    problem: str | None = None
+    """What kept its agent from working with the cluster, as the agent had said; empty where that was not heard."""
 
 
 class LeftPodEndedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
