@@ -320,7 +320,7 @@ def tolerated_taints(scene: Scene) -> Generator[Trial, bool, None]:
     table, view = scene.snapshot.nodes, scene.view(part)
     numbers = {int(table.taints[row]) for row in view.rows.tolist() if table.usable[row] and not table.cordoned[row]}
     for number in sorted(numbers)[:MOST_ALIKE]:
-        new = [taint for taint in table.taint_sets[number] if not taints.tolerates(part.request, taint)]
+        new = taints.refusing_among(table.taint_sets[number], part.request)
         if not new:
             continue
         more = (*tolerations, *(Toleration(key=each.key, operator="Exists", effect="Any") for each in new))
