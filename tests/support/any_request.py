@@ -1,4 +1,4 @@
-"""Whether `:evaluate` and submissions agree on requests of any kind, and what is accepted is read back as it was asked."""
+"""Requests of any kind: `:evaluate` and submissions agree on them, and what is accepted is read as it was asked for."""
 
 import random
 import secrets
