@@ -74,6 +74,9 @@ def _for_room(row: Row, key: str) -> bool:
 def why(row: Row) -> str:
     """The reason's sentence, else its code. What is deleted waits for nothing; how it had ended before is told."""
     reason, phase = text_of(row, "phaseMessage") or text_of(row, "phaseReason"), text_of(row, "phase")
+    if told_phase(row) == "Deleting" and not reason:
+        # Pods that it left on a lost cluster stand on no node of its own any more.
+        return "its pods are ending" if row.get("currentNodes") else "its pods have not ended: see `muster explain`"
     if told_phase(row) != "Deleted":
         return reason
     return f"was {phase}{': ' + reason if reason else ''}" if phase in _OUTCOMES else ""
