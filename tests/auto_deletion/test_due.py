@@ -2,8 +2,9 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
+import asyncpg
 import pytest
 
 from events.cluster import RemoveCluster
@@ -241,4 +242,43 @@ async def test_a_project_whose_department_was_deleted_is_found_until_it_was_move
         stop.set()
         await projecting
         await queries.close()
+        await pool.close()
+
+
+@pytest.mark.anyio
+async def test_looks_for_what_is_due_read_no_workload_where_no_project_and_no_cluster_is_gone(
+    prepared_database: str,
+) -> None:
+    """Also where the first looks were planned while there was none: they come four times a second."""
+    plane = Plane(prepared_database)
+    pool, queries, stop = await open_pool(prepared_database), Queries(prepared_database), asyncio.Event()
+    looking = await asyncpg.connect(prepared_database)
+    projecting = asyncio.create_task(Projector(plane.store, pool, Health("p"), stop).run())
+    try:
+        world = plane.world
+        cluster_id, project_id = world.cluster(), world.project()
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 60)
+        rows = DueRows(cast("Any", looking))
+        for _ in range(10):
+            world.later(10)
+            assert await rows.read(world.now, 10) == []
+        for number in range(300):
+            world.training(f"w{number}", project_id, cluster_id, TrainingSpec(image="i"))
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 60)
+        async with looking.transaction():
+            for _ in range(10):
+                world.later(10)
+                assert await rows.read(world.now, 10) == []
+            read = await looking.fetchval(
+                "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables "
+                "WHERE relname = 'workloads' AND schemaname = (SELECT schema_name FROM muster.current_projection)"
+            )
+        assert read == 0
+    finally:
+        stop.set()
+        await projecting
+        await queries.close()
+        await looking.close()
         await pool.close()

@@ -37,9 +37,9 @@ from events.subjects import (
     wanted_subject,
 )
 from events.workload.commands import CreateWorkload, PlacePods, PodFactKind
+from events.workload.places import bindable
 from events.workload.pod import Placement
 from events.workload.spec import TrainingSpec
-from events.workload.state import bindable
 from services.cluster_sync.service import run
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.latest import read_latest

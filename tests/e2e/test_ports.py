@@ -212,3 +212,29 @@ def test_a_command_a_shell_an_attachment_and_a_port_lead_into_a_pod_and_the_hist
     assert "reaches port 7000 of run 1 of pod main-0" in told
     assert "is over with exit code 7 (ended); 500Ki in, 500Ki out" in told
     assert all(words in told for words in ("runs 'no-such-program'", "is attached to", "(command not found)"))
+
+
+def test_a_submission_attaches_once_it_runs_and_ends_with_it(stack: Stack) -> None:
+    """As Run:ai's `--attach`: what the process writes from then on, and nothing else on stdout but the row."""
+    talks = "import time\nwhile True: print('still here', flush=True); time.sleep(0.2)"
+    line = (
+        "training",
+        "submit",
+        "shown",
+        "-i",
+        "x",
+        "--attach",
+        "--no-headers",
+        "--command",
+        "--",
+        "python3",
+        "-c",
+        talks,
+    )
+    with begun(stack, *line) as attached:
+        assert attached.stdout is not None
+        assert attached.stdout.readline().split()[0] == b"shown"
+        assert attached.stdout.readline() == b"still here\n"
+        assert stack.muster("training", "delete", "shown", "-y").returncode == 0
+        attached.stdout.read()
+        assert attached.wait(60) != 0
