@@ -85,11 +85,11 @@ def a_scheduler_that_answers(settings: Settings) -> Generator[None]:
     thread = threading.Thread(target=loop.run_until_complete, args=(answer(),))
     thread.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(60)
         yield
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
+        thread.join(60)
         loop.close()
 
 
