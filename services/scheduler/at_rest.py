@@ -33,7 +33,9 @@ def is_at_rest(planning: Planning, found: Plan) -> bool:
     if found.evictions or snapshot.promised or planning.kept_for or planning.aside.spoken_for:
         return False
     grows = {each.entry.key: each.entry.pods[0].index for each in snapshot.growing}
-    if any(each.placement.pod.index >= grows.get(each.key, each.placement.pod.index + 1) for each in found.bindings):
+    if grows and any(
+        each.placement.pod.index >= grows.get(each.key, each.placement.pod.index + 1) for each in found.bindings
+    ):
         return False
     return not _has_right_to_any(planning) and not any(consolidate.may_move(planning, i) for i in planning.short)
 
@@ -52,11 +54,12 @@ def _has_right_to_any(planning: Planning) -> bool:
     that they may be beyond what is theirs.
     """
     placed, lowest = planning.placed, dict[tuple[str, str], int]()
-    for pod_class, entry in zip(placed.classes, placed.entries, strict=True):
+    ranks = {(id(each), entry.rank): each for each, entry in zip(placed.classes, placed.entries, strict=True)}
+    for (_, rank), pod_class in ranks.items():
         if pod_class.preemptible:
             key = pod_class.project_id, pod_class.cluster_id
-            lowest[key] = min(lowest.get(key, entry.rank), entry.rank)
-    classes = set(placed.classes)
+            lowest[key] = min(lowest.get(key, rank), rank)
+    classes = set(ranks.values())
     got = {(each.project_id, each.cluster_id) for each in classes}
     stand = all(_has_one_share(planning, each) for each in classes)
     for i, pod_class, entries in _waiting(planning):

@@ -21,6 +21,7 @@ from events.workload.state import (
     Workload,
     WorkloadEvent,
     WorkloadQueued,
+    bindable,
     fold,
     schedulable,
 )
@@ -170,7 +171,7 @@ def _carry_out(key: str, each: _Changed, now: datetime) -> None:
     if each.bound and not held_nodes:
         each.place = replace(each.place, stint=Stint(each.place.stint.since, now.timestamp()))
     each.after = state
-    each.ready = ready(key, state, each.place, now)
+    each.ready = ready(key, state, each.place, bindable(state, now))
 
 
 def _evicted(state: Workload, eviction: Eviction, now: datetime) -> Workload:

@@ -45,6 +45,7 @@ from events.workload.state import (
     PodsEvicted,
     Workload,
     WorkloadWaiting,
+    bindable,
     evictable,
     next_retry_at,
     placed_of,
@@ -576,10 +577,14 @@ class SchedulingState(LogFold):
         retry_at = next_retry_at(state, now)
         if retry_at is not None:
             heapq.heappush(self._due, (retry_at, key))
+        pods = bindable(state, now)
+        if not pods:  # most have all that they want
+            self._nothing_to_bind(key, state, retry_at if idle else None)
+            return
         stint = self._waits.of(state)
         # One that made room for others has a place, and goes before all who wait.
         order = (-INFINITE,) if key in self._moved else self._order(state, stint.since)
-        found = ready(key, state, Place(order=order, stint=stint, lasts_seconds=self._lasts(state)), now)
+        found = ready(key, state, Place(order=order, stint=stint, lasts_seconds=self._lasts(state)), pods)
         if found.growth is not None:
             self._growing[key] = found.growth
             self._extended_asked.update(found.growth.pod_class.extended)
@@ -773,7 +778,7 @@ class SchedulingState(LogFold):
         # Nothing is told of it anywhere.
         added = tuple(
             (pod_class, replace(entry, queued=True, idle=False, reported="", told=""))
-            for pod_class, entry in ready(f"~{state.workload_id}", state, place, now).waiting
+            for pod_class, entry in ready(f"~{state.workload_id}", state, place, bindable(state, now)).waiting
         )
         # A snapshot has those whose place could be taken only where something waits.
         running = self._frozen_running()
@@ -1018,9 +1023,11 @@ def _stands_alike(before: Workload, after: Workload) -> bool:
         and before.gave_way_to == after.gave_way_to
         and (not after.elastic or _staying(before) == _staying(after))
     )
+    if not same:
+        return False
     whose = before.workload_id, before.cluster_id
     fields = (*whose, before.desired, before.phase, before.reason, before.message, before.attempt, before.failures)
-    return same and fields == (
+    return fields == (
         after.workload_id,
         after.cluster_id,
         after.desired,
