@@ -21,13 +21,14 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from events.aggregate import WORKLOAD, BrokenChainError, Draft
+from events.ids import incarnation_id, workload_key
 from events.node import NodeFacts
 from events.refusal import Refusal
 from events.subjects import WHAT_IF, WHY
 from events.what_if import WhatIf, WhatIfAsked
 from events.why import Why, WhyAsked
-from events.workload.state import WorkloadCreated, WorkloadQueued
-from events.workload.state import fold as fold_workload
+from events.workload.life import WorkloadCreated, WorkloadQueued
+from events.workload.life import fold as fold_workload
 from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.folding import follow_into
 from services.runtime.log.jetstream import JetStreamEventStore
@@ -498,9 +499,10 @@ def _answer_why(fold: SchedulingState, question: bytes, now: datetime) -> bytes 
 
 def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf:
     """What would become of a workload that was submitted now. It is queued, as the next plan would have it."""
+    key = workload_key(asked.project_id, asked.name)
     events = (
         WorkloadCreated(
-            workload_id=str(uuid4()),
+            workload_id=incarnation_id(key, str(uuid4())),
             name=asked.name,
             requested_name=asked.name,
             kind=asked.kind,
@@ -515,10 +517,9 @@ def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf
         ),
         WorkloadQueued(),
     )
-    snapshot, added = fold.imagine(fold_workload(WORKLOAD.initial, events), now)
-    if not added:
-        return WhatIf(outcome="unknown", message="it has no pods to begin with")
-    return what_if(snapshot, added)
+    if key in fold.workloads:
+        key = f"~{key}"  # it would get another name, or the other one's once that is gone
+    return what_if(fold.imagine(fold_workload(WORKLOAD.initial, events), now, key), key)
 
 
 async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
