@@ -386,10 +386,14 @@ class Planning:
         clusters = {id_: view.name for id_, view in self.snapshot.clusters.items()}
         memory: list[int] = nodes.gpu_memory_bytes.tolist()
         found: list[Binding] = []
+        whole, cluster_name = placed.whole, ""
         row: int
+        last: PodClass | None = None
         for pod_class, entry, pod, pool, row, devices in zip(
             placed.classes, placed.entries, placed.pods, placed.pools, placed.rows, placed.devices, strict=True
         ):
+            if pod_class is not last:
+                last, cluster_name = pod_class, clusters.get(pod_class.cluster_id, "")
             request, workload_id, key = pod_class.request, entry.workload_id, entry.key
             placement = Placement(
                 pod=pod,
@@ -411,15 +415,15 @@ class Planning:
             )
             found.append(
                 Binding(
-                    key=key,
-                    workload_id=workload_id,
-                    name=entry.name,
-                    placement=placement,
-                    reservation=reservation,
-                    cluster_id=pod_class.cluster_id,
-                    cluster_name=clusters.get(pod_class.cluster_id, ""),
-                    whole=key in placed.whole,
-                    firm_of="" if pod_class.preemptible else pod_class.project_id,
+                    key,
+                    workload_id,
+                    entry.name,
+                    placement,
+                    reservation,
+                    pod_class.cluster_id,
+                    cluster_name,
+                    key in whole,
+                    "" if pod_class.preemptible else pod_class.project_id,
                 )
             )
         return found

@@ -7,6 +7,7 @@ costs what the classes cost, not what the pods cost.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Final, NamedTuple, override
 
 import numpy as np
@@ -167,6 +168,16 @@ class Pending:
     """As it was then. None where nothing is known of it: what a plan makes of it, nobody can look at then."""
 
 
+_RANK: Final = attrgetter("rank")
+
+
+class Highest(NamedTuple):
+    """The highest rank of some entries. Of a queue that has others, it says nothing."""
+
+    of: tuple[Pending, ...]
+    rank: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
     pod_class: PodClass
@@ -186,6 +197,15 @@ class Queue:
     """Whether enough time went by for that, should there be another reason by the end of the plan."""
     kept_as: PodClass | None = None
     """Its class as the fold has it, where the scheduler chooses its cluster; None: the same."""
+    highest: Highest | None = None
+    """What is known of its ranks."""
+
+    def has_above(self, rank: int, *, since: int) -> bool:
+        """Whether any of its entries, from this index on, has a higher rank. Many wait, and mostly none has."""
+        known = self.highest
+        if known is not None and known.of is self.entries and known.rank <= rank:
+            return False
+        return any(map(rank.__lt__, map(_RANK, self.entries[since:])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
