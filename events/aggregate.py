@@ -281,11 +281,6 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     def subject(self) -> str:
         return aggregate_subject(self.aggregate, self.key)
 
-    @property
-    def message_id(self) -> str:
-        """For the server's window of duplicates: a convenience; the guard and the remembered commands decide."""
-        return f"{self.record.command_id}/{self.subject}"
-
     def committed(self, seq: int) -> Commit:
         return Commit(aggregate=self.aggregate, key=self.key, seq=seq, record=self.record, events=self.events)
 

@@ -165,11 +165,6 @@ class Places:
         elif type_ == "ProjectDeleted":
             known.deleted = True
 
-    @property
-    def living_departments(self) -> list[Department]:
-        """Those that the log tells of; the default one is there in any case."""
-        return sorted((each for each in self._department_of.values() if not each.deleted), key=lambda each: each.name)
-
     def take_department(self, record: Record, type_: str, data: Fields) -> Iterator[Wrong]:
         known = self._department_of.get(record.key)
         if type_ == "DepartmentCreated":

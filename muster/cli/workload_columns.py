@@ -81,6 +81,9 @@ def why(row: Row) -> str:
     reason, phase = text_of(row, "phaseMessage") or text_of(row, "phaseReason"), text_of(row, "phase")
     if lost := _lost(row):
         return lost
+    if told_phase(row) == "Deleting" and not reason:
+        # Pods that it left on a lost cluster stand on no node of its own any more.
+        return "its pods are ending" if row.get("currentNodes") else "its pods have not ended: see `muster explain`"
     if told_phase(row) != "Deleted":
         return reason
     return f"was {phase}{': ' + reason if reason else ''}" if phase in _OUTCOMES else ""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Final
 
 from events.phases import WaitingReason
@@ -10,7 +9,6 @@ from events.time_limits import TimeLimit
 from events.very_same import for_the_very_same
 from events.workload.fields.scheduling import PodAffinity
 from events.workload.gangs import needed_of, placed_of
-from events.workload.places import bindable
 from events.workload.pod import PodRef
 from events.workload.pod_sets import PodSet
 from events.workload.spec import MAX_GRACE_SECONDS
@@ -48,10 +46,10 @@ class Ready:
 NOTHING = Ready(waiting=(), growth=None)
 
 
-def ready(key: str, state: Workload, place: Place, now: datetime) -> Ready:
-    """Args: key, under which the workload stands."""
+def ready(key: str, state: Workload, place: Place, pods: Sequence[PodRef]) -> Ready:
+    """Args: key, under which the workload stands; pods, those that are `bindable`."""
     refs: dict[str, list[PodRef]] = {}
-    for pod in bindable(state, now):
+    for pod in pods:
         refs.setdefault(pod.pod_set, []).append(pod)
     if not refs:
         return NOTHING

@@ -26,7 +26,7 @@ from events.project import Project
 from events.workload.evictions import PodsEvicted, evictable
 from events.workload.kinds import KINDS
 from events.workload.life import WorkloadWaiting
-from events.workload.places import next_retry_at
+from events.workload.places import bindable, next_retry_at
 from events.workload.pod import Pod, PodFailed, PodId, PodRef, PodsBound, PodStopped, PodSucceeded, pod_id
 from events.workload.state import Workload, schedulable
 from services.runtime.log.log_fold import LogFold
@@ -395,11 +395,15 @@ class SchedulingState(LogFold):
         retry_at = next_retry_at(state, now)
         if retry_at is not None:
             self._wake(retry_at, key)
+        pods = bindable(state, now)
+        if not pods:  # most have all that they want
+            self._nothing_to_bind(key, state, retry_at if idle else None)
+            return NOTHING
         stint = self._waits.of(state)
         # One that made room for others has a place, and goes before all who wait.
         order = (-INFINITE,) if key in self._moved else self._order(state, stint.since)
         lasting = self.owners.lasts(state)
-        found = ready(key, state, Place(order=order, stint=stint, lasts_seconds=lasting), now)
+        found = ready(key, state, Place(order=order, stint=stint, lasts_seconds=lasting), pods)
         if not found.waiting:
             self._nothing_to_bind(key, state, retry_at if idle else None)
         return found
@@ -433,7 +437,7 @@ class SchedulingState(LogFold):
         self.settle(now)
         stint = Stint(now.timestamp(), now.timestamp())
         place = Place(order=self._order(state, stint.since), stint=stint, lasts_seconds=self.owners.lasts(state))
-        return self._seen(now, _Imagined(state, ready(key, state, place, now)))
+        return self._seen(now, _Imagined(state, ready(key, state, place, bindable(state, now))))
 
     def _seen(self, now: datetime, also: "_Imagined | None") -> Snapshot:
         queues = self._queues.frozen(self.freed, now)

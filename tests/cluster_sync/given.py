@@ -137,7 +137,7 @@ class World:
         try:
             request = RecipeRequest(pod_key=word.pod_key, token=word.token)
             await self.nc.publish(recipes_subject(CLUSTER_ID), msgspec.json.encode(request))
-            return msgspec.json.decode((await answers.next_msg(timeout=10)).data, type=RunPod)
+            return msgspec.json.decode((await answers.next_msg(timeout=60)).data, type=RunPod)
         finally:
             await answers.unsubscribe()
 
@@ -192,4 +192,4 @@ async def serving(server: NatsServer, **settings: Any) -> AsyncGenerator[None]:
         yield
     finally:
         stop.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)
