@@ -461,7 +461,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--backup": ("backup", "", "Read the log from this backup, and ask no server"),
         "--trace": ("trace", "", "Play this trace (CSV or YAML) in place of the log, and ask no server"),
         "--trace-nodes": ("trace_nodes", "", "With --trace: its nodes (YAML or CSV)"),
-        "--set": ("sets", "", "Change quota, limit, weight, minimumRuntime or nodePools of a project (quota.vision=16; of one node pool: quota.vision/h100=8), or of the policy reserveAfter (a time, or never), keptAfterEviction (a time), takeBack (on, off), scores or orders (names, the first before the others)"),
+        "--set": ("sets", "", "Change quota, limit, weight, minimumRuntime or nodePools of a project (quota.vision=16; of one node pool: quota.vision/h100=8), or of the policy reserveAfter (a time, or never), keptAfterEviction (a time), headStart of priorities (a time, or never), takeBack (on, off), scores or orders (names, the first before the others)"),
         "--change": ("change", "", "Change what this YAML file says: projects, departments, nodes, policy"),
         "--nodes": ("nodes", "", "Change the nodes of the cluster to those of this file (YAML or CSV)"),
         "--cluster": ("cluster", "", "Whose nodes --nodes changes"),

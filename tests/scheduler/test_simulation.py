@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from events.ids import cluster_key, node_key, project_key
 from events.maintenance import PlanMaintenance
@@ -109,6 +110,21 @@ def test_room_is_kept_for_what_is_wide_after_the_time_that_the_policy_says() -> 
     wide = [next(wait for wait in figures.waits if wait.size == "2-4 GPUs") for figures in (never, soon)]
     assert wide[0].seconds > 3000
     assert wide[1].seconds < 700
+
+
+@pytest.mark.parametrize(
+    ("seconds", "first"), [(UNSET, "high"), (None, "high"), (600.0, "high"), (60.0, "low"), (0.0, "low")]
+)
+def test_who_waits_for_longer_than_the_head_start_of_its_priority_goes_first(seconds: Any, first: str) -> None:
+    """One of a low priority has waited for two minutes when one of a rank more comes."""
+    work = [
+        job("holder", 0, 1000, 4),
+        job("low", 10, 5000, 4, priority="very-low"),
+        job("high", 130, 5000, 4, priority="low"),
+    ]
+    figures = played(work, nodes(4), Change(policy=PolicyChange(head_start_seconds=seconds, take_back=False)))
+    order = {"high": [0, 5990, 870], "low": [0, 990, 5870]}
+    assert [round(wait.seconds) for wait in figures.waits] == order[first]
 
 
 def test_more_nodes_shorten_the_wait_and_fewer_lengthen_it() -> None:
