@@ -15,6 +15,7 @@ from events.decision import Context, Decision
 from events.ids import derived_command_id
 from events.subjects import aggregate_subject
 from events.workload import decide as workload_decide
+from events.workload import life as workload_life
 from events.workload import state as workload_state
 
 REMEMBERED_COMMANDS: Final = 64
@@ -80,8 +81,8 @@ WORKLOAD: Final = Aggregate(
     name="workload",
     state=workload_state.Workload,
     initial=workload_state.Workload(),
-    evolve=workload_state.evolve,
-    fold=workload_state.fold,
+    evolve=workload_life.evolve,
+    fold=workload_life.fold,
     decide=workload_decide.decide,
     about=lambda state: About(
         id=state.workload_id or None,
@@ -107,7 +108,7 @@ CLUSTER: Final = Aggregate(
     evolve=cluster.evolve,
     decide=cluster.decide,
     about=lambda state: About(id=state.cluster_id or None, cluster_id=state.cluster_id or None),
-    fold_version=9,
+    fold_version=10,
 )
 PROJECT: Final = Aggregate(
     name="project",
@@ -279,11 +280,6 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def subject(self) -> str:
         return aggregate_subject(self.aggregate, self.key)
-
-    @property
-    def message_id(self) -> str:
-        """For the server's window of duplicates: a convenience; the guard and the remembered commands decide."""
-        return f"{self.record.command_id}/{self.subject}"
 
     def committed(self, seq: int) -> Commit:
         return Commit(aggregate=self.aggregate, key=self.key, seq=seq, record=self.record, events=self.events)

@@ -14,7 +14,7 @@ import msgspec
 from events import asset, cluster, department, hours, installation, node, policy, prices, project, tenant, void
 from events.commit import Commit, CommitRecord, EventRecord
 from events.subjects import split_aggregate_subject
-from events.workload import state as workload
+from events.workload import life as workload
 from events.workload.spec import TrainingSpec
 
 type Fields = dict[str, Any]
@@ -107,11 +107,19 @@ _MOMENTS: Final = {
     for struct in REGISTRY.values()
 }
 """Fields of an event that are times."""
+_WITHOUT_FIELDS: Final = {
+    struct: EventRecord(type=name, version=version, data=msgspec.Raw(_ENCODER.encode(struct())))
+    for struct, (name, version) in _NAMES.items()
+    if not msgspec.structs.fields(struct)
+}
+"""Events that say all by their name: they are written once."""
 _COMMIT_DECODER: Final = msgspec.json.Decoder(CommitRecord)
 
 
 def encode_event(event: msgspec.Struct) -> EventRecord:
     """Raises UnwritableError at a time that `decode_commit` would refuse."""
+    if (known := _WITHOUT_FIELDS.get(type(event))) is not None:
+        return known
     name, version = _NAMES[type(event)]
     for field in _MOMENTS[type(event)]:
         try:

@@ -119,6 +119,8 @@ def changed(before: Pods, after: Pods) -> dict[PodId, tuple[Pod | None, Pod | No
     """
     if before.live.chunks is after.live.chunks and before.waiting.chunks is after.waiting.chunks:
         return {}
+    if not (before.live.chunks or before.waiting.chunks):
+        return {pod_id: (None, pod) for pod_id, pod in after.items()}
     ids = {*_changed(before.live, after.live), *_changed(before.waiting, after.waiting)}
     return {pod_id: (before.get(pod_id), after.get(pod_id)) for pod_id in ids}
 

@@ -19,11 +19,10 @@ from events.windows import (
 )
 from services.api import answers
 from services.api.context import MIN_SEQ, Call, Look, read_answer, version_header
-from services.api.errors import not_found
 from services.api.issues import Issue, shown
 from services.api.operations import Answer, changes, reads
 from services.api.paths import START_WINDOWS
-from services.api.places import directory_caught_up, directory_fresh, project_chain
+from services.api.places import directory_caught_up, directory_fresh, readable_project
 
 
 class StartWindowsSetting(Body, frozen=True, kw_only=True):
@@ -46,9 +45,7 @@ class StartWindowsSetting(Body, frozen=True, kw_only=True):
 )
 async def get_start_windows(call: Look) -> Answer[answers.StartWindows]:
     headers = await directory_fresh(call)
-    chain = await project_chain(call, call.id)
-    if chain is None or not call.may_read(chain.state.project_id):
-        raise not_found("there is no such project")
+    chain = await readable_project(call)
     headers = version_header(chain.version) | headers
     return read_answer(_answer(chain.state), call.api.directory.seq, headers)
 

@@ -11,7 +11,7 @@ from events.phases import WaitingReason
 from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.phases import consolidate, explain
 from services.scheduler.policy.victims import Right
-from services.scheduler.snapshot import Pending, Plan, PodClass
+from services.scheduler.snapshot import Pending, Plan, PodClass, Queue
 
 MAY_HELP: Final = explain.FULL | {WaitingReason.LIMIT_USED}
 """Reasons for which the place of another one may help."""
@@ -33,7 +33,9 @@ def is_at_rest(planning: Planning, found: Plan) -> bool:
     if found.evictions or snapshot.promised or planning.kept_for or planning.aside.spoken_for:
         return False
     grows = {each.entry.key: each.entry.pods[0].index for each in snapshot.growing}
-    if any(each.placement.pod.index >= grows.get(each.key, each.placement.pod.index + 1) for each in found.bindings):
+    if grows and any(
+        each.placement.pod.index >= grows.get(each.key, each.placement.pod.index + 1) for each in found.bindings
+    ):
         return False
     return not _has_right_to_any(planning) and not any(consolidate.may_move(planning, i) for i in planning.short)
 
@@ -52,20 +54,21 @@ def _has_right_to_any(planning: Planning) -> bool:
     that they may be beyond what is theirs.
     """
     placed, lowest = planning.placed, dict[tuple[str, str], int]()
-    for pod_class, entry in zip(placed.classes, placed.entries, strict=True):
+    ranks = {(id(each), entry.rank): each for each, entry in zip(placed.classes, placed.entries, strict=True)}
+    for (_, rank), pod_class in ranks.items():
         if pod_class.preemptible:
             key = pod_class.project_id, pod_class.cluster_id
-            lowest[key] = min(lowest.get(key, entry.rank), entry.rank)
-    classes = set(placed.classes)
+            lowest[key] = min(lowest.get(key, rank), rank)
+    classes = set(ranks.values())
     got = {(each.project_id, each.cluster_id) for each in classes}
     stand = all(_has_one_share(planning, each) for each in classes)
-    for i, pod_class, entries in _waiting(planning):
+    for i, pod_class, queue, since in _waiting(planning):
         own = pod_class.project_id, pod_class.cluster_id
         # What was looked at in this plan may have come after those; what was known to wait found no room without them.
-        if i in planning.short and own in lowest and any(entry.rank > lowest[own] for entry in entries):
+        if i in planning.short and own in lowest and queue.has_above(lowest[own], since=since):
             return True
         others = any(cluster_id == own[1] and project_id != own[0] for project_id, cluster_id in got)
-        if others and (not stand or _claims(planning, pod_class, entries[0])):
+        if others and (not stand or _claims(planning, pod_class, queue.entries[since])):
             return True
     return False
 
@@ -82,15 +85,17 @@ def _has_one_share(planning: Planning, pod_class: PodClass) -> bool:
     )
 
 
-def _waiting(planning: Planning) -> Iterator[tuple[int, PodClass, tuple[Pending, ...]]]:
-    """Index of the queue, class where it stands, and entries of all that found no room and might by another's place."""
+def _waiting(planning: Planning) -> Iterator[tuple[int, PodClass, Queue, int]]:
+    """Index of the queue, class where it stands, the queue, and index of its first entry that found no room and
+    might by another's place.
+    """
     for i, queue in enumerate(planning.snapshot.queues):
         waiting, shortfall = planning.blocked.get(i), planning.short.get(i)
         if waiting is None or waiting.reason not in MAY_HELP or queue.pod_class.together is not None:
             continue
         if shortfall is not None and shortfall.bound is not None and shortfall.bound.firm:
             continue
-        yield i, planning.class_of(i), queue.entries[planning.short_at[i].entry if i in planning.short_at else 0 :]
+        yield i, planning.class_of(i), queue, planning.short_at[i].entry if i in planning.short_at else 0
 
 
 def _claims(planning: Planning, pod_class: PodClass, entry: Pending) -> bool:

@@ -15,15 +15,10 @@ from events.ids import workload_key
 from events.node import Reservation, reservation_id
 from events.refusal import Refusal
 from events.workload.commands import EvictPods
+from events.workload.life import ClusterChosen, WorkloadEvent, WorkloadQueued, fold
+from events.workload.places import bindable
 from events.workload.pod import PodRef, PodsBound, pod_id
-from events.workload.state import (
-    ClusterChosen,
-    Workload,
-    WorkloadEvent,
-    WorkloadQueued,
-    fold,
-    schedulable,
-)
+from events.workload.state import Workload, schedulable
 from services.scheduler.batches import ACTOR
 from services.scheduler.classes import NOTHING, Place, Ready, class_of, lasts, ready
 from services.scheduler.planning import Policy
@@ -170,7 +165,7 @@ def _carry_out(key: str, each: _Changed, now: datetime) -> None:
     if each.bound and not held_nodes:
         each.place = replace(each.place, stint=Stint(each.place.stint.since, now.timestamp()))
     each.after = state
-    each.ready = ready(key, state, each.place, now)
+    each.ready = ready(key, state, each.place, bindable(state, now))
 
 
 def _evicted(state: Workload, eviction: Eviction, now: datetime) -> Workload:

@@ -273,7 +273,10 @@ class Planning:
     def closings(self, pod_class: PodClass) -> tuple[Closing, ...]:
         """Those that keep such pods away."""
         closings = self.snapshot.nodes.closings
-        return tuple(each for each in closings if each.refuses(pod_class)) if closings else ()
+        if not closings:
+            return ()
+        minimum = minimum_of(self.snapshot, pod_class)
+        return tuple(each for each in closings if each.refuses(pod_class, minimum))
 
     def candidates(self, pod_class: PodClass, pool: int, *, later: bool = False) -> Candidates:
         """The nodes of a pool (by its number) for pods of a class; `later`: by the room that there will be."""
@@ -383,10 +386,14 @@ class Planning:
         clusters = {id_: view.name for id_, view in self.snapshot.clusters.items()}
         memory: list[int] = nodes.gpu_memory_bytes.tolist()
         found: list[Binding] = []
+        whole, cluster_name = placed.whole, ""
         row: int
+        last: PodClass | None = None
         for pod_class, entry, pod, pool, row, devices in zip(
             placed.classes, placed.entries, placed.pods, placed.pools, placed.rows, placed.devices, strict=True
         ):
+            if pod_class is not last:
+                last, cluster_name = pod_class, clusters.get(pod_class.cluster_id, "")
             request, workload_id, key = pod_class.request, entry.workload_id, entry.key
             placement = Placement(
                 pod=pod,
@@ -408,15 +415,15 @@ class Planning:
             )
             found.append(
                 Binding(
-                    key=key,
-                    workload_id=workload_id,
-                    name=entry.name,
-                    placement=placement,
-                    reservation=reservation,
-                    cluster_id=pod_class.cluster_id,
-                    cluster_name=clusters.get(pod_class.cluster_id, ""),
-                    whole=key in placed.whole,
-                    firm_of="" if pod_class.preemptible else pod_class.project_id,
+                    key,
+                    workload_id,
+                    entry.name,
+                    placement,
+                    reservation,
+                    pod_class.cluster_id,
+                    cluster_name,
+                    key in whole,
+                    "" if pod_class.preemptible else pod_class.project_id,
                 )
             )
         return found
@@ -429,6 +436,12 @@ def pools_to_try(snapshot: Snapshot, pod_class: PodClass) -> tuple[str, ...]:
         return ()
     wanted = wanted_pools(snapshot, pod_class)
     return tuple(pool for pool in wanted if pool in cluster.pools) if wanted else cluster.pools
+
+
+def minimum_of(snapshot: Snapshot, pod_class: PodClass) -> timedelta:
+    """For how long such pods run before their place may be taken."""
+    project = snapshot.projects.get(pod_class.project_id)
+    return timedelta(0) if project is None else project.minimum_runtime
 
 
 def wanted_pools(snapshot: Snapshot, pod_class: PodClass) -> tuple[str, ...]:

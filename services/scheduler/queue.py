@@ -7,7 +7,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Final
 
-from services.scheduler.snapshot import OrderKey, Pending, PodClass, Queue, Waiting
+from services.scheduler.snapshot import Highest, OrderKey, Pending, PodClass, Queue, Waiting
 
 _order: Final[Callable[[Pending], OrderKey]] = attrgetter("order")
 FEW: Final = 16
@@ -25,6 +25,7 @@ class WaitingQueue:
         "_entries",
         "_frozen",
         "_gone",
+        "_of_rank",
         "_ranks",
         "mixed",
         "planned",
@@ -60,6 +61,8 @@ class WaitingQueue:
         """The highest that was looked at in vain."""
         self._ranks = Counter[int]()
         """How many entries have which rank, of those that may take the place of anybody of a lower one."""
+        self._of_rank = Counter[int]()
+        """How many entries have which rank."""
         self._frozen: tuple[Pending, ...] | None = None
 
     def __bool__(self) -> bool:
@@ -74,18 +77,28 @@ class WaitingQueue:
     def add(self, entry: Pending) -> None:
         self._come[entry.order] = entry
         self.pods += len(entry.pods)
+        self._of_rank[entry.rank] += 1
         if not entry.gave_way_to:
             self._ranks[entry.rank] += 1
-        if entry.rank > self._blocked_rank:
-            self._blocked = None  # it may take the place of others, which the rest of the queue may not
+        if self.may_help(entry):
+            self._blocked = None
         self._frozen = None
         if not entry.queued or (entry.idle and not entry.reported):
             self.unreported[entry.key] = entry
+
+    def may_help(self, entry: Pending) -> bool:
+        """Whether it is looked at although others of its class wait in vain: it may take the place of those of whom the
+        rest of the queue may not.
+        """
+        return entry.rank > self._blocked_rank
 
     def remove(self, entry: Pending) -> None:
         if self._come.pop(entry.order, None) is None:
             self._gone.add(entry.order)
         self.pods -= len(entry.pods)
+        self._of_rank[entry.rank] -= 1
+        if not self._of_rank[entry.rank]:
+            del self._of_rank[entry.rank]
         if not entry.gave_way_to:
             self._ranks[entry.rank] -= 1
             if not self._ranks[entry.rank]:
@@ -136,4 +149,5 @@ class WaitingQueue:
             may_report=may_report,
             pods=self.pods,
             put_off=self.put_off,
+            highest=Highest(self._frozen, max(self._of_rank, default=-1)),
         )

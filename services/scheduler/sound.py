@@ -11,14 +11,17 @@ the rest is carried out, and what was left out is planned again.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from events.workload.spec import WHOLE_GPU_MILLI
-from services.scheduler.snapshot import Binding, Bound, Broken, Eviction, Plan, Release, Snapshot
+from services.scheduler.snapshot import Binding, Bound, Broken, Eviction, Integers, NodeTable, Plan, Release, Snapshot
 
 CAPACITY: Final = "no node beyond its capacity"
 WHOLE: Final = "no gang half bound"
@@ -60,20 +63,69 @@ type _Found = Iterator[tuple[Broken, set[str]]]
 """What is broken, and the keys of the workloads whose bindings are left out for it."""
 
 
-def _within_capacity(snapshot: Snapshot, releases: Iterable[Release], bindings: Iterable[Binding]) -> _Found:
-    on: dict[str, list[Binding]] = {}
-    for each in bindings:
-        on.setdefault(each.placement.node_key, []).append(each)
+def _within_capacity(snapshot: Snapshot, releases: Iterable[Release], bindings: Sequence[Binding]) -> _Found:
     released: dict[int, list[Release]] = {}
     for release in releases:
         released.setdefault(release.row, []).append(release)
+    on = {each.placement.node_key for each in bindings}
     rows = {key: row for row, key in enumerate(snapshot.nodes.keys) if key in on}
-    for key, here in on.items():
+    doubtful = _doubtful(snapshot, rows, released, bindings)
+    on_doubtful: dict[str, list[Binding]] = {}
+    for each in bindings if doubtful else ():
+        if rows.get(each.placement.node_key) in doubtful:
+            on_doubtful.setdefault(each.placement.node_key, []).append(each)
+    for key, here in on_doubtful.items():
         row = rows.get(key)
         told = "it is not in the snapshot" if row is None else _over(snapshot, row, released.get(row, ()), here)
         if told:
             name = here[0].placement.node_name
             yield Broken(rule=CAPACITY, of=f"node {name}", message=told, left_out=len(here)), {x.key for x in here}
+
+
+def _doubtful(
+    snapshot: Snapshot, rows: Mapping[str, int], released: Iterable[int], bindings: Sequence[Binding]
+) -> set[int | None]:
+    """Rows that are to be looked at one by one: all but those of which it is certain that these pods fit there, as
+    nothing is released there and nothing extended asked for. A plan binds many, and columns add them up at once.
+    """
+    table = snapshot.nodes
+    row_of = [rows.get(each.placement.node_key, -1) for each in bindings]
+    if -1 in row_of:
+        return {None, *row_of}
+    doubtful: set[int | None] = {*released}
+    doubtful |= {row for row, each in zip(row_of, bindings, strict=True) if each.reservation.extended}
+    at, count = np.array(row_of, dtype=np.int64), len(table.keys)
+    held = [each.reservation for each in bindings]
+    pods = table.free_pods - np.bincount(at, minlength=count)
+    over = pods < 0
+    for free, amounts in (
+        (table.free_cpu_milli, [each.cpu_milli for each in held]),
+        (table.free_memory_bytes, [each.memory_bytes for each in held]),
+    ):
+        taken = np.zeros(count, dtype=np.int64)
+        np.add.at(taken, at, np.array(amounts, dtype=np.int64))
+        over |= taken > np.maximum(free, 0)
+    shares = [
+        (row, share.device, share.milli) for row, each in zip(row_of, held, strict=True) for share in each.devices
+    ]
+    if shares:
+        over |= _over_devices(table, np.array(shares, dtype=np.int64))
+    doubtful.update(np.flatnonzero(over).tolist())
+    return doubtful
+
+
+def _over_devices(table: NodeTable, shares: Integers) -> NDArray[np.bool_]:
+    """Args: shares, (row, device, milli) of each."""
+    at, device, milli = shares.T
+    devices = table.free_device_milli
+    strange = (device < 0) | (device >= devices.shape[1]) | (milli < 0)
+    left = devices.copy()
+    np.subtract.at(left, (at[~strange], device[~strange]), milli[~strange])
+    before = (devices == WHOLE_GPU_MILLI).sum(axis=1) - table.free_devices
+    over = (left == WHOLE_GPU_MILLI).sum(axis=1) < before
+    over[at[strange]] = True
+    over[at[~strange][left[at[~strange], device[~strange]] < 0]] = True
+    return over
 
 
 def _over(snapshot: Snapshot, row: int, released: Iterable[Release], bound: Sequence[Binding]) -> str:
@@ -138,10 +190,11 @@ def _within_quota(snapshot: Snapshot, bindings: Iterable[Binding]) -> _Found:
 
 def _whole(snapshot: Snapshot, bindings: Sequence[Binding]) -> _Found:
     pods: dict[str, set[object]] = {}
-    for each in bindings:
+    gangs = [queue for queue in snapshot.queues if queue.pod_class.gang]
+    for each in bindings if gangs else ():
         pods.setdefault(each.key, set()).add(each.placement.pod)
-    for queue in snapshot.queues if pods else ():
-        for entry in queue.entries if queue.pod_class.gang else ():
+    for queue in gangs if pods else ():
+        for entry in queue.entries:
             bound, at = pods.get(entry.key), 0  # also where only what it grows by was bound
             if bound is None:
                 continue

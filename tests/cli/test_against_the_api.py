@@ -579,7 +579,7 @@ def test_a_replay_is_looked_at_with_the_same_commands_and_removed_by_one(
         assert len(json.loads(muster("replay", "list", "-o", "json").out)) == 1, "nothing was made"
         gone = muster("replay", "rm", "then")
         assert gone.code == 0, gone.err
-        assert it.wait(30) == 1
+        assert it.wait(60) == 1
         assert "was removed" in it.stderr.read()
     assert list(read_contexts(contexts).contexts) == ["live"]
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -237,9 +238,9 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(Path.cwd())},
         text=True,
     )
-    while not psutil.Process(process.pid).children():
+    while not (children := psutil.Process(process.pid).children()):
         assert process.poll() is None
-    children = psutil.Process(process.pid).children()
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (ExitCode.INTERRUPTED, "")

@@ -136,7 +136,7 @@ def test_what_is_wrong_is_told_field_by_field(served: Served, muster: Muster) ->
     assert refused.value.request_id
     made = muster.submit(creation(served))
     muster.delete(made.id)
-    muster.wait(made.id, "Deleted", timeout_seconds=30)
+    muster.wait(made.id, "Deleted", timeout_seconds=60)
     with pytest.raises(Conflict) as late:
         muster.suspend(made.id)
     assert (late.value.status, bool(late.value.details)) == (409, True)
@@ -190,12 +190,12 @@ def test_a_wait_ends_and_says_why(served: Served, muster: Muster) -> None:
     with pytest.raises(WaitTimeoutError, match=f"{made.name} is still Creating after 0.4 s"):
         muster.wait(made.id, timeout_seconds=0.4)
     muster.suspend(made.id)
-    assert muster.wait(made.id, "Stopped", timeout_seconds=30).phase == "Stopped"
+    assert muster.wait(made.id, "Stopped", timeout_seconds=60).phase == "Stopped"
     with pytest.raises(WorkloadEnded, match=f"{made.name} is Stopped.*; waited for Completed"):
-        muster.wait(made.id, timeout_seconds=30)
+        muster.wait(made.id, timeout_seconds=60)
     muster.delete(made.id)
     with pytest.raises(WorkloadEnded, match=r"is Deleted.*; waited for Running or Completed"):
-        muster.wait(made.id, "Running", "Completed", timeout_seconds=30)
+        muster.wait(made.id, "Running", "Completed", timeout_seconds=60)
 
 
 @pytest.mark.anyio
@@ -246,7 +246,7 @@ def test_listening_and_what_has_been_tell_the_same_events(served: Served, muster
         listened = [event.id for event in itertools.islice(muster.listen(types=["WorkloadSubmitted"]), 3)]
     finally:
         done.set()
-        thread.join(30)
+        thread.join(60)
     past = [row.event for row in muster.events(project_id=served.project, types=["WorkloadSubmitted"])]
     assert set(listened) <= {event.id for event in past}
     assert made.id in [
@@ -275,7 +275,7 @@ def test_output_that_the_server_ends_early_is_not_taken_for_the_end(served: Serv
         revoke.start()
         with pytest.raises(LogsCut) as cut:
             list(viewer.logs(made.id, follow=True))
-        revoke.join(30)
+        revoke.join(60)
     muster.send(operations.grant_role(vic))
     assert cut.value.details in {"not_permitted", "not_in_project"}
 

@@ -8,7 +8,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.errors import BadHeaderError
+from nats.errors import BadHeaderError, ConnectionClosedError
 
 from development.servers import EVERYTHING, NatsServer
 from events.subjects import EVENTS_STREAM, OBSERVED_STREAM
@@ -18,7 +18,7 @@ from services.runtime.log.store import UnreadableMessageError
 from services.runtime.nats.connection import connect
 from services.runtime.nats.jetstream_api import next_messages
 from services.runtime.nats.requests import Requests
-from services.runtime.nats.wire import SteadyClient, SteadyParser, Taken, headers_of
+from services.runtime.nats.wire import SteadyClient, SteadyParser, Taken, header_block, headers_of
 from tests.runtime.test_voids import HEALED_SECONDS, declare_void
 from tests.support.drafts import grant
 from tests.support.raw import hpub, pub, send
@@ -221,7 +221,7 @@ async def test_a_chain_is_read_whole_whatever_headers_say_of_an_end_or_of_a_plac
     await send(fresh_log, EVERYTHING, said, pub(b"ev.workload.behind"))
     while await JetStreamEventStore(client).last_seq() < 2:
         await asyncio.sleep(0.01)
-    read, more = await next_messages(Requests(client), EVENTS_STREAM, "ev.workload.*", 1, 10, seconds=5)
+    read, more = await next_messages(Requests(client), EVENTS_STREAM, "ev.workload.*", 1, 10, seconds=60)
     assert ([message.seq for message in read], more) == ([1, 2], 0)
     assert all(message.subject.startswith("ev.workload.") for message in read)
 
@@ -241,3 +241,24 @@ async def test_what_one_agent_says_keeps_nobody_from_reading_the_others(
             assert (found["obs.one.pod.a"], found["obs.two.pod.b"], len(found)) == (b"x", b"x", 3)
             return
     raise AssertionError("it was not read to its end")
+
+
+async def test_messages_that_are_sent_in_one_go_come_as_those_that_are_sent_one_by_one(fresh_log: NatsServer) -> None:
+    """Given more messages than are written at once, with headers, long and empty ones among them, THEN whoever listens
+    gets all of them in their order, each with its own headers and bytes.
+    """
+    nc = await connect(fresh_log.settings(EVERYTHING), EVERYTHING)
+    listener = await nats.connect(fresh_log.url, user=EVERYTHING, password=fresh_log.passwords[EVERYTHING])
+    try:
+        heard = await listener.subscribe("test.*")
+        await listener.flush()
+        sent = [(f"test.n{number}", {"Number": str(number)}, b"x" * (number * 997 % 5_000)) for number in range(200)]
+        await nc.publish_all((subject, header_block(headers), payload) for subject, headers, payload in sent)
+        came = [await heard.next_msg(timeout=60) for _ in sent]
+        assert [(each.subject, each.headers, each.data) for each in came] == sent
+        await nc.publish_all(())
+    finally:
+        await listener.close()
+        await nc.close()
+    with pytest.raises(ConnectionClosedError):
+        await nc.publish_all([("test.late", header_block({}), b"")])

@@ -39,6 +39,7 @@ from tests.scheduler.test_take_back import gang
 from tests.scheduler.world import GIB, World
 from tests.support.draws import draws
 
+SOFT = (Taint(key="soft", effect="PreferNoSchedule"),)
 GPU_MEMORY = [0, 16 * GIB, 80 * GIB]
 
 node_facts = st.fixed_dictionaries(
@@ -50,7 +51,7 @@ node_facts = st.fixed_dictionaries(
         "max_pods": st.integers(0, 6),
         "pool": st.sampled_from(["default", "a", "b"]),
         "ready": st.sampled_from([True, True, True, False]),
-        "taints": st.sampled_from([(), (), (), (Taint(key="t"),), (Taint(key="nvidia.com/gpu"),)]),
+        "taints": st.sampled_from([(), (), (), (Taint(key="t"),), (Taint(key="nvidia.com/gpu"),), SOFT]),
         "foreign_cpu_milli": st.integers(0, 2_000),
         "foreign_gpus": st.integers(0, 3),
         "foreign_pods": st.integers(0, 2),
@@ -324,21 +325,19 @@ def test_a_fold_kept_along_the_way_equals_one_made_from_what_is_stored(history: 
     assert placed == {(b.key, b.placement) for b in theirs.bindings}
 
 
+dense_submissions = st.fixed_dictionaries(
+    {
+        "project": st.integers(0, 4),
+        "gpus": st.sampled_from([1, 1, 2, 4]),
+        "portion": st.sampled_from([None, None, None, 0.5]),
+        "pods": st.integers(1, 3),
+        "gang": st.booleans(),
+        "growth": st.sampled_from([0, 0, 1, 5]),
+        "priority_class": st.sampled_from(["low", "medium", "medium-high", "high"]),
+    }
+)
 dense_steps = st.one_of(
-    st.tuples(
-        st.just("submit"),
-        st.fixed_dictionaries(
-            {
-                "project": st.integers(0, 4),
-                "gpus": st.sampled_from([1, 1, 2, 4]),
-                "portion": st.sampled_from([None, None, None, 0.5]),
-                "pods": st.integers(1, 3),
-                "gang": st.booleans(),
-                "growth": st.sampled_from([0, 0, 1, 5]),
-                "priority_class": st.sampled_from(["low", "medium", "medium-high", "high"]),
-            }
-        ),
-    ),
+    st.tuples(st.just("submit"), dense_submissions),
     st.tuples(st.sampled_from(["running", "end", "cycle", "succeeded", "wait"]), st.integers(0, 50)),
 )
 """Little room and many who want it."""

@@ -1,6 +1,7 @@
 """The queue of one class of pods: whatever came and went, it is what is there, in order."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ CLASS = PodClass(project_id="p", cluster_id="c", pools=(), request=PodRequest(),
 def entry(number: int, *, queued: bool = True) -> Pending:
     return Pending(
         order=((float(number % 7),), f"key-{number:03}", 0),
-        rank=0,
+        rank=number % 3,
         key=f"key-{number:03}",
         workload_id=str(number),
         name=str(number),
@@ -46,6 +47,13 @@ def test_it_holds_what_came_and_is_not_gone_in_order(steps: Sequence[int | list[
         frozen = queue.frozen(0, report_again=False)
         assert frozen.entries == tuple(sorted(there.values(), key=lambda each: each.order))
         assert frozen.pods == len(there)
+        for queue_seen in (frozen, replace(frozen, highest=None)):
+            for since in (0, 1):
+                for rank in range(-1, 3):
+                    above = any(each.rank > rank for each in frozen.entries[since:])
+                    assert queue_seen.has_above(rank, since=since) == above
+        ranks_are_of_others = replace(frozen, entries=(entry(2), *frozen.entries))
+        assert ranks_are_of_others.has_above(1, since=0)
         if there:
             assert queue.first == frozen.entries[0].order
 

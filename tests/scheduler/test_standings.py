@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,10 @@ from events.maintenance import PlanMaintenance
 from events.node import CordonNode, Taint, UncordonNode
 from events.project import ChangeProject
 from events.workload.needs import NODE_TYPE_LABEL
+from events.workload.spec import PodRequest
+from services.scheduler.planning import Planning
 from services.scheduler.policy.among import Known, Stands, standing
+from services.scheduler.policy.kinds import Kinds
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.snapshot import PodClass, Queue, Snapshot
 from tests.scheduler.test_among import two
@@ -153,3 +157,24 @@ def test_each_stands_where_it_would_if_everything_were_looked_at(history: list[t
         for queue in waiting(snapshot):
             assert queue.kept_as is not None
             assert queue.pod_class == anew.of(queue.kept_as)
+
+
+@settings(max_examples=draws(60), deadline=None)
+@given(st.lists(changes, max_size=25))
+def test_what_is_counted_once_for_nodes_alike_is_what_each_of_them_says(history: list[tuple[str, int, Any]]) -> None:
+    world, both = two(a=(2, 1, 2, 1), b=(4, 1, 4, 4))
+    keys: list[str] = []
+    for step in history:
+        change(world, both, keys, step)
+    planning = Planning(replace(world.fold.snapshot(world.now), queues=()), POLICY, 0)
+    nodes, kinds = planning.snapshot.nodes, Kinds(planning)
+    every = tuple(range(len(nodes.closings)))
+    for devices, cpu, closings in ((0, 100, ()), (1, 0, every), (2, 4_000, ()), (4, 100, every)):
+        request = PodRequest(cpu_milli=cpu, gpu_devices=devices, gpu_milli=1_000 if devices else 0)
+        for number in nodes.pool_numbers.values():
+            rows = np.flatnonzero((nodes.pool == number) & nodes.present)
+            held, fits = kinds.each(rows, request, closings)
+            assert kinds.count(kinds.of(rows), request, closings) == (held.sum(), fits.sum())
+            one_by_one = [kinds.each(rows[i : i + 1], request, closings) for i in range(len(rows))]
+            assert held.tolist() == [int(each[0]) for each, _ in one_by_one]
+            assert fits.tolist() == [int(each[0]) for _, each in one_by_one]

@@ -839,6 +839,10 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Name of the department of its project."""
     cluster_name: str | None
     """Name of the cluster that runs it."""
+    cluster_lost_since: datetime | None
+    """Since when the cluster of its pods is lost: it does not report, or its agent cannot work with it, so nobody
+    knows whether they still run. Null where its cluster reports, and where none of its pods holds a node.
+    """
     submitted_by: str
     """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
@@ -907,7 +911,8 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """
     checkpoint_at: datetime | None
     """When the newest file of its checkpoint folder was changed. Null where it has no such folder, no file is in
-    it, or its cluster cannot look. It may be up to ten minutes behind.
+    it, or its cluster cannot look: on Kubernetes the agent needs the rights for `muster exec`. It may be up to
+    ten minutes behind.
     """
     work_at_risk: float | None
     """GPU-hours that its runs have worked since its checkpoint, or since they began: what an eviction would lose
@@ -3114,7 +3119,7 @@ class HostPathSource(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Whether the pod cannot change it. Default: it cannot."""
     mount_propagation: HostPathSourceMountPropagation | None = None
     """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a
-    workload. Default: None. Only on clusters of kind kubernetes.
+    workload. Default: None. Not on clusters of kind local.
     """
 
 
@@ -4012,6 +4017,10 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """UUID of the cluster that runs it; only zeros while none is chosen."""
     cluster_name: str | None
     """Name of the cluster that runs it."""
+    cluster_lost_since: datetime | None
+    """Since when the cluster of its pods is lost: it does not report, or its agent cannot work with it, so nobody
+    knows whether they still run. Null where its cluster reports, and where none of its pods holds a node.
+    """
     submitted_by: str
     """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
@@ -4086,7 +4095,8 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """
     checkpoint_at: datetime | None
     """When the newest file of its checkpoint folder was changed. Null where it has no such folder, no file is in
-    it, or its cluster cannot look. It may be up to ten minutes behind.
+    it, or its cluster cannot look: on Kubernetes the agent needs the rights for `muster exec`. It may be up to
+    ten minutes behind.
     """
     work_at_risk: float | None
     """GPU-hours that its runs have worked since its checkpoint, or since they began: what an eviction would lose
@@ -6454,9 +6464,9 @@ class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Body of a request: StorageSpec."""
 
     config_map_volume: list[ConfigMapVolume] | None = None
-    """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
+    """ConfigMaps as files; at most 1000. Not on clusters of kind local."""
     data_volume: list[DataVolume] | None = None
-    """Volumes that other projects share, read-only; at most 1000. Only on clusters of kind kubernetes."""
+    """Volumes that other projects share, read-only; at most 1000. Not on clusters of kind local."""
     empty_dir_volume: list[EmptyDirVolume] | None = None
     """Empty folders, gone with their pod; at most 1000."""
     git: list[GitVolume] | None = None
@@ -6464,13 +6474,13 @@ class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     host_path: list[HostPathVolume] | None = None
     """Folders and files of the node; at most 1000. The project must be privileged."""
     nfs: list[NfsVolume] | None = None
-    """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
+    """Folders of NFS servers; at most 1000. Not on clusters of kind local."""
     pvc: list[PvcVolume] | None = None
     """Persistent volume claims; at most 1000."""
     s3: list[S3Volume] | None = None
-    """Buckets of object stores; at most 1000. Only on clusters of kind kubernetes."""
+    """Buckets of object stores; at most 1000. Not on clusters of kind local."""
     secret_volume: list[SecretVolume] | None = None
-    """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets as files; at most 1000. Not on clusters of kind local."""
 
 
 class ProbesSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7137,6 +7147,8 @@ class ClusterLeftData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """UUIDs of the clusters among which its next one is chosen: those that run programs, or simulate them, as the
     one did that it leaves. That one is among them, for the time when nothing of the workload is left there.
     """
+    problem: str | None = None
+    """What kept its agent from working with the cluster, as the agent had said; empty where that was not heard."""
 
 
 class LeftPodEndedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8558,7 +8570,7 @@ class HostPathVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Whether the pod cannot change it. Default: it cannot."""
     mount_propagation: HostPathSourceMountPropagation | None = None
     """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a
-    workload. Default: None. Only on clusters of kind kubernetes.
+    workload. Default: None. Not on clusters of kind local.
     """
     exclude: bool | None = None
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
@@ -8940,9 +8952,9 @@ class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Volumes of each pod, by their kind."""
 
     config_map_volume: list[ConfigMapVolume] | None = None
-    """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
+    """ConfigMaps as files; at most 1000. Not on clusters of kind local."""
     data_volume: list[DataVolume] | None = None
-    """Volumes that other projects share, read-only; at most 1000. Only on clusters of kind kubernetes."""
+    """Volumes that other projects share, read-only; at most 1000. Not on clusters of kind local."""
     empty_dir_volume: list[EmptyDirVolume] | None = None
     """Empty folders, gone with their pod; at most 1000."""
     git: list[GitVolume] | None = None
@@ -8950,13 +8962,13 @@ class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     host_path: list[HostPathVolume] | None = None
     """Folders and files of the node; at most 1000. The project must be privileged."""
     nfs: list[NfsVolume] | None = None
-    """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
+    """Folders of NFS servers; at most 1000. Not on clusters of kind local."""
     pvc: list[PvcVolume] | None = None
     """Persistent volume claims; at most 1000."""
     s3: list[S3Volume] | None = None
-    """Buckets of object stores; at most 1000. Only on clusters of kind kubernetes."""
+    """Buckets of object stores; at most 1000. Not on clusters of kind local."""
     secret_volume: list[SecretVolume] | None = None
-    """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets as files; at most 1000. Not on clusters of kind local."""
 
 
 class NodeScore(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -9034,7 +9046,7 @@ class ClaimInfo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     access_modes: PvcAccessModes | None = None
     """How many nodes may use it, and how."""
     volume_mode: ClaimInfoVolumeMode | None = None
-    """Block: the pod finds a device and no folder; only on clusters of kind kubernetes. Default: Filesystem."""
+    """Block: the pod finds a device and no folder; not on clusters of kind local. Default: Filesystem."""
     added_attr_values: list[PvcAddedAttrValue] | None = None
     """Attributes of the claim, whose keys the storage class allows; at most 1000."""
 
@@ -9352,6 +9364,7 @@ if TYPE_CHECKING:
         "limit_too_small",
         "limit_used",
         "maintenance",
+        "moved",
         "no_claim",
         "no_command",
         "no_matching_node",
@@ -9371,6 +9384,7 @@ if TYPE_CHECKING:
         "runtime_limit",
         "scaled_to_zero",
         "share_reserved",
+        "shrunk",
         "tainted",
         "waiting_for_pods_to_end",
         "window_closed",

@@ -8,6 +8,7 @@ next read of that subject, and `min_seq` is one for the whole log, brought by wh
 import asyncio
 import random
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 import structlog
@@ -56,9 +57,21 @@ class Floors:
 
     def saw(self, subject: str, seq: int) -> None:
         """A commit of this subject is in the log, as far as anybody has acknowledged, delivered or read it."""
-        aggregate, _ = split_aggregate_subject(subject)
-        for name in (subject, aggregate_filter(aggregate), _WHOLE_LOG):
-            self._rise(name, seq)
+        self.saw_all(((subject, seq),))
+
+    def saw_all(self, commits: Iterable[tuple[str, int]]) -> None:
+        """Args: commits, subject and sequence of each."""
+        newest: dict[str, tuple[str, int]] = {}
+        """By kind: subject and sequence of one."""
+        for subject, seq in commits:
+            self._rise(subject, seq)
+            kind = subject[: subject.rfind(".")]
+            if kind not in newest or seq > newest[kind][1]:
+                newest[kind] = (subject, seq)
+        for subject, seq in newest.values():
+            aggregate, _ = split_aggregate_subject(subject)
+            self._rise(aggregate_filter(aggregate), seq)
+            self._rise(_WHOLE_LOG, seq)
 
     def _rise(self, name: str, seq: int) -> None:
         if seq > self._floors.get(name, 0):

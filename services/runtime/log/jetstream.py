@@ -50,6 +50,7 @@ from services.runtime.nats.jetstream_api import (
     stream_info,
 )
 from services.runtime.nats.requests import Requests, UnansweredError
+from services.runtime.nats.wire import SteadyClient, header_block
 from services.runtime.services import saved_chains
 
 ATTEMPT_SECONDS: Final = 2.0
@@ -128,8 +129,7 @@ class JetStreamEventStore:
 
     def _remembering(self, outcome: Outcome) -> Outcome:
         if isinstance(outcome, Committed):
-            for commit in outcome.commits:
-                self.saw(commit.aggregate, commit.key, commit.seq)
+            self.floors.saw_all([(aggregate_subject(each.aggregate, each.key), each.seq) for each in outcome.commits])
         return outcome
 
     async def _append(self, draft: Draft, deadline_seconds: float) -> Outcome:
@@ -182,21 +182,20 @@ class JetStreamEventStore:
         if max(map(len, payloads)) > self._nc.max_payload - HEADER_ROOM_BYTES:
             return self._too_large()
         # A fresh id for every try: the server may still hold the open batch of the one before.
-        batch_id = uuid4().hex
-        publish = self._nc.publish
+        batch_id, nc = uuid4().hex, self._nc
+        assert isinstance(nc, SteadyClient), "the log is written by connections of ours"
         try:
-            for number, (draft, payload) in enumerate(zip(drafts, payloads, strict=True), start=1):
-                subject, guard = draft.subject, str(draft.record.parent_seq)
-                headers = {_BATCH_ID: batch_id, _BATCH_SEQUENCE: str(number), GUARD: guard}
-                if number < len(drafts):
-                    await publish(subject, payload, headers=headers)
-                else:
-                    headers[_BATCH_COMMIT] = "1"
-                    answer = await self._requests.ask(subject, payload, seconds=seconds, headers=headers)
-                    return _verdict(decode_ack(answer))
+            await nc.publish_all(
+                (draft.subject, _batch_headers(batch_id, number, draft.record.parent_seq), payload)
+                for number, (draft, payload) in enumerate(zip(drafts[:-1], payloads[:-1], strict=True), start=1)
+            )
+            last = drafts[-1]
+            headers = {_BATCH_ID: batch_id, _BATCH_SEQUENCE: str(len(drafts)), GUARD: str(last.record.parent_seq)}
+            headers[_BATCH_COMMIT] = "1"
+            answer = await self._requests.ask(last.subject, payloads[-1], seconds=seconds, headers=headers)
+            return _verdict(decode_ack(answer))
         except (UnansweredError, NatsError) as error:
             return _Doubt(str(error))
-        raise AssertionError("a batch has a last message")
 
     def _too_large(self) -> Rejected:
         largest = self._nc.max_payload - HEADER_ROOM_BYTES
@@ -335,6 +334,11 @@ class JetStreamEventStore:
                 yield await follower.next(idle_seconds)
         finally:
             await follower.close()
+
+
+def _batch_headers(batch_id: str, number: int, guard: int) -> bytes:
+    """Of one of the messages of a batch that do not end it."""
+    return header_block({_BATCH_ID: batch_id, _BATCH_SEQUENCE: str(number), GUARD: str(guard)})
 
 
 def _committed(drafts: Sequence[Draft], last_seq: int) -> Committed:

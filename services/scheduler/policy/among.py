@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from events.cluster import ClusterKind
 from events.workload.spec import PodRequest
-from services.scheduler.candidates import refused_by
-from services.scheduler.planning import Planning, Policy
+from services.scheduler.planning import Planning, Policy, minimum_of
+from services.scheduler.policy.kinds import Kinds, Nodes
 from services.scheduler.policy.phases import explain, release
 from services.scheduler.policy.seen import Seen
 from services.scheduler.room import View
-from services.scheduler.snapshot import Closing, PodClass, Queue, Snapshot
+from services.scheduler.snapshot import PodClass, Queue, Snapshot
 
 _KINDS: Final[tuple[ClusterKind, ...]] = ("local", "kubernetes", "simulated")
 """In their order."""
@@ -65,6 +65,8 @@ class Stands:
         self._known = Known() if known is None else known
         self._seen = self._known.seen
         self._seen.look(self._planning)
+        self._kinds, self._all = Kinds(self._planning), dict[tuple[str, str], Nodes]()
+        """By id of a cluster, and pool: all of its nodes."""
 
     def queue(self, queue: Queue) -> Queue:
         if not queue.pod_class.among:
@@ -77,7 +79,8 @@ class Stands:
             return pod_class
         project = self._planning.snapshot.projects.get(pod_class.project_id)
         closings = self._planning.snapshot.nodes.closings
-        kept_away = tuple(number for number, each in enumerate(closings) if each.refuses(pod_class))
+        minimum = minimum_of(self._planning.snapshot, pod_class)
+        kept_away = tuple(number for number, each in enumerate(closings) if each.refuses(pod_class, minimum))
         about = (() if project is None else project.pools, kept_away)
         stood = self._known.stood.get(pod_class)
         if stood is None or stood.about != about:
@@ -105,8 +108,7 @@ class Stands:
             parts = ranked.parts
         else:
             return ranked.rank
-        closings = self._planning.snapshot.nodes.closings
-        rank = self._rank_of(parts, cluster_id, tuple(closings[number] for number in stood.about[1]))
+        rank = self._rank_of(parts, cluster_id, stood.about[1])
         stood.ranked[cluster_id] = _Ranked(numbers.built, numbers.free, parts, rank)
         return rank
 
@@ -114,31 +116,35 @@ class Stands:
         """What does not change while pods come and go."""
         there = self._planning.snapshot.clusters[cluster_id].pools
         tried = [pool for pool in pools if pool in there] if pools else there
-        filters = [each for each in self._planning.policy.filters if each.asks(request)]
-        held, able = 0, list[tuple[str, Bits]]()
+        filters = [each for each in self._planning.policy.filters if each.asks(request) and each.barred is not None]
+        barred = list[tuple[str, Bits | None]]()
         for pool in tried:
-            every = View(self._planning.room, request, self._seen.rows(cluster_id, pool))
-            which = ~(explain.barred_in(every, filters) | explain.too_small_in(every, filters))
-            held += explain.held_when_empty(every.at(which))
-            able.append((pool, np.packbits(which)))
-        return _Part(request, needed, held, able)
+            which = None
+            if filters:
+                view = View(self._planning.room, request, self._seen.rows(cluster_id, pool))
+                which = np.packbits(explain.barred_in(view, filters))
+            barred.append((pool, which))
+        return _Part(request, needed, barred)
 
-    def _room_for(self, part: "_Part", cluster_id: str, closings: tuple[Closing, ...]) -> list[int]:
-        """By pool."""
-        rooms: list[int] = []
-        for pool, able in part.able:
-            rows = self._seen.rows(cluster_id, pool)
-            rows = rows[np.unpackbits(able, count=len(rows)).view(np.bool_)]
-            rooms.append(_room_for(self._planning, View(self._planning.room, part.request, rows, closings=closings)))
-        return rooms
+    def _nodes(self, cluster_id: str, pool: str, barred: Bits | None) -> Nodes:
+        """Those on which its pods may run."""
+        rows = self._seen.rows(cluster_id, pool)
+        if barred is not None:
+            return self._kinds.of(rows[~np.unpackbits(barred, count=len(rows)).view(np.bool_)])
+        found = self._all.get((cluster_id, pool))
+        if found is None:
+            found = self._all[cluster_id, pool] = self._kinds.of(rows)
+        return found
 
-    def _rank_of(self, parts: Sequence["_Part"], cluster_id: str, closings: tuple[Closing, ...]) -> "_Rank":
+    def _rank_of(self, parts: Sequence["_Part"], cluster_id: str, closings: tuple[int, ...]) -> "_Rank":
         view = self._planning.snapshot.clusters[cluster_id]
         lacks, fits, most, free, first = False, True, 0, 0, 0
-        for part in parts:
-            rooms = self._room_for(part, cluster_id, closings) if view.connected else [0] * len(part.able)
-            lacks, fits = lacks or part.held < part.needed, fits and sum(rooms) >= part.needed
-            most, free = most + part.held, free + sum(rooms)
+        for request, needed, barred in parts:
+            pools = [self._nodes(cluster_id, pool, which) for pool, which in barred]
+            counts = [self._kinds.count(nodes, request, closings) for nodes in pools]
+            held, rooms = sum(held for held, _ in counts), [room if view.connected else 0 for _, room in counts]
+            lacks, fits = lacks or held < needed, fits and sum(rooms) >= needed
+            most, free = most + held, free + sum(rooms)
             first = max(first, next((n for n, count in enumerate(rooms) if count), len(rooms)))
         return _Rank(
             _KINDS.index(view.kind), lacks, view.connected, first if fits else 0, free if fits else 0, most, view.name
@@ -157,10 +163,10 @@ def _parts(pod_class: PodClass, of_project: tuple[str, ...]) -> list[tuple[tuple
 class _Part(NamedTuple):
     request: PodRequest
     needed: int
-    held: int
-    """How many such pods its nodes could hold when empty."""
-    able: list[tuple[str, Bits]]
-    """By pool: which of its nodes could run such a pod when empty, a bit each: much may wait, for many nodes."""
+    barred: list[tuple[str, Bits | None]]
+    """By pool: which of its nodes such a pod may never run on by their labels, a bit each: much may wait, for many
+    nodes. None where no labels are asked for.
+    """
 
 
 class _Ranked(NamedTuple):
@@ -210,25 +216,6 @@ class _Rank:
             -self.most,
             self.name,
         )
-
-
-def _room_for(planning: Planning, able: View) -> int:
-    """About how many such pods there is room for now on these nodes; at least 1 for each node that has room."""
-    request, room, rows = able.request, able.room, able.rows
-    filters = [each for each in planning.policy.filters if each.asks(request)]
-    checks = [check for each in filters for check in (each.closed, each.full) if check is not None]
-    counts = room.pods[rows]
-    amounts = [(room.cpu, request.cpu_milli), (room.memory, request.memory_bytes)]
-    amounts += [
-        (free, each.amount) for each in request.extended if (free := room.extended.get(each.resource)) is not None
-    ]
-    for free, amount in amounts:
-        if amount:
-            counts = np.minimum(counts, free[rows] // amount)
-    if request.gpu_devices:
-        shares = np.maximum(room.devices[rows], 0) // np.maximum(able.share_milli, 1)[:, None]
-        counts = np.minimum(counts, shares.sum(axis=1) // request.gpu_devices)
-    return int(np.where(refused_by(checks, able), 0, np.maximum(counts, 1)).sum())
 
 
 def options(planning: Planning, pod_class: PodClass, key: str) -> Iterator[PodClass]:

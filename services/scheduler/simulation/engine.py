@@ -87,7 +87,7 @@ class Simulation:
         for each in script.acts:
             self._push(each.at, each)
         self._begin_otherwise()
-        self.meter = Meter(self.ledger.fold, policy, script.begin, script.loaded_until, goes_on=script.settings.goes_on)
+        self.meter = Meter(self.ledger.fold, policy, script.begin, script.loaded_until, settings=script.settings)
         self.ledger.told = self._told
         for key, chain in self.ledger.fold.workloads.items():
             self._take_up(key, chain.state)
@@ -302,7 +302,9 @@ class Simulation:
         going = self._going.pop(of, None)
         if going is not None and going.began is not None:
             number, ran = self._done.get(of, (0, 0.0))
-            self._done[of] = number, ran + (self.ledger.now - going.began).total_seconds()
+            since = (self.ledger.now - going.began).total_seconds()
+            saved = since - self._script.settings.lost(since) if self._script.settings.goes_on else since
+            self._done[of] = number, ran + saved
 
     def _stops(self, key: str, id_: PodId, pod: Pod) -> None:
         seconds = min(self._script.settings.stop_seconds, self._grace(key))

@@ -292,6 +292,11 @@ def _never(planning: Planning, pod_class: PodClass, of: Pending) -> Waiting | No
 
 def held_when_empty(view: View) -> int:
     """How many pods of this request there is room for on all these nodes, if nothing of ours were on them."""
+    return int(each_holds_when_empty(view).sum())
+
+
+def each_holds_when_empty(view: View) -> Integers:
+    """The same of each of them."""
     request, table, rows = view.request, view.room.nodes, view.rows
     held = table.capacity_pods[rows]
     for asked, capacity in (
@@ -304,7 +309,7 @@ def held_when_empty(view: View) -> int:
     if request.gpu_devices:
         shares = WHOLE_GPU_MILLI // np.maximum(view.share_milli, 1)
         held = np.minimum(held, table.capacity_devices[rows] * shares // request.gpu_devices)
-    return int(held.sum())
+    return held
 
 
 def nodes_of(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> View:

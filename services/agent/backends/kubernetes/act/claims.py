@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Final
 
 import msgspec
 import structlog
@@ -20,12 +19,8 @@ from services.agent.backends.interface import BackendError, HeldClaims
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.objects import Claim
 from services.agent.backends.kubernetes.act.volume_manifests import claim_manifest
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import CONFLICT, FORBIDDEN, NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.read.view import View
-
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 
 type _Name = tuple[str, str]
 """Namespace and name."""
@@ -67,18 +62,14 @@ class Claims:
     async def load(self) -> None:
         """Read again which there are. Raises ApiError."""
         async with self._turn:
-            selector = f"{names.CLUSTER}={self._cluster_id}"
             try:
-                answer = await self._client.read("/api/v1/persistentvolumeclaims", labelSelector=selector)
+                self._there = await claims_with(self._client, f"{names.CLUSTER}={self._cluster_id}")
             except ApiError as error:
-                if error.status != _FORBIDDEN:
+                if error.status != FORBIDDEN:
                     raise
                 # An agent with the rights of an older version: it makes none either, and says so when it should.
                 log.warning("claims_not_readable", reason=str(error))
                 self._there = {}
-                return
-            found = msgspec.json.decode(answer, type=_ClaimList).items
-            self._there = {(one.metadata.namespace, one.metadata.name): one for one in found}
 
     @contextlib.asynccontextmanager
     async def making(self, run: RunPod, namespace: str) -> AsyncGenerator[None]:
@@ -129,7 +120,7 @@ class Claims:
                 try:
                     await self._client.delete(_path(name), uid=claim.metadata.uid, sure=self._be_sure)
                 except ApiError as error:
-                    if error.status not in {_NOT_FOUND, _CONFLICT}:
+                    if error.status not in {NOT_FOUND, CONFLICT}:
                         raise
                 log.info("claim_deleted", namespace=name[0], claim=name[1], workload=workload_id)
                 self._there.pop(name, None)
@@ -172,13 +163,13 @@ class Claims:
         try:
             answer = await self._client.create(path, manifest, sure=self._be_sure)
         except ApiError as error:
-            if error.status == _CONFLICT and error.reason == "AlreadyExists":
+            if error.status == CONFLICT and error.reason == "AlreadyExists":
                 answer = await self._client.read(_path(name))
-            elif error.unreachable or error.status == _NOT_FOUND:
+            elif error.unreachable or error.status == NOT_FOUND:
                 raise
             else:
                 advice = (
-                    "; the agent needs the rights of deploy/kubernetes/roles.yaml" if error.status == _FORBIDDEN else ""
+                    "; the agent needs the rights of deploy/kubernetes/roles.yaml" if error.status == FORBIDDEN else ""
                 )
                 raise ClaimError(f"claim {name[1]} cannot be made: {error.message}{advice}") from error
         return msgspec.json.decode(answer, type=Claim)
@@ -199,3 +190,10 @@ class _ClaimList(msgspec.Struct, frozen=True):
 
 def _path(name: _Name) -> str:
     return f"/api/v1/namespaces/{name[0]}/persistentvolumeclaims/{name[1]}"
+
+
+async def claims_with(client: KubeClient, selector: str) -> dict[tuple[str, str], Claim]:
+    """All that bear these labels, by namespace and name. Raises ApiError."""
+    answer = await client.read("/api/v1/persistentvolumeclaims", labelSelector=selector)
+    found = msgspec.json.decode(answer, type=_ClaimList).items
+    return {(one.metadata.namespace, one.metadata.name): one for one in found}

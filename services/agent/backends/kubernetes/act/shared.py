@@ -21,17 +21,14 @@ from events.cluster_protocol import SHARED_CLAIMS, RunPod
 from events.workload.volumes import ClaimedFolder, SharedFolder
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes import names
-from services.agent.backends.kubernetes.act.claims import ClaimError
+from services.agent.backends.kubernetes.act.claims import ClaimError, claims_with
 from services.agent.backends.kubernetes.act.objects import Claim, PersistentVolume
 from services.agent.backends.kubernetes.act.pauses import Pauses
 from services.agent.backends.kubernetes.act.shared_manifests import claim_manifest, not_shareable, volume_manifest
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import CONFLICT, FORBIDDEN, NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.read.view import View
 
 _VOLUMES: Final = "/api/v1/persistentvolumes"
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 _ALLOW: Final = (
     "an administrator of the cluster allows it with deploy/kubernetes/volumes.yaml: `kubectl apply -f "
     "deploy/kubernetes/volumes.yaml`"
@@ -80,14 +77,11 @@ class SharedVolumes:
         async with self._turn:
             selector = f"{names.CLUSTER}={self._cluster_id},{names.DATA_VOLUME}"
             try:
-                answer = await self._client.read("/api/v1/persistentvolumeclaims", labelSelector=selector)
+                self._there = await claims_with(self._client, selector)
             except ApiError as error:
-                if error.status != _FORBIDDEN:
+                if error.status != FORBIDDEN:
                     raise
                 self._there = {}  # claims.py says so
-                return
-            found = msgspec.json.decode(answer, type=_ClaimList).items
-            self._there = {(one.metadata.namespace, one.metadata.name): one for one in found}
 
     @contextlib.asynccontextmanager
     async def making(self, run: RunPod, namespace: str) -> AsyncGenerator[RunPod]:
@@ -148,7 +142,7 @@ class SharedVolumes:
             # Without the right to read volumes, none is made; an older one may be left, which its pods tell of.
             return not self._used().isdisjoint(found)
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
         return False
 
@@ -205,7 +199,7 @@ class SharedVolumes:
         try:
             answer = await self._client.read(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{volume.claim}")
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
             raise ClaimError(f"there is no {called}, in namespace {namespace}") from error
         claim = msgspec.json.decode(answer, type=Claim)
@@ -226,9 +220,9 @@ class SharedVolumes:
         try:
             return msgspec.json.decode(await self._client.read(f"{_VOLUMES}/{name}"), type=PersistentVolume)
         except ApiError as error:
-            if error.status == _NOT_FOUND:
+            if error.status == NOT_FOUND:
                 return None
-            if error.status != _FORBIDDEN:
+            if error.status != FORBIDDEN:
                 raise
             raise ClaimError(f"this cluster's agent shares no claims between projects; {_ALLOW}") from error
 
@@ -264,9 +258,9 @@ class SharedVolumes:
             try:
                 answer = await self._client.create(path, manifest, sure=self._be_sure)
             except ApiError as error:
-                if error.status == _CONFLICT and error.reason == "AlreadyExists":
+                if error.status == CONFLICT and error.reason == "AlreadyExists":
                     answer = await self._client.read(_path(name))
-                elif error.unreachable or error.status == _NOT_FOUND:
+                elif error.unreachable or error.status == NOT_FOUND:
                     raise
                 else:
                     raise ClaimError(f"the claim of a data volume cannot be made: {error.message}") from error
@@ -299,7 +293,7 @@ class SharedVolumes:
         except ApiError as error:
             if error.unreachable:
                 raise
-            if error.status == _CONFLICT and error.reason == "AlreadyExists":
+            if error.status == CONFLICT and error.reason == "AlreadyExists":
                 answer = await self._client.read(f"{_VOLUMES}/{manifest['metadata']['name']}")
             else:
                 advice = f"; {_ALLOW}" if "cannot create resource" in error.message else ""
@@ -315,7 +309,7 @@ class SharedVolumes:
             try:
                 await self._client.delete(_path(name), uid=self._there[name].metadata.uid, sure=self._be_sure)
             except ApiError as error:
-                if error.status not in {_NOT_FOUND, _CONFLICT}:
+                if error.status not in {NOT_FOUND, CONFLICT}:
                     raise
             log.info("data_volume_removed", namespace=name[0], claim=name[1])
             self._there.pop(name, None)
@@ -333,12 +327,8 @@ class SharedVolumes:
         try:
             await self._client.delete(f"{_VOLUMES}/{name[1]}", uid=found.metadata.uid, sure=self._be_sure)
         except ApiError as error:
-            if error.status not in {_NOT_FOUND, _CONFLICT}:
+            if error.status not in {NOT_FOUND, CONFLICT}:
                 raise
-
-
-class _ClaimList(msgspec.Struct, frozen=True):
-    items: tuple[Claim, ...] = ()
 
 
 def _path(name: _Name) -> str:
