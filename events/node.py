@@ -196,6 +196,8 @@ class NodeDrainStarted(_Event, frozen=True, kw_only=True):
     """
     maintenance: MaintenanceOf | None = None
     """The maintenance that began; the actor is who planned it. Nothing if an administrator drains the node."""
+    over: tuple[str, ...] = ()
+    """Ids of maintenance that is over, which the node need not remember any more: it remembers only so much."""
 
 
 class NodeDrained(_Event, frozen=True, kw_only=True):
@@ -388,7 +390,8 @@ def _drained(state: Node, event: NodeDrainStarted) -> Node:
     drain = Drain(by=event.actor, at=event.at, force=event.force, maintenance=event.maintenance)
     if event.maintenance is None:
         return replace(state, drain=drain)
-    return replace(state, drain=drain, maintained=_with_last(state.maintained, event.maintenance))
+    left = {id_: at for id_, at in state.maintained.items() if id_ not in event.over}
+    return replace(state, drain=drain, maintained=_with_last(left, event.maintenance))
 
 
 def _with_last(of: dict[str, datetime | None], last: MaintenanceOf) -> dict[str, datetime | None]:
@@ -495,6 +498,8 @@ class BeginMaintenance(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     by: str
     """Id of who planned it."""
     force: bool
+    over: tuple[str, ...] = ()
+    """As of NodeDrainStarted."""
 
 
 class EndMaintenance(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -589,7 +594,7 @@ def _begin_maintenance(command: BeginMaintenance, state: Node, context: Context)
     if not state.cordoned:
         events.append(NodeCordoned(actor=command.by, at=context.now, maintenance=of))
     force = command.force or (state.draining and state.drain is not None and state.drain.force)
-    events.append(NodeDrainStarted(actor=command.by, at=context.now, force=force, maintenance=of))
+    events.append(NodeDrainStarted(actor=command.by, at=context.now, force=force, maintenance=of, over=command.over))
     if not state.reservations:
         events.append(NodeDrained(at=context.now))
     return tuple(events)

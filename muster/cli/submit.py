@@ -172,11 +172,7 @@ def _submit(
     from muster.cli.training_flags import set_fields
 
     words = cast("list[str]", fields.pop("words"))
-    request: Row = {}
-    if file is not None:
-        from muster.cli.request_file import read_request
-
-        request = read_request(file, of.kind)
+    request = _written(file, of)
     _name(request, name, name_prefix, of.noun)
     environment = _environment(fields)
     set_fields(request, fields, of.creation)
@@ -218,6 +214,15 @@ def _submit(
         timeout_seconds=seconds,
         then=partial(_attach, session, row_of(request, "spec")) if attach else None,
     )
+
+
+def _written(file: str | None, of: Submitted) -> Row:
+    """The request that a file holds; an empty one where none is given."""
+    if file is None:
+        return {}
+    from muster.cli.request_file import read_request
+
+    return read_request(file, of.kind)
 
 
 def _condition(wait_for: str | None, *, wait: bool, attach: bool) -> "Condition | None":

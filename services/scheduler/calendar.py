@@ -15,7 +15,7 @@ from events.aggregate import Chain
 from events.capacity import KeptFor, Reserved, Times
 from events.cluster import Cluster
 from events.maintenance import Maintenance
-from events.node import BeginMaintenance, EndMaintenance, MaintenanceOf, Node
+from events.node import MOST_MAINTAINED, BeginMaintenance, EndMaintenance, MaintenanceOf, Node
 from events.phases import WaitingReason
 from events.project import Project
 from events.workload.spec import MAX_GRACE_SECONDS
@@ -133,16 +133,17 @@ class Calendar:
     def _marks(self, nodes: Mapping[str, Chain[Any]], now: datetime) -> Iterator[NodeMark]:
         out: set[str] = set()
         """Nodes that some maintenance is to have now."""
+        known = {entry.id: entry for entry in self._all()}
         for entry in self._all():
             if entry.is_on(now):
                 of = entry.itself
-                begin = BeginMaintenance(maintenance=of, by=entry.planned_by, force=entry.force)
                 for key in self._out_by(entry):
                     out.add(key)
                     node: Node = nodes[key].state
                     if node.present and (not node.begun(of) or node.spares(of, force=entry.force)):
+                        over = _over(node, known, now) if len(node.maintained) >= MOST_MAINTAINED else ()
+                        begin = BeginMaintenance(maintenance=of, by=entry.planned_by, force=entry.force, over=over)
                         yield NodeMark(key, node.name, begin)
-        known = {entry.id: entry for entry in self._all()}
         for key, of in self._out.items():
             if key in out:
                 continue
@@ -246,7 +247,13 @@ class Calendar:
             mask = np.zeros(len(rows), dtype=np.bool_)
             mask[[rows[key] for key in (self._out_by(entry) if on else self._covered.get(entry.id, ()))]] = True
             self._masks[entry.id, on] = mask
-        return Closing(f"maintenance {entry.name}", mask, entry.starts_at, entry.ends_at, left)
+        called, firm_too = f"maintenance {entry.name}", left <= entry.lead_seconds
+        return Closing(called, mask, entry.starts_at, entry.ends_at, left, firm_too=firm_too)
+
+
+def _over(node: Node, known: Mapping[str, Maintenance], now: datetime) -> tuple[str, ...]:
+    """Ids of maintenance that took a node and comes no more."""
+    return tuple(id_ for id_ in node.maintained if id_ not in known or known[id_].is_over(now))
 
 
 def _is_far(entry: Maintenance, now: datetime) -> bool:
@@ -254,4 +261,5 @@ def _is_far(entry: Maintenance, now: datetime) -> bool:
 
 
 def _matters(entry: Maintenance, now: datetime) -> bool:
-    return now < entry.ends_at and (entry.starts_at - now).total_seconds() <= entry.lead_seconds
+    left = (entry.starts_at - now).total_seconds()
+    return now < entry.ends_at and left <= max(entry.lead_seconds, MAX_GRACE_SECONDS)

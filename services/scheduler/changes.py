@@ -48,6 +48,10 @@ MOST_WEIGHED: Final = 500
 """Workloads on single nodes that are looked at for what could end, some 0.1 s: a node may run hundreds."""
 
 
+USUAL_GRACE: Final = 30
+"""Seconds, where nobody says otherwise."""
+
+
 class Trial(NamedTuple):
     steps: tuple[Step, ...]
     snapshot: Snapshot
@@ -95,7 +99,7 @@ def _remedies(scene: Scene) -> tuple[Remedy, ...]:
     reason = scene.waiting.reason
     remedies = REMEDIES[reason]
     if reason in explain.FULL and any(closings_of(scene, part) for part, _ in scene.parts):
-        remedies = (preemptible, after_closings, *remedies)
+        remedies = (preemptible, shorter_grace, after_closings, *remedies)
     return (back_again, *remedies) if to_come_back(scene.fold, scene.state) else remedies
 
 
@@ -300,6 +304,16 @@ def preemptible(scene: Scene) -> Generator[Trial, bool, None]:
         yield _submitted(scene, spec, ("preemptibility", "preemptible"))
 
 
+def shorter_grace(scene: Scene) -> Generator[Trial, bool, None]:
+    """Of what gives way, and would still run when something begins."""
+    grace = scene.state.spec.termination_grace_period_seconds
+    for seconds in (USUAL_GRACE, 0) if scene.state.preemptible else ():
+        if seconds < grace:
+            spec = with_fields(scene.state.spec, termination_grace_period_seconds=seconds)
+            if (yield _submitted(scene, spec, ("terminationGracePeriodSeconds", seconds))):
+                return
+
+
 def tolerated_taints(scene: Scene) -> Generator[Trial, bool, None]:
     """Of one node."""
     tolerations, (part, _) = scene.state.spec.tolerations, scene.parts[0]
@@ -478,7 +492,7 @@ def _give_back(scene: Scene, holding: Holding) -> None:
 def _under_bound(scene: Scene) -> list[tuple[str, int]]:
     """Workloads that count under a bound that is too tight, by key, with the GPUs (thousandths) of each."""
     tight = [bound for pool in pools_to_try(scene.snapshot, scene.pod_class) for bound, _ in _too_tight(scene, pool)]
-    return scene.fold.under(tight[0]) if tight else []
+    return scene.fold.held.under(tight[0]) if tight else []
 
 
 def _few_under_bound(scene: Scene) -> tuple[str, ...]:
@@ -508,7 +522,7 @@ def leaving(scene: Scene) -> Generator[Trial, bool, None]:
     for each in scene.planning.evictions:
         if each.beneficiary == scene.state.workload_id:
             keys.append(each.key)
-            runs |= scene.fold.runs_of(each.key)
+            runs |= scene.fold.held.runs_of(each.key)
     count = counted(len(runs), "pod")
     step = Step(act="wait", of=f"wait until {count} that were told to end have ended: each has its grace period")
     yield Trial((step,), scene.fold.without(scene.snapshot, runs))
@@ -607,7 +621,7 @@ def back_again(scene: Scene) -> Generator[Trial, bool, None]:
         snapshot = _connected(scene, id_)
         if id_ in state.left:
             steps.append(Step(act="wait", of=f"wait until its old pods on cluster {cluster.name} have ended"))
-            old = scene.fold.left_by(scene.key).items()
+            old = scene.fold.held.left_by(scene.key).items()
             gone = {run: node_key for run, node_key in old if table[node_key].state.cluster_id == id_}
             snapshot = scene.fold.without(_also_on(scene, snapshot, id_), gone)
         if (yield Trial(tuple(steps), snapshot)):
@@ -726,8 +740,15 @@ REMEDIES: Final[dict[WaitingReason, tuple[Remedy, ...]]] = {
     WaitingReason.PROJECT_DELETED: (other_project,),
     WaitingReason.CLUSTER_DISCONNECTED: (connected, other_cluster),
     WaitingReason.NO_NODES: (opened_nodes, tolerated_taints, added_nodes, other_pools),
-    WaitingReason.MAINTENANCE: (preemptible, other_pools, opened_nodes, after_closings, added_nodes),
-    WaitingReason.CAPACITY_RESERVED: (preemptible, other_pools, opened_nodes, after_closings, added_nodes),
+    WaitingReason.MAINTENANCE: (preemptible, shorter_grace, other_pools, opened_nodes, after_closings, added_nodes),
+    WaitingReason.CAPACITY_RESERVED: (
+        preemptible,
+        shorter_grace,
+        other_pools,
+        opened_nodes,
+        after_closings,
+        added_nodes,
+    ),
     WaitingReason.QUOTA_USED: (raised_bounds, ended, preemptible),
     WaitingReason.LIMIT_TOO_SMALL: (raised_bounds, smaller_request),
     WaitingReason.LIMIT_USED: (kept_for_a_while, raised_bounds, ended),

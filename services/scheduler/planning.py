@@ -273,7 +273,10 @@ class Planning:
     def closings(self, pod_class: PodClass) -> tuple[Closing, ...]:
         """Those that keep such pods away."""
         closings = self.snapshot.nodes.closings
-        return tuple(each for each in closings if each.refuses(pod_class)) if closings else ()
+        if not closings:
+            return ()
+        minimum = minimum_of(self.snapshot, pod_class)
+        return tuple(each for each in closings if each.refuses(pod_class, minimum))
 
     def candidates(self, pod_class: PodClass, pool: int, *, later: bool = False) -> Candidates:
         """The nodes of a pool (by its number) for pods of a class; `later`: by the room that there will be."""
@@ -429,6 +432,12 @@ def pools_to_try(snapshot: Snapshot, pod_class: PodClass) -> tuple[str, ...]:
         return ()
     wanted = wanted_pools(snapshot, pod_class)
     return tuple(pool for pool in wanted if pool in cluster.pools) if wanted else cluster.pools
+
+
+def minimum_of(snapshot: Snapshot, pod_class: PodClass) -> timedelta:
+    """For how long such pods run before their place may be taken."""
+    project = snapshot.projects.get(pod_class.project_id)
+    return timedelta(0) if project is None else project.minimum_runtime
 
 
 def wanted_pools(snapshot: Snapshot, pod_class: PodClass) -> tuple[str, ...]:

@@ -19,9 +19,10 @@ from events.quantities import format_bytes
 from events.time_limits import TimeLimit
 from events.why import KeptBy
 from events.workload.commands import LeaveCluster
+from events.workload.evictions import EvictionReason
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import MAX_GRACE_SECONDS, WHOLE_GPU_MILLI, PodRequest
-from events.workload.state import EvictionReason, Workload
+from events.workload.state import Workload
 from services.scheduler.mix import Weighed
 from services.scheduler.node_labels import NodeLabels
 from services.scheduler.waits import Stint
@@ -309,17 +310,25 @@ class Closing(NamedTuple):
     firm_too: bool = True
     """Whether it is so close that what does not give way is kept away."""
 
-    def refuses(self, pod_class: PodClass) -> bool:
-        """Whether such pods are kept away: before it begins, those that could still run then and do not give way."""
+    def refuses(self, pod_class: PodClass, minimum: timedelta) -> bool:
+        """Whether such pods are kept away: before it begins, those that could still run then and do not give way, and
+        those that would have to give way too soon.
+
+        Args:
+            minimum: for how long pods of its project run before their place may be taken.
+        """
         if self.project_id and self.project_id == pod_class.project_id:
             return False
         if not self.left_seconds:
             return True
-        if pod_class.preemptible:
-            # Of a reservation nothing is to be lost: they would be told to end at once.
-            return bool(self.project_id) and pod_class.grace_seconds >= self.left_seconds
         ends_before = pod_class.lasts_seconds is not None and pod_class.lasts_seconds <= self.left_seconds
-        return self.firm_too and not ends_before
+        if not pod_class.preemptible:
+            return self.firm_too and not ends_before
+        # Of the time that is planned nothing is to be lost: they would be told to end at once.
+        if pod_class.grace_seconds >= self.left_seconds:
+            return True
+        needs = minimum.total_seconds() + pod_class.grace_seconds
+        return self.firm_too and bool(minimum) and not ends_before and needs > self.left_seconds
 
 
 class Cordon(NamedTuple):

@@ -8,10 +8,11 @@ import pytest
 from events.cluster import ReportCluster
 from events.ids import cluster_key, node_key, project_key
 from events.maintenance import CancelMaintenance, PlanMaintenance
-from events.node import CordonNode, DrainNode, Node, ReportNodeGone, UncordonNode
+from events.node import MOST_MAINTAINED, CordonNode, DrainNode, Node, ReportNodeGone, UncordonNode
 from events.phases import Phase, PodPhase, WaitingReason
+from events.project import ChangeProject
 from events.time_limits import SetTimeLimits, TimeLimit
-from events.workload.state import WorkloadWaiting
+from events.workload.life import WorkloadWaiting
 from services.scheduler import plan as plan_module
 from services.scheduler.classes import ENDS_LATE_SECONDS
 from services.scheduler.fold import SchedulingState
@@ -105,6 +106,64 @@ def test_what_gives_way_is_let_in_until_it_begins_and_what_does_not_is_not() -> 
     assert reason == WaitingReason.MAINTENANCE
     assert "maintenance firmware" in message
     assert f"{starts:%Y-%m-%d %H:%M}" in message
+    assert not world.check().violations
+
+
+@pytest.mark.parametrize(("before", "starts"), [(660, True), (600, False), (60, False)])
+def test_what_gives_way_but_would_still_run_when_it_begins_is_not_let_in(before: int, *, starts: bool) -> None:
+    """Given maintenance, when a pod with a grace of ten minutes comes, then its grace is to be over before."""
+    world = lab("n0")
+    begins = plan_maintenance(world, "n0", lead_seconds=0)
+    world.now = begins - timedelta(seconds=before)
+
+    reason, message = waits(world, "slow", termination_grace_period_seconds=600)
+
+    assert reason == ("" if starts else WaitingReason.MAINTENANCE)
+    assert starts or f"from {begins:%Y-%m-%d %H:%M}" in message
+    assert waits(world, "quick", termination_grace_period_seconds=0) == ("", "")
+    assert not world.check().violations
+
+
+@pytest.mark.parametrize(("minimum", "starts"), [(3600 - 90, True), (3600 - 29, False), (None, True)])
+def test_what_its_project_lets_run_for_so_long_is_let_in_where_it_may(minimum: int | None, *, starts: bool) -> None:
+    """Given a minimum runtime, when maintenance is ahead, then no pod starts that would lose its place before that."""
+    world = lab("n0")
+    plan_maintenance(world, "n0", after=HOUR)
+    change = ChangeProject(project_id=world.project_id, minimum_runtime_seconds=minimum)
+    world.do("project", project_key("default"), change)
+
+    reason, _ = waits(world, "w", termination_grace_period_seconds=30)
+
+    assert reason == ("" if starts else WaitingReason.MAINTENANCE)
+
+
+def test_a_minimum_runtime_does_not_count_before_the_lead_time_nor_of_what_has_ended_by_its_limit() -> None:
+    for more, limited in (({"lead_seconds": 1800}, None), ({}, 600)):
+        world = lab("n0")
+        plan_maintenance(world, "n0", after=HOUR, **more)
+        limit(world, limited)
+        change = ChangeProject(project_id=world.project_id, minimum_runtime_seconds=86_400)
+        world.do("project", project_key("default"), change)
+        assert waits(world, "w") == ("", "")
+
+
+def test_a_node_remembers_a_long_one_however_many_short_ones_come_and_go_in_it() -> None:
+    """Given long maintenance, when more short ones than a node remembers begin and are over in it, then the long one
+    has taken the node once, and who lets pods on it again has it back.
+    """
+    world = lab("n0")
+    begun = plan_maintenance(world, "n0", name="long", lasts=900 * HOUR)
+    at(world, begun)
+    for n in range(MOST_MAINTAINED + 3):
+        begins = plan_maintenance(world, "n0", name=f"short-{n}", lasts=HOUR)
+        at(world, begins)
+        at(world, begins + HOUR)
+    assert kinds(world, "n0").count("NodeDrainStarted") == 1 + MOST_MAINTAINED + 3
+    assert len(node(world, "n0").maintained) <= MOST_MAINTAINED
+
+    world.do("node", node_key(world.cluster_id, "n0"), UncordonNode(cluster_id=world.cluster_id, name="n0"))
+
+    assert waits(world, "w") == ("", "")
     assert not world.check().violations
 
 

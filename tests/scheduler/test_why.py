@@ -286,6 +286,12 @@ def which_could_run_into_maintenance() -> tuple[World, str]:
     return submitted(world, **FIRM)
 
 
+def whose_grace_would_reach_into_maintenance() -> tuple[World, str]:
+    world = cluster(a={})
+    planned(world, after=timedelta(minutes=30))
+    return submitted(world, termination_grace_period_seconds=3600)
+
+
 def while_maintenance_goes_on() -> tuple[World, str]:
     world = cluster(a={})
     planned(world, after=timedelta(minutes=1))
@@ -352,7 +358,11 @@ CASES: Final[dict[WaitingReason, tuple[Case, ...]]] = {
         where_the_only_node_is_not_ready,
         where_the_only_node_has_a_taint,
     ),
-    WaitingReason.MAINTENANCE: (which_could_run_into_maintenance, while_maintenance_goes_on),
+    WaitingReason.MAINTENANCE: (
+        which_could_run_into_maintenance,
+        whose_grace_would_reach_into_maintenance,
+        while_maintenance_goes_on,
+    ),
     WaitingReason.CAPACITY_RESERVED: (
         which_could_run_into_a_reservation,
         while_its_node_is_reserved_for_another_project,

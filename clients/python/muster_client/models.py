@@ -907,7 +907,8 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """
     checkpoint_at: datetime | None
     """When the newest file of its checkpoint folder was changed. Null where it has no such folder, no file is in
-    it, or its cluster cannot look. It may be up to ten minutes behind.
+    it, or its cluster cannot look: on Kubernetes the agent needs the rights for `muster exec`. It may be up to
+    ten minutes behind.
     """
     work_at_risk: float | None
     """GPU-hours that its runs have worked since its checkpoint, or since they began: what an eviction would lose
@@ -4086,7 +4087,8 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """
     checkpoint_at: datetime | None
     """When the newest file of its checkpoint folder was changed. Null where it has no such folder, no file is in
-    it, or its cluster cannot look. It may be up to ten minutes behind.
+    it, or its cluster cannot look: on Kubernetes the agent needs the rights for `muster exec`. It may be up to
+    ten minutes behind.
     """
     work_at_risk: float | None
     """GPU-hours that its runs have worked since its checkpoint, or since they began: what an eviction would lose
@@ -9352,6 +9354,7 @@ if TYPE_CHECKING:
         "limit_too_small",
         "limit_used",
         "maintenance",
+        "moved",
         "no_claim",
         "no_command",
         "no_matching_node",
@@ -9371,6 +9374,7 @@ if TYPE_CHECKING:
         "runtime_limit",
         "scaled_to_zero",
         "share_reserved",
+        "shrunk",
         "tainted",
         "waiting_for_pods_to_end",
         "window_closed",

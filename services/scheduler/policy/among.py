@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from events.cluster import ClusterKind
 from events.workload.spec import PodRequest
 from services.scheduler.candidates import refused_by
-from services.scheduler.planning import Planning, Policy
+from services.scheduler.planning import Planning, Policy, minimum_of
 from services.scheduler.policy.phases import explain, release
 from services.scheduler.policy.seen import Seen
 from services.scheduler.room import View
@@ -77,7 +77,8 @@ class Stands:
             return pod_class
         project = self._planning.snapshot.projects.get(pod_class.project_id)
         closings = self._planning.snapshot.nodes.closings
-        kept_away = tuple(number for number, each in enumerate(closings) if each.refuses(pod_class))
+        minimum = minimum_of(self._planning.snapshot, pod_class)
+        kept_away = tuple(number for number, each in enumerate(closings) if each.refuses(pod_class, minimum))
         about = (() if project is None else project.pools, kept_away)
         stood = self._known.stood.get(pod_class)
         if stood is None or stood.about != about:
