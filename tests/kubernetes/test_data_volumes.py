@@ -288,15 +288,17 @@ async def test_of_two_agents_that_live_one_makes_it_and_who_was_killed_midway_ma
             while not late.backend._lease.held():
                 await asyncio.sleep(0.1)
         await late.backend.list_all()
-        await apply(late, 0, shared(late))
-        await late.until("running", key=KEYS[0])
+        # It lists and watches anew, as an agent does that has become the one that acts.
+        acts = KubernetesWatched(late.backend, control_plane, late.node, late.project)
+        await apply(acts, 0, shared(late))
+        await acts.until("running", key=KEYS[0])
         wakes.set()
         with pytest.raises(BackendError):
             await making
         (claim,), (volume,) = claims(late), volumes(late)
         assert volume["metadata"]["name"] == claim["metadata"]["name"]
         assert len(late.pods()) == 1
-        await end(late, 0)
+        await end(acts, 0)
         await eventually(lambda: not claims(late) and not volumes(late))
 
 

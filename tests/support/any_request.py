@@ -82,5 +82,5 @@ def _otherwise(given: Any, read: Any, path: str, spec: Json) -> Iterator[str]:
 def _follows(path: str, spec: Json) -> bool:
     """Whether a field follows from others that were given beside it."""
     return (path == "spec.completions" and bool(spec.get("sweep"))) or (
-        path == "spec.allowOverQuota" and bool(spec.get("preemptibility"))
+        path == "spec.allowOverQuota" and bool(spec.get("preemptibility") or spec.get("priorityClass"))
     )
