@@ -594,9 +594,7 @@ def _begin_maintenance(command: BeginMaintenance, state: Node, context: Context)
     if not state.cordoned:
         events.append(NodeCordoned(actor=command.by, at=context.now, maintenance=of))
     force = command.force or (state.draining and state.drain is not None and state.drain.force)
-    events.append(
-        NodeDrainStarted(actor=command.by, at=context.now, force=force, maintenance=of, over=command.over)
-    )
+    events.append(NodeDrainStarted(actor=command.by, at=context.now, force=force, maintenance=of, over=command.over))
     if not state.reservations:
         events.append(NodeDrained(at=context.now))
     return tuple(events)

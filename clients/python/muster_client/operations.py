@@ -3607,7 +3607,7 @@ def list_reservations(
 def reserve_capacity(
     body: models.ReservationCreation, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Reserve nodes for a project: meanwhile only its workloads may use them.
+    """Reserve nodes, or GPUs of them, for a project, a department or workloads with labels.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.

@@ -14,7 +14,8 @@ MOST_NAMED: Final = 3
 """Entries in one sentence."""
 NAME: Final = "calendar"
 _TOLD: Final = re.compile(
-    r"(maintenance \S+|reservation \S+ for project \S+) (?:from \S+ \S+ to|until) (\d{4}-\d\d-\d\d \d\d:\d\d) UTC"
+    r"(maintenance \S+|reservation \S+ for (?:project \S+|department \S+|workloads)(?: with \S+)?)"
+    r" (?:from \S+ \S+ to|until) (\d{4}-\d\d-\d\d \d\d:\d\d) UTC"
 )
 """An entry in a sentence, as `times` has it."""
 _OPENS: Final = re.compile(r"the next one opens at (\d{4}-\d\d-\d\d \d\d:\d\d) UTC")
