@@ -43,7 +43,7 @@ def _which(row: Row) -> str:
     return which_nodes(row) if count is None else f"{int(number_of(row, 'nodeCount'))} of {which_nodes(row)}"
 
 
-def _whose(row: Row) -> str:
+def whose(row: Row) -> str:
     """Of whom they are: of a project or department, and with which labels."""
     department = text_of(row, "departmentName")
     found = [f"department {department}" if department else text_of(row, "projectName")]
@@ -54,7 +54,7 @@ def _whose(row: Row) -> str:
 RESERVATION_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("CLUSTER", "clusterName"),
-    Column("FOR", "projectName", show=_whose),
+    Column("FOR", "projectName", show=whose),
     Column("STATE", "state"),
     Column("FROM", "startsAt", exact=True),
     Column("TO", "endsAt", exact=True),
@@ -104,6 +104,11 @@ _ForLabelOption = Annotated[
 ]
 
 
+def what_of(row: Row) -> str:
+    """How much of which nodes."""
+    return _which(row) if row.get("gpus") is None else f"{_gpus(row)} GPUs of {_which(row)}"
+
+
 def add_reservations(app: typer.Typer) -> None:
     below = typer.Typer(
         cls=MusterGroup,
@@ -148,7 +153,7 @@ def _describe(session: Session, row: Row) -> None:
         [
             ("Name", text_of(row, "name")),
             ("Cluster", text_of(row, "clusterName")),
-            ("For", _whose(row)),
+            ("For", whose(row)),
             ("State", text_of(row, "state")),
             ("From", session.out.cell(row, RESERVATION_COLUMNS[4])),
             ("To", session.out.cell(row, RESERVATION_COLUMNS[5])),

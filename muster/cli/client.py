@@ -423,6 +423,7 @@ _CALENDAR_FLAGS: Final = {
     "zone": "--zone",
     "windows": "WINDOW",
     "endsRunning": "--ends-running",
+    "overQuotaOnly": "--over-quota-only",
 }
 """Of maintenance, reservations and windows, by the first word of the path."""
 _NAMED_BY_FLAG: Final = ("/webhooks", "/subscriptions")

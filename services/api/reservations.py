@@ -128,9 +128,8 @@ async def reserve_capacity(call: Call) -> Answer[answers.HttpResponse]:
     def unknown(asked: ReservationCreation) -> Iterator[Issue]:
         if call.api.directory.cluster(asked.cluster_id) is None:
             yield Issue(field="clusterId", details=f"there is no cluster {shown(asked.cluster_id)}")
-        yield from _unknown(call, asked)
 
-    given = call.fields(ReservationCreation, _issues, unknown)
+    given = call.fields(ReservationCreation, lambda asked: _wrong(call, asked), unknown)
     await cluster_of(call, given.cluster_id)
     told = await check_nodes(call, given.cluster_id, given, given.gpus)
     reply = await call.send(_command(call, given.cluster_id, given.name, given, new=True), creation=True)
@@ -156,10 +155,7 @@ async def change_reservation(call: Call) -> Answer[answers.HttpResponse]:
     cluster_id, name = _named(call)
     await directory_fresh(call)
 
-    def unknown(asked: ReservationFields) -> Iterator[Issue]:
-        return _unknown(call, asked)
-
-    given = call.fields(ReservationFields, _issues, unknown)
+    given = call.fields(ReservationFields, lambda asked: _wrong(call, asked))
     await cluster_of(call, cluster_id)
     told = await check_nodes(call, cluster_id, given, given.gpus)
     reply = await call.send(_command(call, cluster_id, name, given, new=False))
@@ -201,7 +197,9 @@ def _issues(asked: ReservationFields) -> Iterator[Issue]:
         yield from check_label_value(f"workloadLabels[{index}].value", label.value)
 
 
-def _unknown(call: Call, asked: ReservationFields) -> Iterator[Issue]:
+def _wrong(call: Call, asked: ReservationFields) -> Iterator[Issue]:
+    """With what no decider of the cluster can tell: it knows no projects."""
+    yield from _issues(asked)
     if asked.project_id and call.api.directory.project(asked.project_id) is None:
         yield Issue(field="projectId", details=f"there is no project {shown(asked.project_id)}")
     if asked.department_id and asked.department_id not in call.api.directory.departments:

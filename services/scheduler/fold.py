@@ -68,6 +68,7 @@ from services.scheduler.snapshot import (
     INFINITE,
     Bound,
     BoundKey,
+    Closed,
     Closing,
     ClusterView,
     Departure,
@@ -945,9 +946,11 @@ class SchedulingState(LogFold):
             pools=chain.state.node_pools or (() if department is None else department.node_pools),
             bounds=(
                 *_bounds("project", project_id, chain.state),
+                *_of_window(project_id, chain.state, self._windows.within_quota(project_id)),
                 *(() if department is None else _bounds("department", department.department_id, department)),
             ),
             closed=self._windows.closed(project_id),
+            within_quota=self._windows.within_quota(project_id),
             weights=_weights(chain.state),
             department_weights=_weights(department),
             minimum_runtime=_minimum_runtime(chain.state, department),
@@ -1012,6 +1015,18 @@ def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:
         for firm, milli in ((True, each.gpu_quota_milli), (False, each.gpu_limit_milli)):
             if milli is not None:
                 yield Bound(holder=f"{noun} {of.name}", id=id_, pool=each.node_pool, firm=firm, milli=milli)
+
+
+def _of_window(id_: str, of: Project, closed: Closed | None) -> Iterator[Bound]:
+    """Outside of windows for what is over quota: the quotas bound all that the project holds. Where it has none beside
+    those of node pools, it may hold as much as these are together.
+    """
+    if closed is None:
+        return
+    pools = {each.node_pool: each.gpu_quota_milli for each in of.pool_quotas if each.gpu_quota_milli is not None}
+    everywhere = sum(pools.values()) if of.gpu_quota_milli is None else of.gpu_quota_milli
+    for pool, milli in ({"": everywhere} | pools).items():
+        yield Bound(holder=f"project {of.name}", id=id_, pool=pool, firm=False, milli=milli, window=closed)
 
 
 def _makes_room(pod: Pod) -> bool:

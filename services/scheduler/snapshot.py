@@ -231,6 +231,16 @@ class ClusterView:
     """Every pool, in the order in which they are tried where nobody says otherwise."""
 
 
+class Closed(NamedTuple):
+    """That workloads of a project may not start now, or only within its quota."""
+
+    told: str
+    """Its windows, for a person."""
+    opens_at: datetime | None
+    """When the next one opens; None where none ever does."""
+    ends_running: bool
+
+
 class Bound(NamedTuple):
     """What pods of a project, or of all projects of a department, may hold of GPUs together."""
 
@@ -243,6 +253,8 @@ class Bound(NamedTuple):
     firm: bool
     """Whether only non-preemptible pods count."""
     milli: int
+    window: Closed | None = None
+    """That it is the quota, beyond which its project goes only in these windows; None: it bounds at any time."""
 
     @property
     def key(self) -> BoundKey:
@@ -267,16 +279,6 @@ class Weights:
         return self.pools.get(pool, self.everywhere)
 
 
-class Closed(NamedTuple):
-    """That workloads of a project may not start now."""
-
-    told: str
-    """Its windows, for a person."""
-    opens_at: datetime | None
-    """When the next one opens; None where none ever does."""
-    ends_running: bool
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     name: str
@@ -290,6 +292,8 @@ class ProjectView:
     department_weights: Weights = field(default_factory=Weights)
     closed: Closed | None = None
     """None where its workloads may start."""
+    within_quota: Closed | None = None
+    """None where it may go over its quota."""
     minimum_runtime: timedelta = timedelta(0)
     """How long pods of its workloads run before their place may be taken."""
     time_limits: tuple[TimeLimit, ...] = ()

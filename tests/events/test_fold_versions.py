@@ -19,7 +19,7 @@ KNOWN: Final = {
     "node": (9, "56d79f0b3942"),
     "policy": (3, "e50a43252122"),
     "prices": (1, "8fcf2c5d2bd8"),
-    "project": (12, "3126bb93c26f"),
+    "project": (13, "f6aadb441151"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
     "workload": (20, "caa6e6aa07ea"),

@@ -1480,6 +1480,13 @@ class TimeLimitsSetting(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """At most one for each kind of workloads. A kind without one has no limits."""
 
 
+class StartWindowsOfProjects(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Windows of projects that have any."""
+
+    windows: list[StartWindows]
+    """By name of the project."""
+
+
 class StartWindows(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """At which times workloads of a project may start."""
 
@@ -1493,8 +1500,10 @@ class StartWindows(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Such as `Mon-Fri 20:00-06:00`; empty if workloads may start at any time."""
     ends_running: bool
     """Whether preemptible workloads that run are told to end when a window closes."""
+    over_quota_only: bool
+    """Whether the windows are about what the project uses beyond its quota: workloads start within it at any time."""
     open: bool
-    """Whether workloads may start now."""
+    """Whether workloads may start now, or, with `over_quota_only`, the project may go over its quota."""
     changes_at: datetime | None
     """When the next window opens, or the one that is open closes. Null if it always is as it is now."""
 
@@ -1510,6 +1519,10 @@ class StartWindowsSetting(Model, frozen=True, kw_only=True, rename="camel", omit
     """
     ends_running: bool | None = None
     """Whether preemptible workloads that run are told to end when a window closes. They go on in the next one."""
+    over_quota_only: bool | None = None
+    """Whether the windows are about what the project uses beyond its quota: workloads start within it at any time.
+    Not with `endsRunning`.
+    """
 
 
 class UseNow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -3131,6 +3131,11 @@ def set_time_limits(
     )
 
 
+def list_start_windows() -> Request[models.StartWindowsOfProjects]:
+    """List the windows of projects: of those that you may read, and that have any."""
+    return Request("GET", "/api/v1/calendar/windows", models.StartWindowsOfProjects)
+
+
 def get_start_windows(project_id: str) -> Request[models.StartWindows]:
     """Get the times at which workloads of a project may start."""
     return Request("GET", path("/api/v1/org-unit/projects/{}/start-windows", project_id), models.StartWindows)

@@ -57,10 +57,19 @@ class StartWindows(Form, frozen=True, kw_only=True):
     """Such as `Mon-Fri 20:00-06:00`; empty if workloads may start at any time."""
     ends_running: bool
     """Whether preemptible workloads that run are told to end when a window closes."""
+    over_quota_only: bool
+    """Whether the windows are about what the project uses beyond its quota: workloads start within it at any time."""
     open: bool
-    """Whether workloads may start now."""
+    """Whether workloads may start now, or, with `over_quota_only`, the project may go over its quota."""
     changes_at: Moment | None
     """When the next window opens, or the one that is open closes. Null if it always is as it is now."""
+
+
+class StartWindowsOfProjects(Form, frozen=True, kw_only=True):
+    """Windows of projects that have any."""
+
+    windows: list[StartWindows]
+    """By name of the project."""
 
 
 class CapacityReservation(Form, frozen=True, kw_only=True):
