@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 ARGS ?=
+# Each process of a run loads these plugins alone: what others bring takes a second each time, and is used by tests/faults.
+LEAN := PYTHONDONTWRITEBYTECODE= PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTEST_PLUGINS=xdist.plugin,pytest_timeout,anyio.pytest_plugin,_hypothesis_pytestplugin
 .PHONY: help venv up up-kubernetes kube-tools test test-e2e test-faults test-kubernetes test-kubernetes-faults explore mutants nightly lint fmt types contracts bench bench-short bench-placement bench-scheduler bench-fairness bench-peers docs check lock clean
 
 help: ## list the targets
@@ -14,9 +16,9 @@ up: venv ## run everything on this machine (Ctrl-C stops it)
 up-kubernetes: venv kube-tools ## the same, with a Kubernetes cluster of simulated nodes (ARGS='--nodes 8': eight)
 	@exec $(PY) -m development.kubernetes.up $(ARGS)
 test: venv ## the tests of the parts, on real servers
-	@PYTHONDONTWRITEBYTECODE= exec $(PY) -m pytest -n auto --dist worksteal --ignore tests/faults --ignore tests/kubernetes -m "not e2e and not faults and not kubernetes and not kubernetes_faults" $(ARGS)
+	@$(LEAN) exec $(PY) -m pytest -n auto --dist worksteal --ignore tests/faults --ignore tests/kubernetes -m "not e2e and not faults and not kubernetes and not kubernetes_faults" $(ARGS)
 test-e2e: venv ## the tests that start all of Muster and use it as people do (ARGS=--short: a third of them)
-	@PYTHONDONTWRITEBYTECODE= exec $(PY) -m pytest tests/e2e tests/embedded -n 2 --dist loadfile -m e2e $(ARGS)
+	@$(LEAN) exec $(PY) -m pytest tests/e2e tests/embedded -n 2 --dist loadfile -m e2e $(ARGS)
 test-faults: venv ## the long runs: real processes killed under load, requests at every edge (ARGS=--short: short forms)
 	@exec $(PY) -m pytest tests/faults -m faults --timeout 3600 $(ARGS)
 kube-tools: ## build a Kubernetes control plane for tests (once per machine, some ten minutes; needs Go)

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from events.node import Node, NodeFacts, NodeRegistered, evolve
+from events.workload.life import WorkloadCreated, WorkloadQueued, fold
 from events.workload.pod import DeviceShare, Placement, PodRef, PodRunning, PodsBound
 from events.workload.spec import WHOLE_GPU_MILLI, ComputeSpec, PodRequest, TrainingSpec
-from events.workload.state import Workload, WorkloadCreated, WorkloadQueued, fold
+from events.workload.state import Workload
 from services.scheduler.columns import Columns
 from services.scheduler.snapshot import (
     Bound,

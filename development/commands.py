@@ -43,7 +43,7 @@ from services.runtime.process.settings import Settings
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 ADMIN = Actor(id="admin")
-READY_SECONDS = 30.0
+READY_SECONDS = 60.0
 GRANTS = {"ada": "researcher", "bob": "researcher", "eve": "viewer", "pia": "project-admin"}
 
 
@@ -58,7 +58,7 @@ async def introduce(nc: Client, subject: str) -> None:
     """Have ACTORS say that the id `subject` means the person with tokens for that subject."""
     person = Person(issuer="muster", subject=subject)
     where = actor_subject(actor_key(person.issuer, person.subject), subject)
-    answer = await nc.request(where, msgspec.json.encode(person), timeout=5)
+    answer = await nc.request(where, msgspec.json.encode(person), timeout=60)
     assert b"error" not in answer.data, answer.data
 
 

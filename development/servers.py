@@ -28,7 +28,7 @@ from services.runtime.nats.nkeys import KeyPair, new_seed
 from services.runtime.process.settings import Settings
 from services.runtime.services import SERVICES
 
-START_SECONDS = 30.0
+START_SECONDS = 90.0
 EVERYTHING = "everything"
 """A user of the tests who may do everything in the account, such as deleting streams between tests."""
 
@@ -188,7 +188,7 @@ class NatsServer:
 
 def _is_healthy(server: NatsServer) -> bool:
     try:
-        with urllib.request.urlopen(f"{server.monitor_url}/healthz", timeout=5) as answer:
+        with urllib.request.urlopen(f"{server.monitor_url}/healthz", timeout=30) as answer:
             return answer.status == HTTPStatus.OK
     except urllib.error.HTTPError as error:
         error.close()
@@ -334,7 +334,7 @@ def _options(settings: dict[str, str]) -> list[str]:
 
 async def _answers(url: str) -> bool:
     try:
-        connection = await asyncpg.connect(url, timeout=5)
+        connection = await asyncpg.connect(url, timeout=30)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
         return False
     await connection.close()

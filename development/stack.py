@@ -26,7 +26,7 @@ Part = Literal["control", "workers", "nats", "postgres"]
 PARTS: tuple[Part, ...] = ("control", "workers", "nats", "postgres")
 
 ENDED = frozenset({"Completed", "Failed"})
-TRY_AGAIN_SECONDS = 15
+TRY_AGAIN_SECONDS = 60
 """How long 503 is taken for an answer to repeat, as clients do."""
 
 
@@ -101,14 +101,14 @@ class Stack:
                 lines.put(line)
         lines.put(None)
 
-    def stop(self, timeout_seconds: float = 15) -> None:
+    def stop(self, timeout_seconds: float = 60) -> None:
         """SIGTERM, as a person's Ctrl-C would; asserts that nothing stays behind."""
         if self.process is None or self.process.poll() is not None:
             return
         everything = self.tree()
         self.process.terminate()
         self.process.wait(timeout_seconds)
-        alive = psutil.wait_procs(everything, timeout=2)[1]
+        alive = psutil.wait_procs(everything, timeout=30)[1]
         for process in alive:
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -153,8 +153,8 @@ class Stack:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         assert self.process is not None
-        self.process.wait(10)
-        psutil.wait_procs(processes, timeout=5)
+        self.process.wait(60)
+        psutil.wait_procs(processes, timeout=60)
         self.history.tables_went_back()
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class Stack:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         if self.process is not None:
-            self.process.wait(10)
+            self.process.wait(60)
         for api in self.apis:
             api.http.close()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -210,7 +210,7 @@ class Api:
         self.http = httpx.Client(
             base_url=f"{url}/api/v1",
             headers={"Authorization": f"Bearer {token}"},
-            timeout=15,
+            timeout=60,
             trust_env=False,
             transport=Recording(history, token),
         )
@@ -242,7 +242,7 @@ class Api:
             return self.http.delete(f"/workloads/trainings/{workload_id}")
         return self.http.post(f"/workloads/trainings/{workload_id}/{verb}")
 
-    def wait(self, workload_id: str, *phases: str, timeout_seconds: float = 40) -> dict[str, Any]:
+    def wait(self, workload_id: str, *phases: str, timeout_seconds: float = 60) -> dict[str, Any]:
         """Wait for one of the phases; an end that is none of them fails at once."""
 
         def reached() -> dict[str, Any] | None:

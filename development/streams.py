@@ -40,8 +40,8 @@ STREAMS = (
     FEED_STREAM,
     WEBHOOKS_STREAM,
 )
-RECREATE_SECONDS: Final = 20.0
-ANSWER_SECONDS: Final = 5.0
+RECREATE_SECONDS: Final = 60.0
+ANSWER_SECONDS: Final = 20.0
 
 
 async def recreate_streams(settings: Settings) -> None:

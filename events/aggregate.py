@@ -15,6 +15,7 @@ from events.decision import Context, Decision
 from events.ids import derived_command_id
 from events.subjects import aggregate_subject
 from events.workload import decide as workload_decide
+from events.workload import life as workload_life
 from events.workload import state as workload_state
 
 REMEMBERED_COMMANDS: Final = 64
@@ -80,8 +81,8 @@ WORKLOAD: Final = Aggregate(
     name="workload",
     state=workload_state.Workload,
     initial=workload_state.Workload(),
-    evolve=workload_state.evolve,
-    fold=workload_state.fold,
+    evolve=workload_life.evolve,
+    fold=workload_life.fold,
     decide=workload_decide.decide,
     about=lambda state: About(
         id=state.workload_id or None,

@@ -14,7 +14,7 @@ import msgspec
 from events import asset, cluster, department, hours, installation, node, policy, prices, project, tenant, void
 from events.commit import Commit, CommitRecord, EventRecord
 from events.subjects import split_aggregate_subject
-from events.workload import state as workload
+from events.workload import life as workload
 from events.workload.spec import TrainingSpec
 
 type Fields = dict[str, Any]

@@ -258,6 +258,10 @@ RECLAIMED: Final = "reclaimed"
 """Reason of a workload that waits again: its place was taken for a project below its quota."""
 MOVED: Final = "moved"
 """Reason of a workload that waits again: it makes room for another one, and another place is kept for it."""
+SHRUNK: Final = "shrunk"
+"""Reason of an elastic workload that waits again: it gave up what it had grown by, and the others of its pods did not
+go on either.
+"""
 TAINTED: Final = "tainted"
 """Reason of a workload that waits again: its node got a taint that it does not tolerate."""
 DRAINED: Final = "drained"
@@ -298,6 +302,8 @@ PHASE_REASONS: Final = (
     PREEMPTED,
     BACKFILLED,
     RECLAIMED,
+    MOVED,
+    SHRUNK,
     TAINTED,
     DRAINED,
     WINDOW_CLOSED,

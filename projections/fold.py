@@ -33,7 +33,7 @@ from events.ids import key_of_id
 from events.node import Node
 from events.prices import Prices
 from events.project import Project, ProjectCreated
-from events.workload.state import WorkloadCreated
+from events.workload.life import WorkloadCreated
 from projections.assets import project as assets
 from projections.assets.rows import AssetRow
 from projections.changes import Change, Changes, Passed

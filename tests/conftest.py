@@ -31,6 +31,7 @@ import pytest
 import structlog
 import uvloop
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from development.servers import EVERYTHING, NatsCluster, NatsServer, PostgresServer
 from development.streams import recreate_streams
@@ -54,6 +55,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("patient")
+if settings().derandomize:
+    # Where each run is to draw the same, it draws no constants that stand in modules which happen to be imported. To
+    # look for them, each process would read and parse all that the tests import. Other runs draw these, too.
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

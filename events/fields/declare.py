@@ -54,6 +54,8 @@ class About:
     """Whether it may be changed after submission."""
     in_force: bool = True
     """Whether anything of Muster acts on it yet. Where not, answers list it in `notYetInForce` if it is given."""
+    not_for: tuple[str, ...] = ()
+    """Kinds of workload that have the field, since the contract does, and refuse it by a rule: no flag gives it."""
     example: str = ""
     """Given to who left out a mandatory field."""
     instead: Mapping[str, str] = MappingProxyType({})

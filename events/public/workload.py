@@ -17,6 +17,13 @@ from events.public.shape import (
     fit,
     fit_or_none,
 )
+from events.workload.changes import WorkloadChanged as Changed
+from events.workload.edit import Edit
+from events.workload.evictions import PodsEvicted
+from events.workload.life import WorkloadCreated, WorkloadEvent, take
+from events.workload.life import WorkloadDeleted as Deleted
+from events.workload.life import WorkloadTransferred as Transferred
+from events.workload.lost_cluster import ClusterLeft
 from events.workload.pod import (
     Placement,
     Pod,
@@ -32,20 +39,9 @@ from events.workload.pod import (
 )
 from events.workload.pod_sets import PodSet
 from events.workload.pods import Pods, PodsEdit
-from events.workload.state import (
-    ClusterLeft,
-    Edit,
-    PodsEvicted,
-    Workload,
-    WorkloadCreated,
-    WorkloadEvent,
-    grows_by,
-    take,
-)
-from events.workload.state import WorkloadChanged as Changed
-from events.workload.state import WorkloadDeleted as Deleted
-from events.workload.state import WorkloadScaled as Scaled
-from events.workload.state import WorkloadTransferred as Transferred
+from events.workload.sizes import WorkloadScaled as Scaled
+from events.workload.sizes import grows_by
+from events.workload.state import Workload
 
 PLACED_AT_ONCE: Final = 100
 """Placements in one event. It is part of the contract: ids follow from it."""

@@ -7,16 +7,17 @@ import msgspec
 
 from events.actors import STRANGER
 from events.time_limits import LimitKind
+from events.workload.evictions import EvictionReason
 from events.workload.fields.inference import ScaleReason
 from events.workload.fields.metadata import Annotation, Label
 from events.workload.fields.scheduling import PriorityClass
 from events.workload.fields.storage import StorageSpec
 from events.workload.kinds import KINDS
+from events.workload.life import UndoableAct
 from events.workload.made_from import MadeFrom
 from events.workload.pod import Placement, PodAddress, PodRef
 from events.workload.sessions import SessionKind
 from events.workload.spec import Beside, Distributed, Inference, TrainingSpec
-from events.workload.state import EvictionReason, UndoableAct
 
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):

@@ -1,7 +1,7 @@
 """The life of one pod of a workload: its runs, what can have happened to one, and what follows from that for it.
 
 A pod is bound to a node, starts, runs and ends; then it has succeeded and leaves, or it waits to be run again. What
-follows for the workload stands in `state.py`, how its pods are kept in `pods.py`. The names and fields of events are
+follows for the workload stands in `life.py`, how its pods are kept in `pods.py`. The names and fields of events are
 the storage format: only ever extended.
 """
 

@@ -2,6 +2,7 @@
 are alike; data sources have one group of verbs for each kind.
 """
 
+import inspect
 import time
 from dataclasses import dataclass
 from shlex import quote
@@ -12,10 +13,19 @@ import typer
 from events.article import with_article
 from events.nearest import did_you_mean
 from muster.cli.command import MusterGroup, Session, command, group
-from muster.cli.complete import compute_names, credential_names, data_source_names, environment_names, template_names
+from muster.cli.complete import (
+    cluster_names,
+    compute_names,
+    credential_names,
+    data_source_names,
+    department_names,
+    environment_names,
+    project_names,
+    template_names,
+)
 from muster.cli.exits import ExitCode, Problem, usage
 from muster.cli.names import LAG_SECONDS, UUID, cluster_id, find_cluster, find_department, find_project, project_id
-from muster.cli.options import ClusterOption, DepartmentOption, IdempotencyOption, ProjectOption, YesOption, confirm
+from muster.cli.options import IdempotencyOption, YesOption, confirm
 from muster.cli.output import Column, plain_text
 from muster.cli.values import Row, row_of, rows_of, text_of, texts_of
 
@@ -157,18 +167,69 @@ _OF_ONE_KIND: Final = (*ASSET_COLUMNS[:2], _STATUS, *ASSET_COLUMNS[3:])
 """Of data sources: whether they can be used, and no TYPE, which is that of workloads."""
 _OWNER: Final = Column("OWNER", "ownerProject")
 """Of data volumes: the project whose claim it is, and which gave the name. Others may have given the same."""
-_OF_DATA_VOLUMES: Final = (ASSET_COLUMNS[0], _OWNER, *_OF_ONE_KIND[1:])
+
+_OF_DATA_VOLUMES: Final = (
+    ASSET_COLUMNS[0],
+    _OWNER,
+    *(
+        # Of the cluster that has its claim; `meta` names one only where that is the scope.
+        Column("CLUSTER", "spec.clusterId", wide=True) if column.header == "CLUSTER" else column
+        for column in _OF_ONE_KIND[1:]
+    ),
+)
 _SOURCE_COLUMNS: Final = (ASSET_COLUMNS[0], Column("KIND", "kind"), _OWNER, *_OF_ONE_KIND[1:])
 _SearchOption = Annotated[str | None, typer.Option("--search", help="Only those with this in their name.")]
 _FileOption = Annotated[
     str, typer.Option("--file", "-f", metavar="FILE|-", help="Read meta and spec from this YAML or JSON file.")
 ]
-_ScopeOption = Annotated[
+
+
+def _scope_option(of: AssetNoun) -> Any:
+    scopes = "tenant|department|project" if of is DATA_VOLUME else "tenant|cluster|department|project"
+    nobody = "everybody" if of.default_scope == "tenant" else "workloads of your default project"
+    told = f"Who can use it. Default: whom a flag names, else what the file says, else {nobody}."
+    return Annotated[str | None, typer.Option("--scope", metavar=scopes, help=told)]
+
+
+_ForProject = Annotated[
     str | None,
     typer.Option(
-        "--scope",
-        metavar="tenant|cluster|department|project",
-        help="Who can use it. Default: what the file says, else who the flag names, else everybody.",
+        "--project", "-p", help="Only for workloads of this project (name or id).", autocompletion=project_names
+    ),
+]
+_ForCluster = Annotated[
+    str | None,
+    typer.Option("--cluster", help="Only for workloads of this cluster (name or id).", autocompletion=cluster_names),
+]
+_ForDepartment = Annotated[
+    str | None,
+    typer.Option(
+        "--department", help="Only for workloads of this department (name or id).", autocompletion=department_names
+    ),
+]
+_OfProject = Annotated[
+    str | None,
+    typer.Option(
+        "--project",
+        "-p",
+        help="Only those that workloads of this project (name or id) can use.",
+        autocompletion=project_names,
+    ),
+]
+_OfCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Only those that workloads of this cluster (name or id) can use.",
+        autocompletion=cluster_names,
+    ),
+]
+_OfDepartment = Annotated[
+    str | None,
+    typer.Option(
+        "--department",
+        help="Only those that workloads of this department (name or id) can use.",
+        autocompletion=department_names,
     ),
 ]
 
@@ -301,9 +362,9 @@ def add_data_sources(root: typer.Typer) -> None:
         session: Session,
         *,
         search: _SearchOption = None,
-        project: ProjectOption = None,
-        cluster: ClusterOption = None,
-        department: DepartmentOption = None,
+        project: _OfProject = None,
+        cluster: _OfCluster = None,
+        department: _OfDepartment = None,
     ) -> None:
         """List the data sources of every kind that you can use."""
         scope = _scope(session, search, project, cluster, department)
@@ -350,6 +411,11 @@ def find_data_source(session: Session, given: str, *, project: str, cluster: str
         return text_of(row_of(find_asset(session, of, name, project=project, cluster=cluster), "meta"), "id")
     scope = [(key, value) for key, value in (("name", given), ("projectId", project), ("clusterId", cluster)) if value]
     found = [(of, row) for of in SOURCES for row in rows_of(session.api.get(of.path, scope), of.rows)]
+    # Any project can offer a data volume by any name: it is no reason to refuse a name of something else.
+    others = [one for one in found if one[0] is not DATA_VOLUME]
+    if others and len(others) < len(found):
+        session.out.talk(f"data source {given!r} is not the data volume of that name: that is data-volume/{given}")
+        found = others
     if len(found) == 1:
         return text_of(row_of(found[0][1], "meta"), "id")
     if found:
@@ -388,9 +454,9 @@ def _add_reads(app: typer.Typer, of: AssetNoun) -> None:
         session: Session,
         *,
         search: _SearchOption = None,
-        project: ProjectOption = None,
-        cluster: ClusterOption = None,
-        department: DepartmentOption = None,
+        project: _OfProject = None,
+        cluster: _OfCluster = None,
+        department: _OfDepartment = None,
         limit: Annotated[
             int, typer.Option("--limit", metavar="N", min=0, help="Maximum number of rows; 0 shows all.")
         ] = PAGE,
@@ -401,7 +467,7 @@ def _add_reads(app: typer.Typer, of: AssetNoun) -> None:
         if more:
             session.out.talk(f"there are more than {limit}; --limit 0 shows all")
 
-    def describe(session: Session, asset: str, *, project: ProjectOption = None, cluster: ClusterOption = None) -> None:
+    def describe(session: Session, asset: str, *, project: _OfProject = None, cluster: _OfCluster = None) -> None:
         row = find_asset(session, of, asset, **_place(session, project, cluster))
         session.out.one(row, lambda: _describe(session, row), name="meta.name", columns=_columns(of))
 
@@ -469,10 +535,10 @@ def _add_create(app: typer.Typer, of: AssetNoun) -> None:
         name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name. Default: the file's.")] = None,
         *,
         file: _FileOption,
-        scope: _ScopeOption = None,
-        project: ProjectOption = None,
-        cluster: ClusterOption = None,
-        department: DepartmentOption = None,
+        scope: str | None = None,
+        project: _ForProject = None,
+        cluster: _ForCluster = None,
+        department: _ForDepartment = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         body = _read(file)
@@ -484,17 +550,33 @@ def _add_create(app: typer.Typer, of: AssetNoun) -> None:
         _set_place(session, of, meta, scope, {"project": project, "cluster": cluster, "department": department})
         _find_named(session, of, body, meta)
         made = session.api.mutate("POST", of.path, {**body, "meta": meta}, idempotency_key=idempotency_key).body
-        _made(session, made)
+        _made(session, of, made)
         session.out.talk(f"{of.called} {text_of(row_of(made, 'meta'), 'name')} created")
 
     create.__doc__ = f"Create {with_article(of.called)} from a file."
-    command(
-        app,
-        "create",
-        examples=f"muster {of.noun} create {of.example} -f {of.example}.yaml\n"
-        f"muster {of.noun} create {of.example} -f {of.example}.yaml -p vision",
-        columns=_columns(of),
-    )(create)
+    create.__annotations__["scope"] = _scope_option(of)
+    examples = f"muster {of.noun} create {of.example} -f {of.example}.yaml"
+    if of is DATA_VOLUME:
+        create.__doc__ = _CREATE_DATA_VOLUME
+        _leave_out(create, "cluster")  # the file says of which it is
+        examples = f"{examples}  # for everybody\n{examples} -p speech  # for this project alone"
+    else:
+        examples = f"{examples}\n{examples} -p vision"
+    command(app, "create", examples=examples, columns=_columns(of))(create)
+
+
+_CREATE_DATA_VOLUME: Final = """Create a data volume from a file: share a claim with others.
+
+The file's spec says whose claim it is: projectId, clusterId and claimName. Flags say who reads it.
+"""
+
+
+def _leave_out(function: "Callable[..., None]", name: str) -> None:
+    """One of its parameters is no flag: it has its default."""
+    signature = inspect.signature(function)
+    kept = [one for one in signature.parameters.values() if one.name != name]
+    # A signature of its own hides later annotations: each is set before.
+    function.__signature__ = signature.replace(parameters=kept)
 
 
 def _find_named(session: Session, of: AssetNoun, body: Row, meta: Row) -> None:
@@ -514,8 +596,9 @@ def _find_named(session: Session, of: AssetNoun, body: Row, meta: Row) -> None:
         References(session).resolve_assets(row_of(body, "spec"), place)
 
 
-def _made(session: Session, row: Row) -> None:
-    session.out.one(row, lambda: session.out.table([row], ASSET_COLUMNS), name="meta.name", columns=ASSET_COLUMNS)
+def _made(session: Session, of: AssetNoun, row: Row) -> None:
+    columns = _columns(of)
+    session.out.one(row, lambda: session.out.table([row], columns), name="meta.name", columns=columns)
 
 
 def _set_place(
@@ -556,8 +639,8 @@ def _add_changes(app: typer.Typer, of: AssetNoun) -> None:
         asset: str,
         *,
         file: _FileOption,
-        project: ProjectOption = None,
-        cluster: ClusterOption = None,
+        project: _OfProject = None,
+        cluster: _OfCluster = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         row = find_asset(session, of, asset, **_place(session, project, cluster))
@@ -565,15 +648,15 @@ def _add_changes(app: typer.Typer, of: AssetNoun) -> None:
         body: Row = {"spec": _read(file).get("spec")}
         _find_named(session, of, body, row_of(row, "meta"))
         made = session.api.mutate("PUT", path, body, idempotency_key=idempotency_key).body
-        _made(session, made)
+        _made(session, of, made)
         session.out.talk(f"{of.called} {text_of(row_of(made, 'meta'), 'name')} is as the file says")
 
     def delete(
         session: Session,
         asset: str,
         *,
-        project: ProjectOption = None,
-        cluster: ClusterOption = None,
+        project: _OfProject = None,
+        cluster: _OfCluster = None,
         yes: YesOption = False,
         idempotency_key: IdempotencyOption = None,
     ) -> None:

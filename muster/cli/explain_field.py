@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from events.fields.node import Node
     from services.api.unbuilt import Default
 
+_MANDATORY: Final = re.compile(r"Mandatory( within \w+)?\.")
+"""In the help of what a rule asks for, once all that may set it is merged. Until then it may be null."""
 _MOST_NAMED: Final = 12
 """Candidates in one sentence."""
 _LARGEST: Final = 1e300
@@ -86,8 +88,17 @@ def _fields() -> "dict[str, _Known]":
     for kind in KINDS.values():
         for node in tree(kind.creation).walk():
             if node.name:
-                known.setdefault(node.path, _Known(node=node)).kinds.append(kind.name)
+                one = known.setdefault(node.path, _Known(node=node))
+                if not _is_refused(known, node.path, kind.name):
+                    one.kinds.append(kind.name)
     return known
+
+
+def _is_refused(known: "dict[str, _Known]", path: str, kind: str) -> bool:
+    """Whether this kind takes neither this field nor what it is in, which comes before it."""
+    holders = [path[:end] for end, sign in enumerate(path) if sign in ".["]
+    abouts = [known[one].node.about for one in (*holders, path) if one in known]
+    return any(about is not None and kind in about.not_for for about in abouts)
 
 
 @cache
@@ -150,7 +161,7 @@ def _explained(path: str, known: _Known | None) -> Row:
     from events.fields.texts import help_of
 
     node = known.node
-    about, limits = node.about, node.limits
+    told, about, limits = help_of(node), node.about, node.limits
     least, most = bounds(node.kind, limits)
     above = None
     if about is not None and about.between is not None:
@@ -160,7 +171,7 @@ def _explained(path: str, known: _Known | None) -> Row:
         "field": path,
         "built": True,
         "kinds": [*known.kinds],
-        "description": help_of(node),
+        "description": told,
         "type": _type(node),
         "unit": about.unit or None if about else None,
         "options": [*node.options] or None,
@@ -171,7 +182,7 @@ def _explained(path: str, known: _Known | None) -> Row:
         "longest": limits.longest,
         "rule": limits.words or None,
         "pattern": limits.pattern or None,
-        "mandatory": node.mandatory,
+        "mandatory": node.mandatory or bool(_MANDATORY.search(told)),
         "nullable": node.nullable,
         "default": _builtin(node.default),
         "flag": flags[0] if flags else None,

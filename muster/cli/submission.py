@@ -1,12 +1,16 @@
 """The request of a workload: as it is sent, and as a workload that there is was asked for."""
 
 import shlex
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from muster.cli.command import Session
 from muster.cli.conditions import Condition, wait_for
+from muster.cli.exits import ExitCode
 from muster.cli.output import Column, plain_text
 from muster.cli.values import Row, row_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _OF_TOKEN: Final = frozenset({"runAsUid", "runAsGid", "supplementalGroups"})
 
@@ -27,8 +31,13 @@ def send(
     idempotency_key: str | None,
     condition: Condition | None,
     timeout_seconds: float | None,
+    then: "Callable[[str], int] | None" = None,
 ) -> int | None:
-    """Submits one of this kind, says what comes next, and waits for what is asked. Raises Problem."""
+    """Submits one of this kind, says what comes next, and waits for what is asked. Raises Problem.
+
+    Args:
+        then: with its id, once what is waited for is so; its exit code is this one's.
+    """
     from events.workload.kinds import KINDS
 
     path = f"/workloads/{KINDS[kind].collection}"
@@ -43,7 +52,8 @@ def send(
     if isinstance(waiting, list) and waiting:
         session.out.talk(f"nothing acts yet on {', '.join(map(plain_text, waiting))}")
     if condition is not None:
-        return wait_for(session.api, identifier, session.out, condition, timeout_seconds=timeout_seconds)
+        code = wait_for(session.api, identifier, session.out, condition, timeout_seconds=timeout_seconds)
+        return then(identifier) if then is not None and code == ExitCode.OK else code
     called = text_of(answer, "name")
     # One that begins with a hyphen would be taken for an option.
     noun = {"Workspace": "workspace", "Inference": "inference"}.get(kind, "training")

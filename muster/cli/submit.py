@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from events.phases import Phase
 from muster.cli.anywhere import Placing
 from muster.cli.command import Session, command
 from muster.cli.complete import compute_names, data_source_names, template_names
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from typer.core import TyperOption
 
     from events.workload.fields.creation import Creation
+    from muster.cli.conditions import Condition
 
 
 _NameArgument = Annotated[
@@ -65,6 +67,14 @@ _WaitOption = Annotated[
     ),
 ]
 _WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Print each phase change; ends as --wait does.")]
+_AttachOption = Annotated[
+    bool,
+    typer.Option(
+        "--attach",
+        help="Wait until it runs, then show what its process writes, as `attach` does. With --stdin it reads what you "
+        "type.",
+    ),
+]
 
 
 _TemplateOption = Annotated[
@@ -154,6 +164,7 @@ def _submit(
     wait: _WaitOption = False,
     wait_for: WaitForOption = None,
     watch: _WatchOption = False,
+    attach: _AttachOption = False,
     timeout: TimeoutOption = None,
     idempotency_key: IdempotencyOption = None,
     **fields: Any,
@@ -161,11 +172,7 @@ def _submit(
     from muster.cli.training_flags import set_fields
 
     words = cast("list[str]", fields.pop("words"))
-    request: Row = {}
-    if file is not None:
-        from muster.cli.request_file import read_request
-
-        request = read_request(file, of.kind)
+    request = _written(file, of)
     _name(request, name, name_prefix, of.noun)
     environment = _environment(fields)
     set_fields(request, fields, of.creation)
@@ -177,8 +184,8 @@ def _submit(
 
         set_distributed(request, of.framework, fields)
     check_units(request)
-    condition = awaited(wait_for, wait=wait or watch)
-    seconds = timeout_seconds(timeout, waits=condition is not None, flags="--wait or --watch")
+    condition = _condition(wait_for, wait=wait or watch, attach=attach)
+    seconds = timeout_seconds(timeout, waits=condition is not None, flags="--wait, --watch or --attach")
     if project or "projectId" not in request:
         request["projectId"] = text_of(default_project(session, project), "id")
     chosen = None
@@ -199,8 +206,41 @@ def _submit(
     if dry_run is not None:
         return _dry_run(session, request, dry_run, of)
     return send(
-        session, request, of.kind, idempotency_key=idempotency_key, condition=condition, timeout_seconds=seconds
+        session,
+        request,
+        of.kind,
+        idempotency_key=idempotency_key,
+        condition=condition,
+        timeout_seconds=seconds,
+        then=partial(_attach, session, row_of(request, "spec")) if attach else None,
     )
+
+
+def _written(file: str | None, of: Submitted) -> Row:
+    """The request that a file holds; an empty one where none is given."""
+    if file is None:
+        return {}
+    from muster.cli.request_file import read_request
+
+    return read_request(file, of.kind)
+
+
+def _condition(wait_for: str | None, *, wait: bool, attach: bool) -> "Condition | None":
+    """What is waited for. Raises Problem (usage)."""
+    if attach and (wait or wait_for is not None):
+        raise usage(
+            "--attach waits until it runs, and goes with no other flag that waits", todo="leave one of them out"
+        )
+    return awaited(Phase.RUNNING if attach else wait_for, wait=wait)
+
+
+def _attach(session: Session, spec: Row, workload_id: str) -> int:
+    """Until its process ends, whose exit code it is."""
+    from muster.cli.way import has_terminal
+    from muster.cli.ways import attached
+
+    stdin = spec.get("stdin") is True
+    return attached(session, workload_id, stdin=stdin, tty=stdin and spec.get("tty") is True and has_terminal())
 
 
 def add_submit(app: typer.Typer, of: Submitted) -> None:

@@ -18,11 +18,14 @@ from events.fields.node import Node, tree
 from events.fields.texts import help_of
 from events.workload.fields.creation import Creation, DistributedCreation, TrainingCreation
 from events.workload.fields.distribution import Distribution
+from events.workload.fields.process import Process
+from events.workload.fields.storage import Storage
 from events.workload.fields.sweep import Sweep
 from events.workload.kinds import KINDS
 from muster.cli.coercion import TyperParameter, convert_lightly
 from muster.cli.complete import node_pools
 from muster.cli.exits import usage
+from muster.cli.item_words import alone, field_of, words_of
 from muster.cli.values import (
     Json,
     Row,
@@ -56,6 +59,12 @@ _VARIABLES: Final = "environmentVariables"
 MASTER_SECTION: Final = "Master"
 _SPELLED_OUT: Final = 3
 """So many options stand in the flag's line; more only in its help."""
+
+_CLAIMS: Final = "spec.storage.pvc"
+_EXISTING: Final = "existing_pvc"
+_AS_USER: Final = "run_as_user"
+_OF_TOKEN: Final = "fromIdpToken"  # noqa: S105 (where user and groups come from)
+_RUN_AS_USER: Final = f"Run as the user that your token names: the same as --user-group-source {_OF_TOKEN}."
 
 FlagKind = Literal["text", "integer", "number", "duration", "switch", "list", "names", "pairs", "values", "items"]
 """How a flag's text becomes the field's value. list: comma separated; names: the same, of items that have only a name;
@@ -151,10 +160,14 @@ _LIVE: Final[dict[str, Callable[..., Any]]] = {"spec.nodePools": node_pools}
 @cache
 def flags_of(creation: type[Creation]) -> tuple[Flag, ...]:
     """The flags by which such a request is made."""
+    kind = next((one.name for one in KINDS.values() if one.creation is creation), "")
     return tuple(
         flag_of(node)
         for node in tree(creation).walk()
-        if node.about is not None and node.about.flag and node.path not in _NOT_FROM_TABLE
+        if node.about is not None
+        and node.about.flag
+        and node.path not in _NOT_FROM_TABLE
+        and kind not in node.about.not_for
     )
 
 
@@ -184,7 +197,8 @@ def field_options(creation: type[Creation]) -> list[TyperOption]:
     if creation is DistributedCreation:
         options.append(_switch(["no_master", "--no-master"], "Run workers only, and no master.", Distribution.TITLE))
         options.append(_of_credentials("masterSpec"))
-    options.append(_of_credentials("spec"))
+    options += [_of_credentials("spec"), _existing_claims()]
+    options.append(_switch([_AS_USER, "--run-as-user"], _RUN_AS_USER, Process.TITLE))
     if creation is TrainingCreation:
         options.append(_sweep_csv())
     for option in options:
@@ -213,6 +227,43 @@ def _of_credentials(spec: Literal["spec", "masterSpec"]) -> TyperOption:
         metavar=_OF_CREDENTIAL,
         rich_help_panel=MASTER_SECTION if of_master else section,
     )
+
+
+def _existing_claims() -> TyperOption:
+    return TyperOption(
+        param_decls=[_EXISTING, "--existing-pvc"],
+        type_descriptor=TypeDescriptor(annotation=list[str], parameter_info=OptionInfo(), file_annotation=None),
+        multiple=True,
+        help="Persistent volume claim that is there already: as --pvc with existingPvc. Repeatable.",
+        metavar="claimname=CLAIM,path=PATH",
+        rich_help_panel=Storage.TITLE,
+    )
+
+
+def _set_existing_claims(
+    request: Row, given: Mapping[str, str | bool | Sequence[str] | None], creation: type[Creation]
+) -> None:
+    """Beside those of --pvc, which took the place of what a file said. Raises Problem (usage)."""
+    texts = given.get(_EXISTING)
+    if not texts or isinstance(texts, (str, bool)):
+        return
+    flag = next(one for one in flags_of(creation) if one.field == _CLAIMS)
+    try:
+        claims: list[Json] = [{**_item(flag, one), "existingPvc": True} for one in texts]
+    except ValueProblem as error:
+        raise usage(f"--existing-pvc: {error}") from error
+    there = row_of(row_of(request, "spec"), "storage").get("pvc") if given.get(flag.parameter) else None
+    set_field(request, _CLAIMS, [*(there if isinstance(there, list) else ()), *claims])
+
+
+def _set_user(request: Row, given: Mapping[str, str | bool | Sequence[str] | None]) -> None:
+    """Raises Problem (usage)."""
+    if not given.get(_AS_USER):
+        return
+    other = given.get("user_group_source")
+    if other not in {None, _OF_TOKEN}:
+        raise usage(f"--run-as-user and --user-group-source {other} exclude each other", todo="give one of them")
+    set_field(request, "spec.security.uidGidSource", _OF_TOKEN)
 
 
 def _switch(names: list[str], told: str, section: str) -> TyperOption:
@@ -287,6 +338,8 @@ def set_fields(
             raise usage(f"{flag.names[0]}: {error}", todo=_part_of_a_gpu(flag, texts[-1])) from error
     for spec in _CREDENTIAL_FLAGS:
         _set_variables_of_credentials(request, given, spec)
+    _set_existing_claims(request, given, creation)
+    _set_user(request, given)
 
 
 def _part_of_a_gpu(flag: Flag, text: str) -> str | None:
@@ -379,11 +432,13 @@ def _item(flag: Flag, text: str) -> Row:
     given: set[str] = set()
     listed = _pair_lists(flag.node.item)
     pairs: dict[str, list[Json]] = {}
-    for part in text.split(","):
+    parts = text.split(",")
+    for part in parts:
         if "=" not in part:
-            raise ValueProblem(f"{part!r} is no FIELD=VALUE; the fields are {', '.join(fields)}")
+            _set_alone(found, flag, part, parts, fields)
+            continue
         name, value = parse_pair(part, f"part of {flag.names[0]}", form="FIELD=VALUE,FIELD=VALUE")
-        name = _RUNAI_WORDS.get(name.lower(), name)
+        name = field_of(flag.node.name, name, parts)
         if (of := next((path for path in listed if name.startswith(f"{path}.")), None)) is not None:
             pairs.setdefault(of, []).append({"key": name.removeprefix(f"{of}."), "value": value})
             continue
@@ -397,7 +452,22 @@ def _item(flag: Flag, text: str) -> Row:
         set_field(found, name, _typed(field, value))
     for path, entries in pairs.items():
         set_field(found, path, entries)
+    if flag.node.name == "git" and "secretRef.name" in given and "secretRef.authenticationMethod" not in given:
+        set_field(found, "secretRef.authenticationMethod", "password")
     return found
+
+
+def _set_alone(found: Row, flag: Flag, word: str, parts: Sequence[str], fields: Mapping[str, Node]) -> None:
+    """A word that stands alone: a field that is true or false, or one of Run:ai's. Raises ValueProblem."""
+    said = alone(flag.node.name, word, parts)
+    known = next(
+        (name for name, field in fields.items() if name.lower() == word.lower() and field.kind == "boolean"), ""
+    )
+    if not said and not known:
+        words = ", ".join([*fields, *words_of(flag.node.name)])
+        raise ValueProblem(f"{word!r} is no FIELD=VALUE; the fields are {words}")
+    for name, value in (said or {known: True}).items():
+        set_field(found, name, value)
 
 
 def _pair_lists(node: Node) -> tuple[str, ...]:
@@ -420,14 +490,6 @@ def _fields_of_item(node: Node) -> dict[str, Node]:
         elif field.kind != "list" or (field.item is not None and field.item.kind == "text"):
             found[field.name] = field
     return found
-
-
-_RUNAI_WORDS: Final[dict[str, str]] = {
-    "authusers": "authorizedUsers",
-    "authgroups": "authorizedGroups",
-    "service-type": "serviceType",
-}
-"""What Run:ai's command line calls fields of items."""
 
 
 def _typed(field: Node, text: str) -> Json:

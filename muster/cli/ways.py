@@ -170,6 +170,11 @@ def _add_attach(app: typer.Typer, line: str) -> None:
         return _typed(session, workload, project, "attach", pod, [], stdin, tty)
 
 
+def attached(session: Session, workload_id: str, *, stdin: bool, tty: bool) -> int:
+    """What `attach` does."""
+    return _typed(session, workload_id, None, "attach", None, [], stdin, tty)
+
+
 def _add_port_forward(app: typer.Typer, line: str) -> None:
     @command(
         app,

@@ -16,13 +16,15 @@ from typing import Final, cast
 import services.runtime.process.lean  # noqa: F401  # pyright: ignore[reportUnusedImport] (before any library)
 from muster.embedded.datadir import DataDir
 from muster.embedded.tables import look
-from services.runtime.process.host import Run, configure_logging, run_loop, run_process
+from services.runtime.process.host import Run, configure_logging, log, run_loop, run_process
 from services.runtime.process.settings import Settings
 from services.runtime.services import Group, of_group
 
 SET_UP: Final = "set up"
 """What the supervisor says to `control` instead of `go`, until that was ready once: a later start has nothing to wait
 for, and Postgres may be away."""
+NOT_BEGUN: Final = 2
+"""The exit code where that line never came."""
 SETUP_FAILED: Final = 3
 """The exit code then: what setup met does not pass by itself, since it waits for what does."""
 
@@ -40,7 +42,9 @@ def main(group: Group) -> int:
     setup = importlib.import_module("services.setup.program") if group == "control" else None
     word = sys.stdin.readline().strip()
     if not word:
-        return 0  # the supervisor is gone
+        # The supervisor is gone, or somebody started this by hand, who is to be told why it does nothing.
+        log.error("not_begun", reason="standard input ended before a line came: write `go` to it", group=group)
+        return NOT_BEGUN
     if setup is not None and word == SET_UP:
         if setup.main(()):
             return SETUP_FAILED

@@ -2,7 +2,7 @@
 
 from events.codec import encode_event
 from events.commit import Commit
-from events.workload.state import WorkloadEvent
+from events.workload.life import WorkloadEvent
 from projections.values import clean
 from projections.workloads.rows import HistoryRow
 from projections.workloads.sentences import Happened, sentence

@@ -16,6 +16,16 @@ from msgspec.structs import replace
 from events.aggregate import WORKLOAD, Chain, check_follows
 from events.commit import Commit
 from events.phases import RUNS, Phase, PodPhase
+from events.workload.edit import Edit
+from events.workload.life import (
+    WorkloadCompleted,
+    WorkloadCreated,
+    WorkloadDeleted,
+    WorkloadEvent,
+    WorkloadFailed,
+    take,
+)
+from events.workload.lost_cluster import ClusterLeft, LeftPodEnded
 from events.workload.pod import (
     Pod,
     PodEvent,
@@ -33,18 +43,7 @@ from events.workload.pod import (
     pod_id,
 )
 from events.workload.pods import MapEdit, PodMap, changed
-from events.workload.state import (
-    ClusterLeft,
-    Edit,
-    LeftPodEnded,
-    Workload,
-    WorkloadCompleted,
-    WorkloadCreated,
-    WorkloadDeleted,
-    WorkloadEvent,
-    WorkloadFailed,
-    take,
-)
+from events.workload.state import Workload
 from projections.changes import Changes, Put, Removed
 from projections.columns import row_maker
 from projections.hours.changes import MICROSECOND, HourChanges, Whose, whose

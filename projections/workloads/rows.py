@@ -350,7 +350,8 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             "checkpointAt",
             "CHECKPOINT",
             "When the newest file of its checkpoint folder was changed. Null where it has no such folder, no file is "
-            "in it, or its cluster cannot look. It may be up to ten minutes behind.",
+            "in it, or its cluster cannot look: on Kubernetes the agent needs the rights for `muster exec`. It may be "
+            "up to ten minutes behind.",
         ),
     ] = None
     work_at_risk: ClassVar[Column[Any]] = Column(

@@ -14,7 +14,28 @@ from events.cluster import DEFAULT_POOL
 from events.commit import Actor
 from events.phases import ENDS_AT_ONCE, PodPhase
 from events.quantities import format_bytes
+from events.workload.at_risk import CheckpointSaved
+from events.workload.changes import WorkloadChanged
+from events.workload.evictions import PodsEvicted
 from events.workload.fields.storage import StorageSpec
+from events.workload.life import (
+    ActUndone,
+    ClusterChosen,
+    WorkloadCompleted,
+    WorkloadCreated,
+    WorkloadDeleted,
+    WorkloadDeletionRequested,
+    WorkloadEvent,
+    WorkloadFailed,
+    WorkloadLimitReached,
+    WorkloadQueued,
+    WorkloadResumed,
+    WorkloadStopped,
+    WorkloadSuspended,
+    WorkloadTransferred,
+    WorkloadWaiting,
+)
+from events.workload.lost_cluster import ClusterLeft, LeftPodEnded
 from events.workload.pod import (
     DeviceShare,
     Placement,
@@ -31,32 +52,9 @@ from events.workload.pod import (
     PodWarned,
 )
 from events.workload.sessions import SessionClosed, SessionOpened
+from events.workload.sizes import WorkloadScaled, grows_by
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
-from events.workload.state import (
-    ActUndone,
-    CheckpointSaved,
-    ClusterChosen,
-    ClusterLeft,
-    LeftPodEnded,
-    PodsEvicted,
-    Workload,
-    WorkloadChanged,
-    WorkloadCompleted,
-    WorkloadCreated,
-    WorkloadDeleted,
-    WorkloadDeletionRequested,
-    WorkloadEvent,
-    WorkloadFailed,
-    WorkloadLimitReached,
-    WorkloadQueued,
-    WorkloadResumed,
-    WorkloadScaled,
-    WorkloadStopped,
-    WorkloadSuspended,
-    WorkloadTransferred,
-    WorkloadWaiting,
-    grows_by,
-)
+from events.workload.state import Workload
 from projections.workloads.facts import Asked
 
 CLUSTER_REMOVED: Final = "cluster_removed"

@@ -16,9 +16,10 @@ from events.cluster import ClusterKind
 from events.cluster_protocol import WantedCluster
 from events.simulated import unpacked
 from services.agent.backends.interface import Backend, BackendError
-from services.agent.backends.local.backend import PACKAGES, LocalBackend
+from services.agent.backends.local.backend import LocalBackend
 from services.agent.backends.local.environment import LocalMachine
 from services.agent.backends.local.run_folder import Isolation
+from services.agent.backends.local.shims import PACKAGES
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 from services.agent.code import KeptSource

@@ -31,10 +31,10 @@ from events.envelope import (
 from events.fields.declare import Body, Limits
 from events.ids import item_command_id, workload_key
 from events.refusal import Refusal
-from events.workload.decide import others_refused
 from events.workload.fields.creation import MOST_CREATIONS, BatchCreation
 from events.workload.kinds import KINDS
 from events.workload.kinds.kind import Kind
+from events.workload.refusals import others_refused
 from events.workload.spec import TrainingSpec
 from services.api.answers import BatchItemOutcome, BatchOutcome, ComplianceIssue
 from services.api.body import MAX_BODY_BYTES, BadBodyError, colons, read_object, unfit_texts

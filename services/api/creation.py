@@ -11,9 +11,10 @@ from events.asset import Asset, credential_keys
 from events.asset_specs import CredentialKind
 from events.department import NEVER_CHANGED
 from events.ids import ANY_CLUSTER, KEY_PATTERN, incarnation_id, key_of_id, workload_key
-from events.workload.decide import final_name, name_taken
+from events.workload.decide import final_name
 from events.workload.fields.creation import Creation, DistributedCreation
 from events.workload.fields.inference import DEFAULT_MODEL_KEY
+from events.workload.refusals import name_taken
 from events.workload.repositories import KNOWN_HOSTS, PRIVATE_KEY
 from events.workload.spec import Distributed, Inference, TrainingSpec
 from events.workload.volumes import access_key_names

@@ -70,6 +70,8 @@ async def whose(call: Call, asset: Asset, error: ApiError) -> ApiError:
     )
     if asset.project_id and _manages(call, asset.project_id):
         told += "; your project, which it is for, can only delete it"
+    elif not asset.project_id:
+        told += "; a project that wants no data volumes blocks storage.dataVolume in its policies"
     return ApiError(403, told, details="not_permitted")
 
 
@@ -109,7 +111,10 @@ async def offer_issues(
         return [*_of_same(spec, before)]
     issues = [*_of_claim(spec)]
     if meta.get("scope") == "cluster":
-        details = "is no scope of a data volume, whose claim is of one cluster anyway; choose tenant, for all of it"
+        details = (
+            "'cluster' is no scope of a data volume, whose claim is of one cluster anyway (spec.clusterId); choose "
+            "tenant, department or project"
+        )
         issues.append(fault("meta.scope", details, "options"))
     project_id, cluster_id = spec.get("projectId"), spec.get("clusterId")
     if project_id and call.may_read(project_id) and await find_project(call, project_id) is None:

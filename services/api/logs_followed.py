@@ -19,6 +19,7 @@ from events.aggregate import WORKLOAD, Chain
 from events.cluster_protocol import LogsRequest
 from events.ids import key_of_id
 from events.phases import FINISHED, DesiredPhase, PodPhase
+from events.workload.life import WorkloadCreated
 from events.workload.pod import (
     PodFailed,
     PodId,
@@ -30,7 +31,7 @@ from events.workload.pod import (
     PodSucceeded,
     pod_id,
 )
-from events.workload.state import Workload, WorkloadCreated
+from events.workload.state import Workload
 from services.api.errors import ApiError
 from services.api.kinds import load_workload
 from services.api.log_lines import AgentError, Asked, Place, told

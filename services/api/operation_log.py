@@ -21,7 +21,7 @@ from events.fields.declare import Body, Limits
 from events.refusal import Refusal
 from events.subjects import AUDIT_STREAM, EVENTS_STREAM, REFUSALS_STREAM
 from events.void import VoidMessage
-from events.workload.state import WorkloadCreated
+from events.workload.life import WorkloadCreated
 from projections.schemas import Note
 from services.api import answers
 from services.api.backwards import Selection, newest_first

@@ -15,7 +15,8 @@ import msgspec
 from events.aggregate import CLUSTER, PROJECT, WORKLOAD, Chain
 from events.ids import key_of_id
 from events.phases import RUNS
-from events.workload.state import Workload, gpu_hours_at_risk
+from events.workload.at_risk import gpu_hours_at_risk
+from events.workload.state import Workload
 from projections.changes import Changes
 from projections.filters import WAITING_PHASES
 from projections.row_json import row_to_json

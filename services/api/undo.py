@@ -17,7 +17,8 @@ from events.phases import DesiredPhase
 from events.refusal import Refusal
 from events.workload.commands import Changeable, UndoAct
 from events.workload.fields.storage import StorageSpec
-from events.workload.state import ActUndone, UndoableAct, Workload, WorkloadDeletionRequested
+from events.workload.life import ActUndone, UndoableAct, WorkloadDeletionRequested
+from events.workload.state import Workload
 from projections.history_query import HistoryQuery
 from projections.values import MAX_BIGINT
 from services.api.acts import rehearsed

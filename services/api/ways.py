@@ -44,7 +44,7 @@ from events.phases import PodPhase
 from events.refusal import Refusal
 from events.subjects import agent_exec_subject
 from events.workload.commands import CloseSession, OpenSession
-from events.workload.decide import shut_to
+from events.workload.letting_in import shut_to
 from events.workload.pod import Pod, PodId, pod_id
 from events.workload.sessions import (
     MOST_COMMAND_CHARACTERS,

@@ -10,7 +10,8 @@ from events.actors import mentioned, with_names
 from events.codec import UNDECODABLE
 from events.subjects import WHY
 from events.why import Change, Estimate, NodeCount, Option, Place, Step, Why, WhyAsked
-from events.workload.state import cluster_lost, gpu_hours_at_risk
+from events.workload.at_risk import gpu_hours_at_risk
+from events.workload.lost_cluster import cluster_lost
 from projections.history_query import HistoryQuery
 from services.api import answers
 from services.api.answers import explanation

@@ -36,8 +36,8 @@ from events.ids import incarnation_id, item_command_id, workload_key
 from events.refusal import Refusal
 from events.subjects import CREATE_WORKLOADS, admitted_subject
 from events.workload.commands import CreateWorkload
-from events.workload.decide import name_taken, others_refused
 from events.workload.exposure import asked_labels
+from events.workload.refusals import name_taken, others_refused
 from events.workload.state import Workload
 from services.commands.counts import Counts
 from services.commands.decide import decide_on, key_reused, refused

@@ -14,7 +14,7 @@ from events.actors import share_of
 from events.commit import Commit
 from events.refusal import Refusal
 from events.workload.exposure import asked_labels
-from events.workload.state import WorkloadCreated
+from events.workload.life import WorkloadCreated
 
 MINUTE_SECONDS: Final = 60
 WINDOW_MINUTES: Final = 60

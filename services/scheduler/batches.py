@@ -1,7 +1,7 @@
 """From a plan to commits: atomic batches closed over workloads and their nodes, one message per aggregate. Pure.
 
-Batches are appended one after the other, each decided on the state that the one before left. So a workload or a node
-may appear in several, and a workload of a thousand pods needs no batch of a thousand nodes.
+A batch that shares a workload or a node with those before it is decided on the state that they left. So either may
+appear in several, and a workload of a thousand pods needs no batch of a thousand nodes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +26,11 @@ UNWRITABLE: Final = "unwritable"
 BATCH_PODS: Final = 500
 """Bound in one batch, perhaps all of one workload and on one node: a commit of so many fits a message of 1 MB, however
 long their names are.
+"""
+
+NEARLY_FULL: Final = 0.9
+"""From this part of its messages on, a batch ends where the next pod goes to another node: the next batch then mostly
+shares none with it, and both are stored at the same time.
 """
 
 
@@ -96,7 +101,10 @@ def _takes(batch: Batch, binding: Binding, *, max_messages: int) -> bool:
         return binding.key in batch.placements
     if batch.pods >= BATCH_PODS:
         return False
-    both_in = binding.key in batch.placements and binding.placement.node_key in batch.reservations
+    node_in = binding.placement.node_key in batch.reservations
+    if not node_in and batch.messages >= NEARLY_FULL * max_messages:
+        return False
+    both_in = binding.key in batch.placements and node_in
     return both_in or batch.messages + 2 <= max_messages
 
 

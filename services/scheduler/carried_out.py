@@ -15,15 +15,9 @@ from events.ids import workload_key
 from events.node import Reservation, reservation_id
 from events.refusal import Refusal
 from events.workload.commands import EvictPods
+from events.workload.life import ClusterChosen, WorkloadEvent, WorkloadQueued, fold
 from events.workload.pod import PodRef, PodsBound, pod_id
-from events.workload.state import (
-    ClusterChosen,
-    Workload,
-    WorkloadEvent,
-    WorkloadQueued,
-    fold,
-    schedulable,
-)
+from events.workload.state import Workload, schedulable
 from services.scheduler.batches import ACTOR
 from services.scheduler.classes import NOTHING, Place, Ready, class_of, ready, rights_of
 from services.scheduler.planning import Policy

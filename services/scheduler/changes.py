@@ -497,7 +497,7 @@ def _give_back(scene: Scene, holding: Holding) -> None:
 def _under_bound(scene: Scene) -> list[tuple[str, int]]:
     """Workloads that count under a bound that is too tight, by key, with the GPUs (thousandths) of each."""
     tight = [bound for pool in pools_to_try(scene.snapshot, scene.pod_class) for bound, _ in _too_tight(scene, pool)]
-    return scene.fold.under(tight[0]) if tight else []
+    return scene.fold.held.under(tight[0]) if tight else []
 
 
 def _few_under_bound(scene: Scene) -> tuple[str, ...]:
@@ -527,7 +527,7 @@ def leaving(scene: Scene) -> Generator[Trial, bool, None]:
     for each in scene.planning.evictions:
         if each.beneficiary == scene.state.workload_id:
             keys.append(each.key)
-            runs |= scene.fold.runs_of(each.key)
+            runs |= scene.fold.held.runs_of(each.key)
     count = counted(len(runs), "pod")
     step = Step(act="wait", of=f"wait until {count} that were told to end have ended: each has its grace period")
     yield Trial((step,), scene.fold.without(scene.snapshot, runs))
@@ -629,7 +629,7 @@ def back_again(scene: Scene) -> Generator[Trial, bool, None]:
         snapshot = _connected(scene, id_)
         if id_ in state.left:
             steps.append(Step(act="wait", of=f"wait until its old pods on cluster {cluster.name} have ended"))
-            old = scene.fold.left_by(scene.key).items()
+            old = scene.fold.held.left_by(scene.key).items()
             gone = {run: node_key for run, node_key in old if table[node_key].state.cluster_id == id_}
             snapshot = scene.fold.without(_also_on(scene, snapshot, id_), gone)
         if (yield Trial(tuple(steps), snapshot)):

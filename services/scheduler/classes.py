@@ -9,10 +9,12 @@ from events.phases import WaitingReason
 from events.time_limits import TimeLimit
 from events.very_same import for_the_very_same
 from events.workload.fields.scheduling import PodAffinity
+from events.workload.gangs import needed_of, placed_of
+from events.workload.places import bindable
 from events.workload.pod import PodRef
 from events.workload.pod_sets import PodSet
 from events.workload.spec import MAX_GRACE_SECONDS
-from events.workload.state import Workload, bindable, needed_of, placed_of
+from events.workload.state import Workload
 from services.scheduler.snapshot import GangPart, Growth, Labelled, Pending, PodClass, Together, grace_of
 from services.scheduler.waits import Stint, gives_way
 
@@ -211,3 +213,35 @@ def _together(workload_key: str, affinity: PodAffinity | None) -> Together | Non
 def _a_node(state: Workload) -> str:
     """Key of one that holds a pod of the workload; empty where none does."""
     return next((pod.node_key for pod in state.pods.live.values()), "")
+
+
+def stands_alike(before: Workload, after: Workload) -> bool:
+    """Whether the same is to be placed of both, and was told, where no pod waits to be run again."""
+    same = (
+        before.progress is after.progress
+        and before.spec is after.spec
+        and before.beside is after.beside
+        and before.pods.waiting is after.pods.waiting
+        and before.queued == after.queued
+        and before.left is after.left
+        and bool(before.pods.live) == bool(after.pods.live)
+        and before.gave_way_to == after.gave_way_to
+        and (not after.elastic or _staying(before) == _staying(after))
+    )
+    whose = before.workload_id, before.cluster_id
+    fields = (*whose, before.desired, before.phase, before.reason, before.message, before.attempt, before.failures)
+    return same and fields == (
+        after.workload_id,
+        after.cluster_id,
+        after.desired,
+        after.phase,
+        after.reason,
+        after.message,
+        after.attempt,
+        after.failures,
+    )
+
+
+def _staying(of: Workload) -> list[int]:
+    """By pod set: by that it is known how many more an elastic workload may have."""
+    return [placed_of(of, pod_set) for pod_set in of.pod_sets]

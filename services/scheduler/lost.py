@@ -22,7 +22,7 @@ def _why(fold: SchedulingState, state: Workload, cluster: Cluster, now: datetime
         return f"it stays, since cluster {cluster.name} was named for it"
     if not state.preemptible:
         return "it stays, since it is not preemptible"
-    after, since = fold.leaves_after(state.project_id), cluster.connection_changed_at
+    after, since = fold.owners.leaves_after(state.project_id), cluster.connection_changed_at
     if after is None:
         return (
             "it stays, since neither its project nor its department says after how long it leaves a lost cluster "

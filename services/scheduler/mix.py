@@ -84,6 +84,13 @@ class Mix:
             self._told = tuple(Weighed(shape, weight / one) for shape, weight in self._heaviest(MOST_TOLD))
         return self._told
 
+    def copy(self) -> "Mix":
+        """Changes of it reach nobody else."""
+        mix = Mix()
+        mix._epoch, mix._newest = self._epoch, self._newest
+        mix._weights, mix._told = dict(self._weights), self._told
+        return mix
+
     def stored(self) -> bytes:
         """For a snapshot of the fold."""
         kept = _Kept(self._epoch, self._newest, tuple(self._weights.items()))

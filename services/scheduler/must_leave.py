@@ -12,9 +12,10 @@ from events.aggregate import Chain
 from events.capacity import KeptFor, Reserved
 from events.node import NO_EXECUTE, Node, Taint, run_of
 from events.phases import PodPhase
+from events.workload.evictions import EvictionReason, evictable, leaving_with
 from events.workload.pod import pod_id
 from events.workload.spec import PodRequest
-from events.workload.state import EvictionReason, Workload, evictable, leaving_with, schedulable
+from events.workload.state import Workload, schedulable
 from services.scheduler.policy.filters.taints import seconds_tolerated
 from services.scheduler.snapshot import MustLeave, grace_of
 

@@ -76,11 +76,17 @@ class WaitingQueue:
         self.pods += len(entry.pods)
         if not entry.gave_way_to:
             self._ranks[entry.rank] += 1
-        if entry.rank > self._blocked_rank:
-            self._blocked = None  # it may take the place of others, which the rest of the queue may not
+        if self.may_help(entry):
+            self._blocked = None
         self._frozen = None
         if not entry.queued or (entry.idle and not entry.reported):
             self.unreported[entry.key] = entry
+
+    def may_help(self, entry: Pending) -> bool:
+        """Whether it is looked at although others of its class wait in vain: it may take the place of those of whom the
+        rest of the queue may not.
+        """
+        return entry.rank > self._blocked_rank
 
     def remove(self, entry: Pending) -> None:
         if self._come.pop(entry.order, None) is None:

@@ -11,17 +11,20 @@ import numpy as np
 
 from events.aggregate import WORKLOAD
 from events.node import Reservation
-from events.workload.state import Workload, WorkloadCreated, WorkloadQueued
-from events.workload.state import fold as fold_workload
+from events.workload.life import WorkloadCreated, WorkloadQueued
+from events.workload.life import fold as fold_workload
+from events.workload.state import Workload
 from services.scheduler.candidates import refused_by
 from services.scheduler.fold import SchedulingState
-from services.scheduler.plan import MAX_PODS_PER_PLAN
+from services.scheduler.plan import MAX_PODS_PER_PLAN, MAX_UPDATES_PER_PLAN
 from services.scheduler.planning import Planning, Policy, pools_to_try
 from services.scheduler.policy.phases import explain
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Filter
 from services.scheduler.room import View
-from services.scheduler.snapshot import Pending, PodClass, Queue, Snapshot, Waiting
+from services.scheduler.rounds import Rounds
+from services.scheduler.snapshot import Pending, Plan, PodClass, Queue, Snapshot, Waiting
+from services.scheduler.sound import sound
 
 MOST_QUEUES: Final = 20
 """Classes of waiting pods that are tried to be placed before it, where something is otherwise: one takes some
@@ -67,9 +70,9 @@ class Scene:
     key: str
     now: datetime
     snapshot: Snapshot
-    """With its own queues looked at anew."""
+    """As it will be once the next plan is carried out, which does nothing more for it."""
     planning: Planning
-    """After all phases but the report."""
+    """The last round of that plan, after all phases but the report."""
     queue: Queue
     """Of those of its pods that wait."""
     entry: Pending
@@ -137,12 +140,12 @@ class Scene:
             for held in nodes[table.keys[row]].state.reservations.values():
                 if held.workload_key != self.key:
                     on.setdefault(held.workload_key, []).append((row, held))
-        return {key: Holding(key=key, runs=self.fold.runs_of(key), on=tuple(held)) for key, held in on.items()}
+        return {key: Holding(key=key, runs=self.fold.held.runs_of(key), on=tuple(held)) for key, held in on.items()}
 
     def holding(self, key: str) -> Holding:
         """All that a workload holds, wherever."""
         rows = {node_key: row for row, node_key in enumerate(self.snapshot.nodes.keys)}
-        runs, nodes = self.fold.runs_of(key), self.fold.nodes
+        runs, nodes = self.fold.held.runs_of(key), self.fold.nodes
         on = tuple((rows.get(node_key, -1), nodes[node_key].state.reservations[id_]) for id_, node_key in runs.items())
         return Holding(key=key, runs=runs, on=on)
 
@@ -152,7 +155,7 @@ class Scene:
 
     def ended(self, keys: Iterable[str], of: Snapshot | None = None) -> Snapshot:
         """As it is, but these workloads have ended."""
-        runs = {id_: node_key for key in keys for id_, node_key in self.fold.runs_of(key).items()}
+        runs = {id_: node_key for key in keys for id_, node_key in self.fold.held.runs_of(key).items()}
         return self.fold.without(of or self.snapshot, runs)
 
     def changed(self, **fields: object) -> tuple[Snapshot, str]:
@@ -172,11 +175,12 @@ class Scene:
             distributed=state.distributed,
             inference=state.inference,
         )
-        snapshot, added = self.fold.imagine(fold_workload(WORKLOAD.initial, (created, WorkloadQueued())), self.now)
-        queues = {each.pod_class: _but(each, self.key) for each in snapshot.queues}
-        for pod_class, entry in added:
-            queues[pod_class] = with_entry(queues.get(pod_class), pod_class, entry)
-        return replace(snapshot, queues=tuple(queues.values())), f"~{state.workload_id}"
+        # Behind all keys that there can be: of two that were made in one moment, the real one goes first.
+        key = f"~{state.workload_id}"
+        snapshot = self.fold.imagine(fold_workload(WORKLOAD.initial, (created, WorkloadQueued())), self.now, key)
+        queues = tuple(_but(each, self.key) for each in snapshot.queues)
+        growing = tuple(each for each in snapshot.growing if each.entry.key != self.key)
+        return replace(snapshot, queues=queues, growing=growing), key
 
     def starts(self, snapshot: Snapshot, key: str = "") -> bool:
         """Whether it gets a place then, beside what goes before it."""
@@ -211,24 +215,6 @@ class Scene:
         return self.key in planning.held or any(entry.key == self.key for entry in planning.placed.entries)
 
 
-def with_entry(queue: Queue | None, pod_class: PodClass, entry: Pending) -> Queue:
-    """The queue of its class with this entry in its place."""
-    if queue is None:
-        return _queue(pod_class, (entry,), None)
-    return _queue(pod_class, tuple(sorted((*queue.entries, entry), key=lambda each: each.order)), queue.blocked)
-
-
-def _queue(pod_class: PodClass, entries: tuple[Pending, ...], blocked: Waiting | None) -> Queue:
-    return Queue(
-        pod_class=pod_class,
-        entries=entries,
-        unreported=(),
-        blocked=blocked,
-        report_again=False,
-        pods=sum(len(each.pods) for each in entries),
-    )
-
-
 def _but(queue: Queue, key: str) -> Queue:
     """Without the entries of one workload."""
     if all(entry.key != key for entry in queue.entries):
@@ -260,33 +246,53 @@ def scene_of(
         for each in snapshot.queues
     )
     snapshot = replace(snapshot, queues=queues, not_schedulable=())
-    own = {i for i, queue in enumerate(queues) if any(entry.key == key for entry in queue.entries)}
-    if not own:
+    needed = {pod for queue in queues for entry in queue.entries if entry.key == key for pod in entry.pods}
+    if not needed:
         return "runs"
-    policy = phases(POLICY, NO_REPORT)
-    planning = Planning(snapshot, policy, MAX_PODS_PER_PLAN)
-    for phase in policy.phases:
-        phase.run(planning)
-    for i in sorted(own):
-        queue = queues[i]
-        entry = next(each for each in queue.entries if each.key == key)
-        if sum(each is entry for each in planning.placed.entries) == len(entry.pods):
-            continue
-        waiting = planning.held.get(key) or planning.blocked.get(i)
-        if waiting is None:
-            return "unknown"
-        queue = replace(queue, pod_class=planning.class_of(i))
-        snapshot = replace(snapshot, queues=(*queues[:i], queue, *queues[i + 1 :]))
-        return Scene(
-            fold=fold,
-            state=state,
-            key=key,
-            now=now,
-            snapshot=snapshot,
-            planning=planning,
-            queue=queue,
-            entry=entry,
-            waiting=waiting,
-            readable=readable,
-        )
-    return "starts"
+    planned, planning = decided(snapshot)
+    if needed <= {each.placement.pod for each in planned.bindings if each.key == key}:
+        return "starts"
+    waiting = why_in(planning, planned, key)
+    if waiting is None:
+        return "unknown"
+    # What there is once all had been carried out that the plan does for others.
+    seen = planning.snapshot
+    i, entry = next((i, one) for i, queue in enumerate(seen.queues) for one in queue.entries if one.key == key)
+    queue = replace(seen.queues[i], pod_class=planning.class_of(i))
+    return Scene(
+        fold=fold,
+        state=state,
+        key=key,
+        now=now,
+        snapshot=replace(seen, queues=(*seen.queues[:i], queue, *seen.queues[i + 1 :])),
+        planning=planning,
+        queue=queue,
+        entry=entry,
+        waiting=waiting,
+        readable=readable,
+    )
+
+
+def decided(snapshot: Snapshot) -> tuple[Plan, Planning]:
+    """What the scheduler would do now, with all its rounds, and what the last of these came to. What is told of those
+    that wait is not among it: only places are asked for.
+    """
+    rounds = Rounds(snapshot, phases(POLICY, NO_REPORT), max_pods=MAX_PODS_PER_PLAN, max_updates=MAX_UPDATES_PER_PLAN)
+    planned = sound(snapshot, rounds.plan(), rounds.kept_for)
+    assert rounds.last is not None, "a plan has a round"
+    return planned, rounds.last
+
+
+def why_in(last: Planning, planned: Plan, key: str) -> Waiting | None:
+    """Why what is left of a workload waits. None where the plan did not get to it.
+
+    Args:
+        last: what the last round of the plan came to.
+    """
+    if key in last.held:
+        return last.held[key]
+    for i, queue in enumerate(last.snapshot.queues):
+        if i in last.blocked and any(entry.key == key for entry in queue.entries):
+            # Of a class of which another one has a place kept, the plan tells nothing.
+            return planned.blocked.get(queue.pod_class, last.blocked[i])
+    return None

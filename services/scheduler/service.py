@@ -7,7 +7,7 @@ second meets a conflict, takes in what the first wrote, and plans again after a 
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,13 +21,14 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from events.aggregate import WORKLOAD, BrokenChainError, Draft
+from events.ids import incarnation_id, workload_key
 from events.node import NodeFacts
 from events.refusal import Refusal
 from events.subjects import WHAT_IF, WHY
 from events.what_if import WhatIf, WhatIfAsked
 from events.why import Why, WhyAsked
-from events.workload.state import WorkloadCreated, WorkloadQueued
-from events.workload.state import fold as fold_workload
+from events.workload.life import WorkloadCreated, WorkloadQueued
+from events.workload.life import fold as fold_workload
 from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.folding import follow_into
 from services.runtime.log.jetstream import JetStreamEventStore
@@ -77,6 +78,8 @@ SMALLEST_BATCH_MESSAGES: Final = 2
 """One workload and one node."""
 APPENDS_IN_FLIGHT: Final = 64
 """Commits of one aggregate each: the server writes them to disk together."""
+BATCHES_IN_FLIGHT: Final = 3
+"""The server works at one while the next is on its way; of more it would only hold more that is not decided."""
 AHEAD_AT_ONCE: Final = 32
 """Workloads that are decided in one go while a batch is being stored: a few milliseconds."""
 GATHER_SECONDS: Final = 0.002
@@ -301,39 +304,49 @@ class Scheduler:
         return all(await _in_flight(appends)) and whole
 
     async def _bind(self, bound: Sequence[Batch], seen: Mapping[str, NodeFacts], now: datetime) -> bool:
-        """One batch after the other. While one is being stored, the workloads of the next one are decided."""
-        whole, ahead = True, NOTHING_AHEAD
-        command_id, next_id = "", str(uuid4())
-        for number, batch in enumerate(bound, start=1):
-            command_id, next_id = next_id, str(uuid4())
-            drafts, refused = batch_drafts(self._heads(seen), batch, command_id, now, ahead)
-            for refusal in refused.values():
-                _told(refusal)
-            if refused:
-                first = next(iter(refused.values()))
-                log.debug("plan_partly_refused", workloads=len(refused), code=first.code, message=first.message)
-            stored, ahead = await asyncio.gather(
-                self._append_batch(drafts),
-                self._ahead(bound[number : number + 1], next_id, now, but=batch.placements.keys()),
-            )
-            whole = stored and not refused and whole
-        return whole
+        """Batches that share no workload and no node are stored at the same time; one that shares any with those before
+        it is decided on what they leave. Workloads are decided while batches are being stored.
+        """
+        refused_any, stores = False, list[asyncio.Task[bool]]()
+        under_way: dict[asyncio.Task[bool], AbstractSet[str]] = {}
+        try:
+            for batch in bound:
+                command_id, touched = str(uuid4()), batch.placements.keys() | batch.reservations.keys()
+                ahead = await self._ahead(batch, command_id, now, under_way) if under_way else NOTHING_AHEAD
+                await _one_by_one(task for task, keys in under_way.items() if not keys.isdisjoint(touched))
+                under_way = {task: keys for task, keys in under_way.items() if not task.done()}
+                if len(under_way) >= BATCHES_IN_FLIGHT:
+                    await _one_by_one([*under_way][:1])
+                drafts, refused = batch_drafts(self._heads(seen), batch, command_id, now, ahead)
+                for refusal in refused.values():
+                    _told(refusal)
+                if refused:
+                    first = next(iter(refused.values()))
+                    log.debug("plan_partly_refused", workloads=len(refused), code=first.code, message=first.message)
+                refused_any = refused_any or bool(refused)
+                stores.append(store := asyncio.create_task(self._append_batch(drafts)))
+                under_way[store] = touched
+            return all(await _one_by_one(stores)) and not refused_any
+        finally:
+            for store in stores:
+                store.cancel()
+            await asyncio.gather(*stores, return_exceptions=True)
 
     async def _ahead(
-        self, batches: Sequence[Batch], command_id: str, now: datetime, *, but: AbstractSet[str]
+        self, batch: Batch, command_id: str, now: datetime, under_way: Mapping[asyncio.Task[bool], AbstractSet[str]]
     ) -> Mapping[str, Decided]:
-        """What is decided of workloads of the next batch, if there is one.
+        """What is decided of workloads of the next batch.
 
         Args:
-            but: keys of workloads that are being changed.
+            under_way: keys of what is being changed.
         """
         found: dict[str, Decided] = {}
-        for batch in batches:
-            for number, key in enumerate(batch.placements):
-                if number % AHEAD_AT_ONCE == 0:
-                    await _let_others_go_on()
-                if key not in but:
-                    found[key] = decided_ahead(self._heads(), batch, key, command_id, now)
+        heads, changing = self._heads(), set[str]().union(*under_way.values())
+        for number, key in enumerate(batch.placements):
+            if number % AHEAD_AT_ONCE == 0:
+                await _let_others_go_on()
+            if key not in changing:
+                found[key] = decided_ahead(heads, batch, key, command_id, now)
         return found
 
     async def _release(self, node_key: str, ids: tuple[str, ...], now: datetime) -> bool:
@@ -405,6 +418,11 @@ def _fits_together(drafts: Sequence[Draft]) -> bool:
         log.exception("batch_cannot_be_built", commits=len(drafts), of=sorted({each.key for each in drafts})[:10])
         return False
     return True
+
+
+async def _one_by_one(stores: Iterable[asyncio.Task[bool]]) -> list[bool]:
+    """What became of them, in their order."""
+    return [await store for store in stores]
 
 
 async def _let_others_go_on() -> None:
@@ -481,9 +499,10 @@ def _answer_why(fold: SchedulingState, question: bytes, now: datetime) -> bytes 
 
 def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf:
     """What would become of a workload that was submitted now. It is queued, as the next plan would have it."""
+    key = workload_key(asked.project_id, asked.name)
     events = (
         WorkloadCreated(
-            workload_id=str(uuid4()),
+            workload_id=incarnation_id(key, str(uuid4())),
             name=asked.name,
             requested_name=asked.name,
             kind=asked.kind,
@@ -498,10 +517,9 @@ def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf
         ),
         WorkloadQueued(),
     )
-    snapshot, added = fold.imagine(fold_workload(WORKLOAD.initial, events), now)
-    if not added:
-        return WhatIf(outcome="unknown", message="it has no pods to begin with")
-    return what_if(snapshot, added)
+    if key in fold.workloads:
+        key = f"~{key}"  # it would get another name, or the other one's once that is gone
+    return what_if(fold.imagine(fold_workload(WORKLOAD.initial, events), now, key), key)
 
 
 async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:

@@ -20,9 +20,10 @@ from events.quantities import format_bytes
 from events.time_limits import TimeLimit
 from events.why import KeptBy
 from events.workload.commands import LeaveCluster
+from events.workload.evictions import EvictionReason
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import MAX_GRACE_SECONDS, WHOLE_GPU_MILLI, PodRequest
-from events.workload.state import EvictionReason, Workload
+from events.workload.state import Workload
 from services.scheduler.mix import Weighed
 from services.scheduler.node_labels import NodeLabels
 from services.scheduler.waits import Stint

@@ -11,7 +11,7 @@ from typing import Final, TypedDict
 import numpy as np
 from msgspec.structs import replace as replace_fields
 
-from events.ids import key_of_id
+from events.ids import key_of_id, workload_key
 from events.node import Reservation
 from events.phases import Phase, WaitingReason
 from events.why import (
@@ -29,7 +29,9 @@ from events.why import (
     Step,
     Why,
 )
-from events.workload.state import Workload, next_retry_at, placed_of, schedulable
+from events.workload.gangs import placed_of
+from events.workload.places import next_retry_at
+from events.workload.state import Workload, schedulable
 from services.scheduler.changes import changes, closings_of
 from services.scheduler.estimate import BY_BOUND, BY_ROOM, Estimates
 from services.scheduler.fold import SchedulingState
@@ -46,7 +48,7 @@ from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.victims import kept_until
 from services.scheduler.policy.words import wish
 from services.scheduler.room import View
-from services.scheduler.scene import NO_REPORT, Scene, phases, scene_of
+from services.scheduler.scene import Scene, decided, phases, scene_of
 from services.scheduler.snapshot import PodClass, Snapshot, grace_of
 from services.scheduler.what_if import NEVER
 
@@ -92,7 +94,7 @@ def _asks_for_none(fold: SchedulingState, state: Workload | None) -> str:
         return "it asks for no place"
     told = ["it is deleted, and its name free, once its pods have ended"]
     for cluster_id, pods in state.left.items():
-        cluster, count = fold.cluster(cluster_id), len(pods)
+        cluster, count = fold.owners.cluster(cluster_id), len(pods)
         if cluster is None or cluster.removed:
             continue  # they count as gone in a moment
         those = f"{count} pod{'s' if count != 1 else ''} that it left on cluster {cluster.name}"
@@ -111,12 +113,11 @@ def _why_no_more(fold: SchedulingState, state: Workload, key: str, now: datetime
     told = f"it has {placed_of(state, pod_set)} of {pod_set.minimum} to {pod_set.most} pods"
     if not any(each.entry.key == key for each in fold.snapshot(now).growing):
         return told
-    policy = phases(POLICY, NO_REPORT)
-    planning = Planning(fold.snapshot(now), policy, MAX_PODS_PER_PLAN)
-    for phase in policy.phases:
-        phase.run(planning)
-    why_not = planning.not_grown.get(key)
-    return f"{told}; {why_not}" if why_not else f"{told}, and the next plan gives it more"
+    planned, last = decided(fold.snapshot(now))
+    if any(each.key == key for each in planned.bindings):
+        return f"{told}, and the next plan gives it more"
+    why_not = last.not_grown.get(key)
+    return f"{told}; {why_not}" if why_not else told
 
 
 def _backs_off(state: Workload, retry_at: datetime) -> Why:
@@ -266,7 +267,7 @@ def _holders(scene: Scene) -> tuple[tuple[Holder, ...], Others]:
     if scene.waiting.reason in BY_BOUND:
         shortfall = next((each for i, each in scene.planning.short.items() if _is_of(scene, i)), None)
         bound = None if shortfall is None else shortfall.bound
-        keys = {key for key, _ in scene.fold.under(bound)} if bound is not None else set[str]()
+        keys = {key for key, _ in scene.fold.held.under(bound)} if bound is not None else set[str]()
         held = [scene.holding(key) for key in sorted(keys - {scene.key})]
     held.sort(key=lambda each: (-each.gpu_milli, -each.cpu_milli, -each.memory_bytes, each.key))
     named = [each for each in held if scene.may_name(each.key)][:MOST_HOLDERS]
@@ -307,7 +308,7 @@ def _kept(scene: Scene) -> tuple[Kept, ...]:
 
 def _own(fold: SchedulingState, state: Workload, now: datetime) -> Kept | None:
     """Until when nobody takes the place of what runs."""
-    snapshot, _ = fold.imagine(state, now)
+    snapshot = fold.imagine(state, now, workload_key(state.project_id, state.name))
     snapshot = replace(snapshot, queues=(), running={state.project_id: (state,)})
     until = kept_until(Planning(snapshot, phases(POLICY), MAX_PODS_PER_PLAN), state)
     if until is None:
@@ -332,7 +333,7 @@ def _places(fold: SchedulingState, state: Workload, key: str, now: datetime) -> 
             pods[name, pod.node_key, pod.node_name, pod.pool] += 1
     snapshot = replace(fold.snapshot(now), queues=(), not_schedulable=())
     requests = {each.name: (each.template.request, each.node_pools) for each in state.pod_sets}
-    runs = fold.runs_of(key)
+    runs = fold.held.runs_of(key)
     for at, count in sorted(pods.items())[:MOST_PLACES]:
         name, node_key, node_name, pool = at
         if name not in requests or node_key not in snapshot.nodes.keys:

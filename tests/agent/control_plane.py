@@ -95,6 +95,13 @@ class ControlPlane:
                 self.news.clear()
                 await self.news.wait()
 
+    async def until_still(self, count: Callable[[], int], *, seconds: float) -> None:
+        """Until this has not grown for so long: what was on its way may come late."""
+        async with asyncio.timeout(SECONDS):
+            before = -1
+            while before != (before := count()):
+                await asyncio.sleep(seconds)
+
     def newest(self, key: str = KEY) -> ObservedPod | None:
         return next((pod for pod in reversed(self.said) if pod.pod_key == key), None)
 

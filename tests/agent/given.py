@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from events.cluster_protocol import LogsRequest, ObservedPod, RunPod, SettledPod, StartPod, StopPod
+from events.cluster_protocol import LogsRequest, ObservedPod, RunPod, SettledPod, StartPod, StopPod, UsageSample
 from events.simulated import SimulatedNodes
 from events.workload.commands import PodFactKind
 from events.workload.pod import PodRef
@@ -191,9 +191,19 @@ class Watched:
         }
         return run_pod(token, **(fields | self.run | more))
 
-    async def measured(self) -> None:
-        """Return when what the running pods use has been measured."""
-        await asyncio.sleep(0.7)
+    async def measured(self) -> list[UsageSample]:
+        """What the running pods use, once it has been measured."""
+        async with asyncio.timeout(60):
+            while not (samples := list(await self.backend.usage())) or not all(one.memory_bytes for one in samples):
+                await asyncio.sleep(0.05)
+        return samples
+
+    async def ignores_term(self) -> None:
+        """Until a stubborn pod that runs has come so far: a real process begins by saying so, and may be slow to."""
+        if self.kind == "local":
+            async with asyncio.timeout(60):
+                while "hello" not in await log_text(self.backend):
+                    await asyncio.sleep(0.02)
 
     async def look_away(self) -> None:
         """Nothing is heard of the cluster any more."""

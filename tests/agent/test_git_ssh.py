@@ -121,17 +121,19 @@ async def test_an_address_is_no_option_and_no_command(local: Watched, tmp_path: 
 async def test_who_is_told_to_go_while_a_server_is_silent_leaves_no_key(
     local: Watched, repository: Repository, tmp_path: Path
 ) -> None:
+    asked = asyncio.Event()
+
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
         await reader.read()
         writer.close()
 
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     await clone(local, f"ssh://git@127.0.0.1:{port}{repository.folder}", f"[127.0.0.1]:{port} {PUBLIC}\n")
-    await asyncio.sleep(0.5)
-    newest = local.newest()
-    assert newest is not None
-    assert newest.kind == "starting"
+    async with asyncio.timeout(60):
+        await asked.wait()
+    assert (await local.until("starting", "failed")).kind == "starting"
     await local.backend.delete(KEY, 1, 5)
     assert (await local.until("stopped", "failed")).kind == "stopped"
     server.close()

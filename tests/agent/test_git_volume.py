@@ -28,7 +28,10 @@ class Files(http.server.SimpleHTTPRequestHandler):
 
 
 class Silent(Files):
+    asked: ClassVar[threading.Event] = threading.Event()
+
     def do_GET(self) -> None:
+        self.asked.set()
         self.rfile.read(1)
 
 
@@ -144,10 +147,8 @@ async def test_a_repository_names_no_file_and_no_program(local: Watched, reposit
 @pytest.mark.parametrize("url", [Silent], indirect=True)
 async def test_a_pod_that_is_told_to_go_while_it_waits_for_a_repository_goes(local: Watched, url: str) -> None:
     await apply(local, url)
-    await asyncio.sleep(0.5)
-    newest = local.newest()
-    assert newest is not None
-    assert newest.kind == "starting"
+    assert await asyncio.to_thread(Silent.asked.wait, 60)
+    assert (await local.until("starting", "failed")).kind == "starting"
     await local.backend.delete(KEY, 1, 5)
     assert (await local.until("stopped", "failed")).kind == "stopped"
 

@@ -153,7 +153,7 @@ async def test_it_is_asked_whether_it_is_ready_at_the_port_that_it_has(local: Wa
     with listening() as taken:
         probe = Readiness(port=taken, period_seconds=1, failures=60)
         await local.backend.apply(serving(local, port(taken), readiness=probe))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (await local.until("running")).ready:
                 await asyncio.sleep(0.05)
 

@@ -19,7 +19,7 @@ from events.workload.pod_sets import ContainerPort
 from services.agent.backends.interface import NoWayError, Way, WayEnd
 from services.agent.backends.local import shim
 from services.runtime.forwarding import frame_of
-from tests.agent.given import KEY, PYTHON, WORKLOAD, Watched, open_local, run_pod
+from tests.agent.given import KEY, PYTHON, WORKLOAD, Watched, log_text, open_local, run_pod
 
 pytestmark = pytest.mark.anyio
 SESSION = "0b7a5c9e-5c3f-4c57-a4f5-2f9c9b6b1a10"
@@ -46,6 +46,13 @@ async def running(local: Watched, *arguments: str, values: SealedValues | None =
     await local.until("running")
 
 
+async def writes(local: Watched, line: str) -> None:
+    """Until the pod has written it."""
+    async with asyncio.timeout(60):
+        while line not in await log_text(local.backend):
+            await asyncio.sleep(0.02)
+
+
 def asked(*command: str, **more: Any) -> SessionOpen:
     kind = more.pop("kind", "exec")
     return SessionOpen(
@@ -58,7 +65,7 @@ async def told(way: Way, out: dict[int, bytes] | None = None) -> tuple[bytes, by
     out = {} if out is None else out
     out |= {STDOUT: b"", STDERR: b""}
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             async for frame in way.frames():
                 out[frame[0]] += frame[1:]
         return out[STDOUT], out[STDERR], way.end()
@@ -110,7 +117,7 @@ async def test_a_terminal_is_one_with_its_size_and_can_be_made_larger(local: Wat
     way = await local.backend.open_way(asked("/bin/sh", "-c", script, stdin=True, tty=True, columns=80, rows=24))
     said = dict[int, bytes]()
     reading = asyncio.create_task(told(way, said))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while b"24 80" not in said.get(STDOUT, b""):
             await asyncio.sleep(0.02)
     await way.take(bytes((RESIZE,)) + b'{"columns": 132, "rows": 50}')
@@ -185,20 +192,24 @@ async def test_whoever_attaches_sees_what_is_written_from_then_on_and_how_it_end
     isolated: Watched, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
-    script = f"echo before; while ! test -e {go}; do sleep 0.05; done; echo after; echo bad >&2; exit 3"
+    script = f"echo before; while ! test -e {go}; do echo on; sleep 0.05; done; echo after; echo bad >&2; exit 3"
     await running(isolated, "/bin/sh", "-c", script)
-    await asyncio.sleep(0.3)
-    way = await isolated.backend.open_way(asked(kind="attach"))
-    reading = asyncio.create_task(told(way))
-    await asyncio.sleep(0.3)
+    await writes(isolated, "before")
+    said = dict[int, bytes]()
+    reading = asyncio.create_task(told(await isolated.backend.open_way(asked(kind="attach")), said))
+    async with asyncio.timeout(60):
+        while b"on" not in said.get(STDOUT, b""):
+            await asyncio.sleep(0.02)
     go.touch()
     out, err, end = await reading
-    assert (out, err, end.reason, end.exit_code) == (b"after\n", b"bad\n", "pod_ended", 3)
+    assert (set(out.split()), out.endswith(b"\nafter\n")) == ({b"on", b"after"}, True)
+    assert (err, end.reason, end.exit_code) == (b"bad\n", "pod_ended", 3)
 
 
 SERVER = """
 import os, socket
 s = socket.create_server(("127.0.0.1", int(os.environ["MUSTER_PORT_80"])))
+print("listens", flush=True)
 while True:
     c, _ = s.accept()
     while data := c.recv(65536):
@@ -213,7 +224,7 @@ async def test_ports_of_the_pods_own_processes_are_reached_and_nobody_elses(isol
         foreign = ours.getsockname()[1]
         way = await isolated.backend.open_way(asked(kind="port-forward", ports=(80, foreign)))
         frames = aiter(way.frames())
-        await asyncio.sleep(0.5)
+        await writes(isolated, "listens")
         await way.take(frame_of(CONNECT, 1, (80).to_bytes(2)))
         await way.take(frame_of(DATA, 1, b"hello"))
         await way.take(frame_of(EOF, 1))

@@ -41,7 +41,7 @@ async def local(tmp_path: Path) -> AsyncIterator[Watched]:
 
 
 async def until(local: Watched, *, ready: bool) -> ObservedPod:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (seen := local.newest()) is None or seen.kind != "running" or seen.ready is not ready:
             await asyncio.sleep(0.02)
     return seen
@@ -69,7 +69,7 @@ async def test_a_pod_is_ready_once_it_answers_and_its_history_warns_when_it_does
 async def test_what_answers_is_ready_and_a_redirect_is_not_followed(local: Watched) -> None:
     port = free_port()
     await local.backend.apply(run_pod(node_name=local.node, arguments=(PYTHON, "-S", "-c", SERVER, str(port))))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await ask(Readiness(port=port, path="/200")):
             await asyncio.sleep(0.05)
     assert await ask(Readiness(port=port, path="/302")) == ""

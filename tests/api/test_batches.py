@@ -3,8 +3,7 @@
 import json
 import secrets
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -13,6 +12,7 @@ import pytest
 from events.envelope import BatchReply, BatchRequest
 from services.api.batches import BATCHES_EACH, MOST_PROJECTS, PART_ITEMS, PARTS_UNDER_WAY
 from services.api.body import MAX_BODY_BYTES, MAX_LARGE_BODY_BYTES
+from services.api.limits import Slots
 from services.runtime.nats.bus import CommandClient
 from tests.support.api import Served
 
@@ -262,14 +262,25 @@ def test_if_match_and_a_batch_have_nothing_to_do_with_each_other(served: Served,
     assert set(issues(answer)) == {"If-Match"}
 
 
-def test_one_user_holds_so_many_large_bodies_at_a_time_and_no_more(served: Served, alice: httpx.Client) -> None:
+def test_one_user_holds_so_many_large_bodies_at_a_time_and_no_more(
+    served: Served, alice: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, take = threading.Semaphore(0), Slots.take
+
+    def seen(slots: Slots, principal: tuple[str, str]) -> Callable[[], None]:
+        give_back = take(slots, principal)
+        if slots.each == BATCHES_EACH:
+            taken.release()
+        return give_back
+
+    monkeypatch.setattr(Slots, "take", seen)
     begun, go_on = threading.Barrier(BATCHES_EACH + 1), threading.Event()
     body = json.dumps({"items": [item(served)]}).encode()
 
     def slowly() -> Iterator[bytes]:
         yield body[:10]
-        begun.wait(20)
-        go_on.wait(20)
+        begun.wait(60)
+        go_on.wait(60)
         yield body[10:]
 
     def send(answers: list[int]) -> None:
@@ -281,10 +292,11 @@ def test_one_user_holds_so_many_large_bodies_at_a_time_and_no_more(served: Serve
     threads = [threading.Thread(target=send, args=(answers,)) for _ in range(BATCHES_EACH)]
     for thread in threads:
         thread.start()
-    begun.wait(20)
+    begun.wait(60)
     try:
         # Both are on their way, and must be seen before this one, which would take the place of the last of them.
-        time.sleep(2)
+        assert taken.acquire(timeout=60)
+        assert taken.acquire(timeout=60)
         refused = post(alice, item(served))
         assert refused.status_code == 429, refused.text
         assert (refused.status_code, refused.headers["Retry-After"]) == (429, "5")

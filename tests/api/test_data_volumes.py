@@ -81,6 +81,7 @@ def test_who_administers_a_project_shares_its_claims_with_everybody_and_takes_th
     for refused in (sharing.alice.delete(one), sharing.alice.put(one, json={"spec": sharing.spec(mountPath="/b")})):
         assert refused.status_code == 403, "she sees it"
         assert f"of project {volume['ownerProject']!r}, whose claim it is" in refused.json()["message"]
+        assert "blocks storage.dataVolume in its policies" in refused.json()["message"], "what a reader can do"
     assert sharing.pia.delete(one).status_code == 202
     told = issues(sharing.alice.post(TRAININGS, json=sharing.body(volume)))
     assert "was deleted" in told["spec.storage.dataVolume[0].id"]

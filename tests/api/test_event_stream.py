@@ -28,7 +28,7 @@ TRAININGS = "/api/v1/workloads/trainings"
 RULES = "/api/v1/authorization/access-rules"
 STREAMS_EACH = 4
 STREAMS = 6
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 
 
 @pytest.fixture(scope="module")

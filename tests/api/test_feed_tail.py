@@ -92,7 +92,7 @@ async def test_a_listener_is_woken_by_its_projects_alone(scene: Scene) -> None:
         other.woken.clear()
         scene.listener.woken.clear()
         await scene.write(1, 1)
-        await asyncio.wait_for(scene.listener.woken.wait(), 20)
+        await asyncio.wait_for(scene.listener.woken.wait(), 60)
         assert not other.woken.is_set()
 
 

@@ -17,7 +17,7 @@ V1 = "/api/v1"
 TRAININGS = f"{V1}/workloads/trainings"
 RULES = f"{V1}/authorization/access-rules"
 FOLLOWS = 3
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 
 
 @pytest.fixture(scope="module")

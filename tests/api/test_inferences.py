@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from events.fields.node import tree
 from events.workload.fields.creation import InferenceCreation
 from events.workload.kinds import KINDS
 from events.workload.made_from import MadeFrom
@@ -115,6 +116,23 @@ def test_an_inference_that_cannot_be_is_refused_by_field_and_rule(
     checked = check_creation(InferenceCreation, data)
     assert isinstance(checked, FaultyCreation), f"taken: {checked}"
     assert [(issue.field, issue.rule) for issue in checked.issues] == expected
+
+
+def test_volumes_that_are_declared_to_be_for_no_inference_are_those_that_it_refuses() -> None:
+    """S054: so neither flags nor pages show them."""
+    needed = {"id": "6f1f9a2e-8c1e-4b7e-9a54-0c9f0a3d1e11", "path": "/p", "mountPath": "/m", "server": "s"}
+    needed |= {"repository": "https://git.example.com/a", "bucket": "bbb", "secret": "s", "configMap": "c"}
+    root = tree(InferenceCreation)
+    storage = next(node for node in root.walk() if node.path == "spec.storage")
+    for node in storage.fields:
+        assert node.item is not None
+        assert node.about is not None
+        item = {one.name: needed[one.name] for one in node.item.fields if one.name in needed}
+        item |= {"existingPvc": True, "claimName": "c"} if node.name == "pvc" else {}
+        checked = check_creation(InferenceCreation, body(storage={node.name: [item]}))
+        refused = isinstance(checked, FaultyCreation)
+        told = [issue.field for issue in checked.issues] if refused else []
+        assert told == ([node.path] if "Inference" in node.about.not_for else []), node.path
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from events.commit import Commit
 from events.ids import project_key
 from events.project import DeleteProject
 from events.workload.commands import PlacePods, PodFact, ReportPods
+from events.workload.places import bindable
 from events.workload.pod import Placement
 from events.workload.spec import TrainingSpec
-from events.workload.state import bindable
 from services.api.rows import LoggedRows
 from services.runtime.identity.directory import Directory
 from services.runtime.log.memory import MemoryEventStore

@@ -73,7 +73,7 @@ async def opened(served: Served, name: str) -> AsyncGenerator[Open]:
                 url = f"http://127.0.0.1:{at.getsockname()[1]}"
                 async with serving(settings, store, people, playing.played, name=name, schema=playing.schema, at=at):
                     headers = {"Authorization": f"Bearer {served.token('admin')}"}
-                    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=20) as client:
+                    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=60) as client:
                         yield Open(playing, client)
         await remove(settings.postgres_url, name)
     finally:

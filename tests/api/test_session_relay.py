@@ -142,7 +142,7 @@ async def echoes(connection: ClientConnection, words: bytes) -> None:
 
 async def end_of(connection: ClientConnection) -> str:
     """The reason that the last frame has."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             frame = await connection.recv()
             if isinstance(frame, bytes) and frame[0] == STATUS:
@@ -152,7 +152,7 @@ async def end_of(connection: ClientConnection) -> str:
 async def closed(served: Served, workload: str, session: str) -> dict[str, Any]:
     """What the history says of its end."""
     with served.client("alice") as alice:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 records = alice.get(f"{V1}/workloads/{workload}/history", params={"limit": 500}).json()["records"]
                 for one in records:

@@ -63,7 +63,7 @@ async def read(given: dict[str, Any], count: int) -> list[str]:
     connection = await nats.connect(given["url"], nkeys_seed_str=given["seed"], inbox_prefix=given["inboxPrefix"])
     jetstream = connection.jetstream(domain=given["domain"])
     subscription = await jetstream.pull_subscribe_bind(given["consumer"], stream=given["stream"])
-    messages = await subscription.fetch(count, timeout=20)
+    messages = await subscription.fetch(count, timeout=60)
     for message in messages:
         await message.ack()
     await connection.drain()

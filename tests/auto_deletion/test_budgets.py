@@ -133,7 +133,7 @@ async def test_hours_and_money_of_a_month_exhaust_budgets_once(prepared_database
         assert plane.budget("other").exhausted, "half an hour at 2, and one and a half at 4, are 7"
         said = [type(event).__name__ for commit in world.commits for event in commit.events]
         assert (said.count("BudgetWarned"), said.count("BudgetExhausted")) == (2, 2)
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         assert await budgets.measure(plane.clock) == 0
 
         plane.do("project", project_key("other"), RemoveBudget(project_id=other))
@@ -144,7 +144,7 @@ async def test_hours_and_money_of_a_month_exhaust_budgets_once(prepared_database
 
 async def _measured(plane: Plane, rows: BudgetRows, queries: Queries) -> list[Held]:
     """By one statement, and project by project, as where prices change often."""
-    assert await queries.wait_for(plane.fed, 20)
+    assert await queries.wait_for(plane.fed, 60)
     held = await rows.measure(plane.clock())
     with pytest.MonkeyPatch.context() as few:
         few.setattr(budgets, "SUMS_AT_ONCE", 1)
@@ -162,7 +162,7 @@ async def test_tables_that_are_behind_are_not_measured_by(
     async with measuring(plane, prepared_database) as (_, rows, queries):
         project = plane.world.project()
         plane.do("project", project_key("default"), SetBudget(project_id=project, gpu_milli_hours=0))
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
 
         async def further() -> int:
             return plane.fed + 1
@@ -178,7 +178,7 @@ async def test_tables_that_lag_for_seconds_are_waited_for(prepared_database: str
     async with measuring(plane, prepared_database) as (_, rows, queries):
         project = plane.world.project()
         plane.do("project", project_key("default"), SetBudget(project_id=project, gpu_milli_hours=0))
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         next_seq = plane.fed + 1
 
         async def further() -> int:
@@ -188,7 +188,7 @@ async def test_tables_that_lag_for_seconds_are_waited_for(prepared_database: str
         await asyncio.sleep(2.2)
         assert not measurement.done()
         plane.do("prices", PRICES_KEY, SetPrice(gpu_model="H100", micros=7, currency="EUR"))
-        assert await asyncio.wait_for(measurement, 20) == 1
+        assert await asyncio.wait_for(measurement, 60) == 1
         assert plane.budget().exhausted
 
 

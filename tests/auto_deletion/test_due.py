@@ -2,8 +2,9 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
+import asyncpg
 import pytest
 
 from events.cluster import RemoveCluster
@@ -124,7 +125,7 @@ async def test_due_workloads_are_deleted_once_and_never_early(prepared_database:
     projecting = asyncio.create_task(Projector(plane.store, pool, health, stop).run())
     try:
         keys = [plane.finished(f"w{n}", seconds) for n, seconds in enumerate((0, 2, 100))]
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         deletion = AutoDeletion(DueRows(pool), plane.send)
         plane.away = True
         with pytest.raises(GateAwayError):
@@ -132,11 +133,11 @@ async def test_due_workloads_are_deleted_once_and_never_early(prepared_database:
         plane.away = False
         assert await deletion.tick(plane.world.now) == 1, "what nobody took is asked for again at once"
         assert await deletion.tick(plane.world.now) == 0, "sent a moment ago"
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         plane.world.later(5)
         assert await deletion.tick(plane.world.now) == 1
         assert await deletion.tick(plane.world.now) == 0
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         state = [plane.world.state("workload", key) for key in keys]
         assert [s.deleted_at is not None for s in state] == [True, True, False]
         assert len(plane.received) == 2
@@ -146,7 +147,7 @@ async def test_due_workloads_are_deleted_once_and_never_early(prepared_database:
             "workload", keys[2], ChangeWorkload(workload_id=id_, auto_deletion_time_after_completion_seconds=0)
         )
         plane.feed()
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         await rebuild(plane.store, prepared_database, lambda _, __: None)
         plane.world.later(1)
         assert await deletion.tick(plane.world.now) + await deletion.tick(plane.world.now) == 1
@@ -154,7 +155,7 @@ async def test_due_workloads_are_deleted_once_and_never_early(prepared_database:
         assert plane.world.do("workload", keys[2], ResumeWorkload(workload_id=id_)) is not None
     finally:
         stop.set()
-        await asyncio.wait_for(projecting, 10)
+        await asyncio.wait_for(projecting, 60)
         pool.terminate()
         await queries.close()
 
@@ -183,28 +184,28 @@ async def test_what_is_left_in_a_deleted_project_or_lives_on_a_removed_cluster_i
         world.do("workload", suspended, SuspendWorkload(workload_id=world.state("workload", suspended).workload_id))
         world.do("project", key_of_id(project_id) or "", DeleteProject(project_id=project_id))
         plane.feed()
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         deletion = AutoDeletion(DueRows(pool), plane.send)
         assert await deletion.tick(world.now) == 2
         assert [world.state("workload", key).deleted_at is not None for key in (ended, came_in, stays)] == [
             *(True, True, False),
         ]
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         world.later(10)
         assert await deletion.tick(world.now) == 0
 
         world.do("cluster", key_of_id(elsewhere) or "", RemoveCluster(cluster_id=elsewhere, force=True))
         plane.feed()
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         world.later(10)
         assert await deletion.tick(world.now) == 1
         assert world.state("workload", suspended).deleted_at is not None
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         world.later(10)
         assert await deletion.tick(world.now) == 0
     finally:
         stop.set()
-        await asyncio.wait_for(projecting, 10)
+        await asyncio.wait_for(projecting, 60)
         pool.terminate()
         await queries.close()
 
@@ -224,21 +225,60 @@ async def test_a_project_whose_department_was_deleted_is_found_until_it_was_move
         world.do("project", project_key("lost"), CreateProject(name="lost", **where))
         world.do("project", project_key("safe"), CreateProject(name="safe"))
         plane.feed()
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         rows = DueRows(pool)
         await rows.read(world.now, 10)
         assert await rows.read(world.now, 10) == []
         world.do("department", key, DeleteDepartment(department_id=where["department_id"]))
         plane.feed()
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         lost = Lost(world.state("project", project_key("lost")).project_id, where["department_id"])
         assert await rows.read(world.now, 10) == [lost]
         world.do("project", project_key("lost"), command(lost).command)
         plane.feed()
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         assert await rows.read(world.now, 10) == []
     finally:
         stop.set()
         await projecting
         await queries.close()
+        await pool.close()
+
+
+@pytest.mark.anyio
+async def test_looks_for_what_is_due_read_no_workload_where_no_project_and_no_cluster_is_gone(
+    prepared_database: str,
+) -> None:
+    """Also where the first looks were planned while there was none: they come four times a second."""
+    plane = Plane(prepared_database)
+    pool, queries, stop = await open_pool(prepared_database), Queries(prepared_database), asyncio.Event()
+    looking = await asyncpg.connect(prepared_database)
+    projecting = asyncio.create_task(Projector(plane.store, pool, Health("p"), stop).run())
+    try:
+        world = plane.world
+        cluster_id, project_id = world.cluster(), world.project()
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 60)
+        rows = DueRows(cast("Any", looking))
+        for _ in range(10):
+            world.later(10)
+            assert await rows.read(world.now, 10) == []
+        for number in range(300):
+            world.training(f"w{number}", project_id, cluster_id, TrainingSpec(image="i"))
+        plane.feed()
+        assert await queries.wait_for(plane.fed, 60)
+        async with looking.transaction():
+            for _ in range(10):
+                world.later(10)
+                assert await rows.read(world.now, 10) == []
+            read = await looking.fetchval(
+                "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables "
+                "WHERE relname = 'workloads' AND schemaname = (SELECT schema_name FROM muster.current_projection)"
+            )
+        assert read == 0
+    finally:
+        stop.set()
+        await projecting
+        await queries.close()
+        await looking.close()
         await pool.close()

@@ -169,7 +169,7 @@ async def test_hours_are_measured_once_from_the_samples_and_follow_from_the_log(
         world.place([(key, FIRST, node, 0)])
         world.report(key, FIRST, "running")
         plane.feed()
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         # From before it had its node until after its end; for ten minutes nobody knows how busy, and five are missing.
         workload_id = world.state("workload", key).workload_id
         await take(pool, cluster, workload_id, range(25, 65))
@@ -177,7 +177,7 @@ async def test_hours_are_measured_once_from_the_samples_and_follow_from_the_log(
         world.later(2700)
         world.report(key, FIRST, "succeeded", exit_code=0)
         plane.feed()
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
 
         world.now = BEGIN + HOUR + 4 * MINUTE
         await measure_all(pool, plane.send, world.now)
@@ -186,7 +186,7 @@ async def test_hours_are_measured_once_from_the_samples_and_follow_from_the_log(
         # Two at once, which both begin anew.
         await asyncio.gather(*(measure_all(pool, plane.send, world.now) for _ in range(2)))
         assert [event.hour for event in plane.measured()] == [BEGIN, BEGIN + HOUR]
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         # The sample before the node counts from the node on, and the one at 30 as 100 %.
         first, second = (30, 20, 10.5), (15, 11, 5.5)
         for by in By:
@@ -213,7 +213,7 @@ async def test_one_that_ends_within_an_hour_is_followed_by_one_that_tells_the_re
         for key in keys:
             world.report(key, FIRST, "running")
         plane.feed()
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         for key in keys:
             await take(pool, cluster, world.state("workload", key).workload_id, range(1, 90))
         world.later(3 * 3600)
@@ -221,7 +221,7 @@ async def test_one_that_ends_within_an_hour_is_followed_by_one_that_tells_the_re
         await measure_all(pool, plane.send, world.now)
         assert len(plane.measured()) == 2
         plane.takes = None
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         assert await measure_all(pool, plane.send, world.now) == 2
         told_of = [(event.hour, event.project_id) for event in plane.measured()]
         assert len(told_of) == len(set(told_of)) == 6
@@ -241,7 +241,7 @@ async def test_a_project_that_was_deleted_and_one_of_its_name_have_hours_of_thei
             world.place([(key, FIRST, node, device)])
             world.report(key, FIRST, "running")
             plane.feed()
-            assert await queries.wait_for(plane.fed, 20)
+            assert await queries.wait_for(plane.fed, 60)
             await take(pool, cluster, world.state("workload", key).workload_id, minutes)
             world.now = BEGIN + minutes.stop * MINUTE
             world.report(key, FIRST, "succeeded", exit_code=0)
@@ -251,10 +251,10 @@ async def test_a_project_that_was_deleted_and_one_of_its_name_have_hours_of_thei
         assert world.do("project", project_key("default"), DeleteProject(project_id=first)) is None
         second = await run(1, range(20, 90))
         plane.feed()
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         world.later(3600)
         await measure_all(pool, plane.send, world.now)
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         found = [await sums_of(queries, one, BEGIN, BEGIN + 2 * HOUR) for one in (first, second)]
         assert found == [[(20, 20, 10)], [(70, 60, 30.5)]]
 
@@ -269,7 +269,7 @@ async def test_a_clock_that_was_ahead_for_a_moment_leaves_no_hour_out(prepared_d
         world.place([(key, FIRST, node, 0)])
         world.report(key, FIRST, "running")
         plane.feed()
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         workload_id = world.state("workload", key).workload_id
         await take(pool, cluster, workload_id, range(30))
         hours = Hours(SampleRows(pool), plane.send)
@@ -279,7 +279,7 @@ async def test_a_clock_that_was_ahead_for_a_moment_leaves_no_hour_out(prepared_d
             while await hours.measure(now):
                 pass
             plane.feed()
-            assert await queries.wait_for(plane.fed, 20)
+            assert await queries.wait_for(plane.fed, 60)
 
         await go_on(BEGIN + HOUR + 10 * MINUTE)
         await go_on(BEGIN + 24 * HOUR)

@@ -46,9 +46,9 @@ def wrong(world: World) -> list[str]:
 async def looked(plane: Plane, pool: Pool, queries: Queries) -> int:
     """As a service that has just started."""
     plane.feed()
-    assert await queries.wait_for(plane.fed, 20)
+    assert await queries.wait_for(plane.fed, 60)
     found = await TimeLimits(LimitRows(pool), plane.send).look(plane.world.now)
-    assert await queries.wait_for(plane.fed, 20)
+    assert await queries.wait_for(plane.fed, 60)
     return found
 
 
@@ -148,7 +148,7 @@ async def test_other_limits_act_where_there_are_too_many_measurements_to_look_at
         limit(world, project, pending_seconds=60, idle_gpu_seconds=600)
         world.later(60)
         plane.feed()
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         limits = TimeLimits(TooManyMeasurements(pool), plane.send)
         with pytest.raises(TimeoutError):
             await limits.look(world.now)
@@ -180,7 +180,7 @@ async def test_gpus_count_as_idle_only_where_their_cluster_measured_that_they_ar
             world.report(key, FIRST, "running")
         world.later(600)
         plane.feed()
-        assert await queries.wait_for(plane.fed, 20)
+        assert await queries.wait_for(plane.fed, 60)
         for key, (_, busy, _) in zip(keys, IDLE, strict=True):
             for age, percent in enumerate(reversed(busy)):
                 at, id_ = world.now - age * 60 * SECOND, world.state("workload", key).workload_id

@@ -24,9 +24,11 @@ from events.refusal import Refusal
 from events.subjects import load_subject
 from events.workload.commands import CreateWorkload, PlacePods, PodFact, ReportPods
 from events.workload.fields.inference import Autoscaling, Serving, ServingPort
+from events.workload.places import bindable
 from events.workload.pod import Placement, PodRef
+from events.workload.sizes import WorkloadScaled
 from events.workload.spec import Inference, TrainingSpec
-from events.workload.state import Workload, WorkloadScaled, bindable
+from events.workload.state import Workload
 from services.autoscaler import service
 from services.runtime.nats.connection import connect
 from tests.support.subscribing import until

@@ -63,10 +63,10 @@ async def odd(client: Client) -> None:
 async def people(client: Client, count: int) -> None:
     """Write records beside the log, in streams that a backup keeps."""
     for number in range(count):
-        await client.request(f"actor.k{number}.a{number}", b"person %d" % number, timeout=5)
-        await client.request(f"audit.p{number}", b"audit %d" % number, timeout=5)
-        await client.request(f"key.k{number}", b"key %d" % number, timeout=5)
-        await client.request("stand.webhooks", b"stand %d" % number, timeout=5)
+        await client.request(f"actor.k{number}.a{number}", b"person %d" % number, timeout=60)
+        await client.request(f"audit.p{number}", b"audit %d" % number, timeout=60)
+        await client.request(f"key.k{number}", b"key %d" % number, timeout=60)
+        await client.request("stand.webhooks", b"stand %d" % number, timeout=60)
 
 
 async def backed_up(

@@ -98,7 +98,7 @@ async def test_each_restore_raises_the_incarnation_and_its_log_can_be_backed_up_
             "FEED",
             "WEBHOOKS",
         ):
-            await nc.request(f"$JS.store.API.STREAM.DELETE.{stream}", b"", timeout=5)
+            await nc.request(f"$JS.store.API.STREAM.DELETE.{stream}", b"", timeout=60)
     assert (await given.restored(fresh_log, tmp_path / "second")).incarnation == 2
     await recreate_streams(fresh_log.settings(EVERYTHING))
 

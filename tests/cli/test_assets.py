@@ -275,6 +275,46 @@ def test_a_data_volume_that_is_not_found_here_says_on_which_cluster_it_is(
     assert "--cluster a" in ran.err
 
 
+def test_a_plain_name_is_what_one_has_and_not_a_data_volume_that_somebody_offers(
+    api: ShapeServer, muster: Muster
+) -> None:
+    """Any project offers data volumes by any name: so nobody breaks the commands of others."""
+    other = ID.replace("a", "c")
+    offered = row("code", id=other) | {"ownerProject": "mallory", "spec": {"projectId": "p-9", "claimName": "c"}}
+    for of in SOURCES:
+        rows = {"/asset/datasource/git": [row("code")], "/asset/datasource/data-volume": [offered]}.get(of.path, [])
+        api.on("GET", of.path, Reply(body={"dataSources": rows, "next": None}))
+    ran = muster("training", "submit", "hello", "-i", "i", "--datasource", "code")
+    assert ran.code == 0, ran.err
+    assert api.asked("POST", "/workloads/trainings")[-1].body["assets"] == {"datasourceIds": [ID]}
+    assert "data-volume/code" in ran.err
+    assert muster("training", "submit", "hello", "-i", "i", "--datasource", "data-volume/code").code == 0
+    assert api.asked("POST", "/workloads/trainings")[-1].body["assets"] == {"datasourceIds": [other]}
+
+
+def test_help_says_for_whom_an_asset_is_and_of_a_data_volume_no_cluster(api: ShapeServer, muster: Muster) -> None:
+    """The project of a flag is the one that uses it, and none is taken from elsewhere."""
+    told = " ".join(muster("datasource", "data-volume", "create", "--help").out.split())
+    assert "Only for workloads of this project" in told
+    assert "--scope tenant|department|project" in told
+    assert "whose claim it is: projectId, clusterId and claimName" in told
+    assert "--cluster" not in told
+    told = " ".join(muster("environment", "create", "--help").out.split())
+    assert "MUSTER_PROJECT" not in told
+    assert "--scope tenant|cluster|department|project" in told
+    assert "Only for workloads of this cluster" in told
+    assert "else workloads of your default project" in " ".join(muster("credentials", "create", "--help").out.split())
+
+
+def test_tables_of_data_volumes_say_on_which_cluster_the_claim_is(api: ShapeServer, muster: Muster) -> None:
+    spec = {"projectId": "p-1", "clusterId": "c-2", "claimName": "c", "mountPath": "/data"}
+    volume = row("sets") | {"ownerProject": "vision", "spec": spec}
+    api.on("GET", "/asset/datasource/data-volume", Reply(body={"dataSources": [volume], "next": None}))
+    ran = muster("datasource", "data-volume", "list", "--columns", "name,ownerProject,spec.clusterId", "--no-headers")
+    assert (ran.code, ran.out.split()) == (0, ["sets", "vision", "c-2"]), ran.err
+    assert "c-2" in muster("datasource", "data-volume", "list", "-o", "wide").out
+
+
 def test_two_environments_and_one_that_is_not_there_are_refused(api: ShapeServer, muster: Muster) -> None:
     there_is(api, "environment", row())
     ran = muster("training", "submit", "hello", "-e", "torch", "-e", "other", "-i", "i")

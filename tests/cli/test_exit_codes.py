@@ -180,7 +180,7 @@ def test_130_when_interrupted(api: ShapeServer) -> None:
     assert process.stdout is not None
     assert "hello" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=20)
+    _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in told
 

@@ -69,6 +69,22 @@ def test_every_field_of_every_kind_is_explained() -> None:
         assert row["description"].endswith((".", ")")), path
 
 
+def test_what_a_rule_asks_for_is_mandatory_and_null_is_no_value_of_it() -> None:
+    """S060, R16: the contract lets it be null, since a template or a data source may set it."""
+    for path in ("storage.dataVolume[].id", "storage.nfs[].server", "podAffinity.key", "distributedFramework"):
+        assert explained(path)["mandatory"] is True, path
+    assert explained("storage.pvc[].claimName")["mandatory"] is False, "only with existingPvc"
+
+
+def test_what_a_kind_refuses_is_no_field_of_it() -> None:
+    """S054: an inference takes PVCs, Git, ConfigMaps and empty folders."""
+    for name in ("dataVolume", "hostPath", "nfs", "s3", "secretVolume", "dataVolume[].id", "pvc[].ephemeral"):
+        kinds: Any = explained(f"storage.{name}")["kinds"]
+        assert kinds == ["Training", "Distributed", "Workspace"], name
+    for name in ("configMapVolume", "emptyDirVolume", "git", "pvc"):
+        assert explained(f"storage.{name}")["kinds"] == [*KINDS]
+
+
 def test_programs_read_it_too(api: ShapeServer, muster: Any) -> None:
     assert muster("explain-field", "restartPolicy", "-o", "jsonpath={.options[*]}").out == "Always Never OnFailure"
     assert api.requests == []

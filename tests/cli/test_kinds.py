@@ -234,6 +234,19 @@ def test_an_inference_has_its_flags_and_says_what_comes_next(api: ShapeServer, m
     assert api.asked("GET", "/workloads")[-1].query["filterBy"][-1] == "type==Inference"
 
 
+def test_an_inference_has_no_flags_for_volumes_that_it_refuses(api: ShapeServer, muster: Any) -> None:
+    """S054."""
+    others = ("--data-volume", "--host-path", "--nfs", "--s3", "--secret-volume")
+    told = muster("inference", "submit", "--help").out
+    assert not [flag for flag in others if f"{flag} " in told]
+    assert "--git-sync " in told
+    for flag in others:
+        assert f"{flag} " in muster("workspace", "submit", "--help").out, flag
+    ran = muster("inference", "submit", "hello", "-i", "a", "--serving-port", "8000", "--nfs", "path=/a")
+    assert (ran.code, "there is no flag --nfs" in ran.err) == (2, True), ran.err
+    assert api.requests == []
+
+
 def test_describe_shows_the_kind_by_both_names_and_the_master(api: ShapeServer, muster: Any) -> None:
     row = workload_row(
         type="Distributed",

@@ -136,7 +136,7 @@ def test_what_is_wrong_is_told_field_by_field(served: Served, muster: Muster) ->
     assert refused.value.request_id
     made = muster.submit(creation(served))
     muster.delete(made.id)
-    muster.wait(made.id, "Deleted", timeout_seconds=30)
+    muster.wait(made.id, "Deleted", timeout_seconds=60)
     with pytest.raises(Conflict) as late:
         muster.suspend(made.id)
     assert (late.value.status, bool(late.value.details)) == (409, True)
@@ -190,12 +190,12 @@ def test_a_wait_ends_and_says_why(served: Served, muster: Muster) -> None:
     with pytest.raises(WaitTimeoutError, match=f"{made.name} is still Creating after 0.4 s"):
         muster.wait(made.id, timeout_seconds=0.4)
     muster.suspend(made.id)
-    assert muster.wait(made.id, "Stopped", timeout_seconds=30).phase == "Stopped"
+    assert muster.wait(made.id, "Stopped", timeout_seconds=60).phase == "Stopped"
     with pytest.raises(WorkloadEnded, match=f"{made.name} is Stopped.*; waited for Completed"):
-        muster.wait(made.id, timeout_seconds=30)
+        muster.wait(made.id, timeout_seconds=60)
     muster.delete(made.id)
     with pytest.raises(WorkloadEnded, match=r"is Deleted.*; waited for Running or Completed"):
-        muster.wait(made.id, "Running", "Completed", timeout_seconds=30)
+        muster.wait(made.id, "Running", "Completed", timeout_seconds=60)
 
 
 @pytest.mark.anyio

@@ -37,9 +37,9 @@ from events.subjects import (
     wanted_subject,
 )
 from events.workload.commands import CreateWorkload, PlacePods, PodFactKind
+from events.workload.places import bindable
 from events.workload.pod import Placement
 from events.workload.spec import TrainingSpec
-from events.workload.state import bindable
 from services.cluster_sync.service import run
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.latest import read_latest
@@ -137,7 +137,7 @@ class World:
         try:
             request = RecipeRequest(pod_key=word.pod_key, token=word.token)
             await self.nc.publish(recipes_subject(CLUSTER_ID), msgspec.json.encode(request))
-            return msgspec.json.decode((await answers.next_msg(timeout=10)).data, type=RunPod)
+            return msgspec.json.decode((await answers.next_msg(timeout=60)).data, type=RunPod)
         finally:
             await answers.unsubscribe()
 
@@ -192,4 +192,4 @@ async def serving(server: NatsServer, **settings: Any) -> AsyncGenerator[None]:
         yield
     finally:
         stop.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)

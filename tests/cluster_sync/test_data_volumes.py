@@ -101,7 +101,7 @@ async def test_the_agent_of_the_cluster_that_has_the_claim_looks_at_it(shared: W
     answers = await shared.nc.subscribe(agent_recipes_subject(CLUSTER_ID))
     async with serving(shared.server):
         await shared.nc.publish(recipes_subject(CLUSTER_ID), msgspec.json.encode(SourcesRequest()))
-        (source,) = msgspec.json.decode((await answers.next_msg(timeout=20)).data, type=Sources).sources
+        (source,) = msgspec.json.decode((await answers.next_msg(timeout=60)).data, type=Sources).sources
     assert (source.asset_id, source.project_id, source.project_name) == (mine, OWNER, "vision")
     assert isinstance(source.volume, SharedFolder)
     assert (source.volume.claim, source.volume.data_volume) == ("imagenet", mine)

@@ -14,9 +14,10 @@ from events.project import Project
 from events.subjects import wanted_subject
 from events.workload.commands import CreateWorkload, PlacePods, PodFactKind, ReportPods, SuspendWorkload
 from events.workload.fields.distribution import Distribution, LauncherCreationPolicy
+from events.workload.places import bindable
 from events.workload.pod import PodRef
 from events.workload.spec import Distributed, TrainingSpec
-from events.workload.state import Workload, bindable
+from events.workload.state import Workload
 from services.cluster_sync.reconcile import Held, desired_pod, held_sets, reconcile
 from tests.cluster_sync.given import CLUSTER_ID, KEY, PROJECT_ID, World, eventually, serving
 from tests.events.given import NOW, Story, fact, placement

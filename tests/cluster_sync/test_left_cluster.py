@@ -17,9 +17,10 @@ from events.node import ReportNode, ReportNodeGone
 from events.phases import Phase, PodPhase
 from events.subjects import WANTED_STREAM, observed_pod_subject
 from events.workload.commands import CreateWorkload, DeleteWorkload, LeaveCluster, PlacePods, PodFactKind
+from events.workload.places import bindable
 from events.workload.pod import Placement
 from events.workload.spec import TrainingSpec
-from events.workload.state import Workload, bindable
+from events.workload.state import Workload
 from services.cluster_sync.observe import place_lost
 from services.runtime.log.latest import read_latest
 from services.runtime.nats.streams import create_streams

@@ -35,7 +35,7 @@ from events.subjects import (
     wanted_filter,
 )
 from events.workload.commands import DeleteWorkload, PodFactKind, SuspendWorkload
-from events.workload.state import bindable
+from events.workload.places import bindable
 from services.cluster_sync.fold import FOLDED, SNAPSHOT_SHAPE
 from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.latest import read_latest

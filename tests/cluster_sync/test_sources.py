@@ -112,7 +112,7 @@ async def test_an_agent_speaks_of_what_its_cluster_can_use_alone(world: World) -
     async def say(*looked: Looked, after: str = "") -> Sources:
         request = SourcesRequest(after=after, looked=looked)
         await world.nc.publish(recipes_subject(CLUSTER_ID), msgspec.json.encode(request))
-        return msgspec.json.decode((await answers.next_msg(timeout=5)).data, type=Sources)
+        return msgspec.json.decode((await answers.next_msg(timeout=60)).data, type=Sources)
 
     async with serving(world.server):
         told = await say()

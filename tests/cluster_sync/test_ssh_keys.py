@@ -68,7 +68,7 @@ async def told(world: World, pod: str, *, ssh_keys: bool = True) -> tuple[RunPod
     asked = RecipeRequest(pod_key=pod, token=word.token, public_key=public_of(private), ssh_keys=ssh_keys)
     try:
         await world.nc.publish(recipes_subject(CLUSTER_ID), msgspec.json.encode(asked))
-        recipe = msgspec.json.decode((await answers.next_msg(timeout=10)).data, type=RunPod)
+        recipe = msgspec.json.decode((await answers.next_msg(timeout=60)).data, type=RunPod)
     finally:
         await answers.unsubscribe()
     if not recipe.sealed:

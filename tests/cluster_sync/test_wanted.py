@@ -90,7 +90,7 @@ async def test_a_word_that_nobody_can_read_is_replaced_by_what_the_log_says(worl
     await world.bind()
     stray = wanted_subject(CLUSTER_ID, "stray")
     for subject in (SUBJECT, stray, wanted_cluster_subject(CLUSTER_ID), "want.a.word.of.no.form"):
-        await world.nc.request(subject, payload, timeout=5)
+        await world.nc.request(subject, payload, timeout=60)
     async with serving(world.server):
         await world.wanted_is(StartPod)
         assert isinstance(await world.wanted_is(SettledPod, "stray"), SettledPod)

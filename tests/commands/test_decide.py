@@ -12,8 +12,8 @@ from events.envelope import Accepted, AdmittedCommand, CommandReply, Refused
 from events.project import CreateProject
 from events.tenant import GrantTenantRole
 from events.workload.commands import CreateWorkload, DeleteWorkload, SuspendWorkload
+from events.workload.life import WorkloadStopped
 from events.workload.spec import TrainingSpec
-from events.workload.state import WorkloadStopped
 from services.commands.decide import decide_on, not_for_service
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)

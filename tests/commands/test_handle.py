@@ -33,8 +33,8 @@ from events.workload.commands import (
 )
 from events.workload.fields.metadata import Annotation
 from events.workload.fields.process import EnvironmentVariable
+from events.workload.life import UndoableAct
 from events.workload.pod import PodRef
-from events.workload.state import UndoableAct
 from services.commands.counts import Counts
 from services.commands.handle import MAX_TRIES, Commands, utc_now
 from services.commands.keys import MemoryKeys

@@ -371,7 +371,7 @@ async def test_what_no_message_can_hold_is_refused_and_never_doubtful(
 @pytest.mark.parametrize("payload", [b"", b"{}", b"[1]", b"\xff", b'{"command_id":"x","token":"t","command":{}}'])
 async def test_nonsense_is_answered(path: CommandPath, place: tuple[str, str], payload: bytes) -> None:
     api = await connect(path.server.settings("api"), "api", suffix="broken")
-    answer = await api.request("cmd.request.Nonsense", payload, timeout=5)
+    answer = await api.request("cmd.request.Nonsense", payload, timeout=60)
     assert code(msgspec.json.decode(answer.data, type=CommandReply)) == "invalid"
     await api.close()
 
@@ -382,7 +382,7 @@ async def test_refused_commands_push_no_act_of_an_administrator_out_of_the_audit
     """Both streams are made small, so that some hundred refusals are as many as they hold, and more."""
     async with raw(path.server, EVERYTHING) as (everything, _):
         for stream in ("AUDIT", "REFUSALS"):
-            found = json.loads((await everything.request(call("STREAM.INFO", stream), b"", timeout=5)).data)
+            found = json.loads((await everything.request(call("STREAM.INFO", stream), b"", timeout=60)).data)
             small = json.dumps({**found["config"], "max_bytes": 16 * 1024}).encode()
             assert "error" not in json.loads((await everything.request(call("STREAM.UPDATE", stream), small)).data)
     acts = (await stored(path.server))["AUDIT"]
@@ -431,7 +431,7 @@ async def test_what_a_stream_gives_out_is_no_request(
     chain = {"scheduler": "workload", "setup": "project"}[service]
     subject = f"snap.chain.{chain}.forged.0"
     async with raw(path.server, service) as (client, _):
-        await client.request(subject, msgspec.json.encode(forged), timeout=5)
+        await client.request(subject, msgspec.json.encode(forged), timeout=60)
         before = await stored(path.server)
         for target in ("cmd.admitted.GrantTenantRole", "cmd.request.GrantTenantRole", "cmd.system.setup.AddCluster"):
             body = json.dumps({"last_by_subj": subject}).encode()
@@ -445,7 +445,7 @@ async def test_what_a_stream_gives_out_does_not_close_the_log(path: CommandPath,
     """A snapshot that reads like a keeper's word about a full disk."""
     subject = "snap.chain.workload.forged.0"
     async with raw(path.server, "scheduler") as (client, _):
-        await client.request(subject, b'{"free_bytes":0,"total_bytes":1000000}', timeout=5)
+        await client.request(subject, b'{"free_bytes":0,"total_bytes":1000000}', timeout=60)
         body = json.dumps({"last_by_subj": subject}).encode()
         await client.publish(call("DIRECT.GET", "SNAPSHOTS"), body, reply="muster.room.forged")
         await settle(client)
@@ -461,7 +461,7 @@ async def test_the_word_about_the_log_goes_to_inboxes_of_the_asker_alone(
         for reply in ("ev.void.1", "key.x", "snap.canary.x", "ev.tenant.default", *NO_INBOXES):
             await client.publish("muster.log", b"", reply=reply)
         await settle(client)
-        assert (await client.request("muster.log", b"", timeout=5)).data == b'{"trouble":""}'
+        assert (await client.request("muster.log", b"", timeout=60)).data == b'{"trouble":""}'
     assert {**await stored(path.server), "SNAPSHOTS": 0} == {**before, "SNAPSHOTS": 0}
 
 

@@ -1,4 +1,4 @@
-"""An event of a workload is told in two files: what it is and changes, in `events/workload/state.py`, and its sentence.
+"""An event of a workload is told in two files: what it is and changes, in `events/workload/life.py`, and its sentence.
 Storing, decoding, history, OpenAPI and what the API shows follow.
 
 A copy of the program gets such an event; it is then seen all the way through, in a process of its own. Who decides it
@@ -9,17 +9,17 @@ from pathlib import Path
 
 from tests.support.edited_copy import copy, edit, see
 
-STATE = "events/workload/state.py"
+LIFE = "events/workload/life.py"
 DECLARED = (
-    "class WorkloadSuspended(_Event, ",
-    """class WorkloadPraised(_Event, frozen=True, kw_only=True):
+    "class WorkloadSuspended(Event, ",
+    """class WorkloadPraised(Event, frozen=True, kw_only=True):
     \"\"\"Somebody is pleased with it.\"\"\"
 
     words: str
     \"\"\"What they said.\"\"\"
 
 
-class WorkloadSuspended(_Event, """,
+class WorkloadSuspended(Event, """,
 )
 LISTED = ("    | WorkloadSuspended\n", "    | WorkloadPraised\n    | WorkloadSuspended\n")
 FOLDED = (
@@ -43,7 +43,7 @@ SEEN = """
 import msgspec
 from events.aggregate import WORKLOAD, draft
 from events.codec import decode_event, encode_event
-from events.workload.state import WorkloadPraised
+from events.workload.life import WorkloadPraised
 from projections.fold import fold
 from services.api.application import OPERATIONS
 from services.api.openapi import document
@@ -81,6 +81,6 @@ print("seen")
 
 def test_an_event_is_told_in_two_files(tmp_path: Path) -> None:
     copy(tmp_path)
-    edit(tmp_path / STATE, DECLARED, LISTED, FOLDED)
+    edit(tmp_path / LIFE, DECLARED, LISTED, FOLDED)
     edit(tmp_path / SENTENCES, IMPORTED, TOLD)
     see(tmp_path, SEEN)

@@ -25,9 +25,9 @@ from services.runtime.services import SERVER_UID, of_group
 from services.runtime.services import SERVICES as TABLE
 
 ROOT = Path(__file__).parents[2]
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+COMPOSE: dict[str, Any] = yaml.load((ROOT / "docker-compose.yml").read_text(), yaml.CSafeLoader)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-PRODUCTION: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.production.yml").read_text())
+PRODUCTION: dict[str, Any] = yaml.load((ROOT / "docker-compose.production.yml").read_text(), yaml.CSafeLoader)
 OVERLAID: dict[str, dict[str, Any]] = PRODUCTION["services"]
 FILES = ("docker-compose.yml", "docker-compose.production.yml", "docker-compose.agents.yml")
 HEALTHY = {name for name, service in SERVICES.items() if "8081" in str(service.get("healthcheck", ""))}

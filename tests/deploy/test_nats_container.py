@@ -106,7 +106,7 @@ async def test_it_ends_when_it_cannot_write_and_writes_again_when_it_is_started_
     assert await asyncio.to_thread(process.wait, 40) == 1
 
     container.start()
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         while not await append(store, f"again-{next(keys)}"):
             await asyncio.sleep(0.1)
     await commands.close()
@@ -137,6 +137,6 @@ async def append(store: JetStreamEventStore, key: str) -> bool:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.05)

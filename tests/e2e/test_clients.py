@@ -177,7 +177,7 @@ def test_a_chat_is_told_once_of_what_completes_fails_or_waits_whatever_is_killed
     given = environment | {"CHAT_URL": chat.url, "WAIT_SECONDS": "2"}
     chat.refuses = 1
     with program(*notify, environment=given):
-        until(state.exists, 30)
+        until(state.exists, 60)
         api.submit("told-good", command="/bin/true")
         api.submit("told-bad", command="/bin/false", backoffLimit=0)
         large = api.submit("told-large", command="/bin/true", compute={"gpuDevicesRequest": 64})["workloadId"]

@@ -106,7 +106,7 @@ def test_every_command_of_the_first_hour_prints_what_the_page_says(stack: Stack,
 
             if step.command.startswith(READS):
                 with contextlib.suppress(AssertionError):
-                    until(as_told, 30)
+                    until(as_told, 60)
             else:
                 as_told()
             assert seen == masked(step.output), step.command

@@ -102,7 +102,7 @@ def test_the_examples_of_each_kind_run_as_they_stand(stack: Stack, api: Api) -> 
     assert told.returncode == 0, told.stderr
     desk = made(api, "desk")
     assert (desk["type"], desk["priorityClassName"], desk["preemptibility"]) == ("Workspace", "high", "non-preemptible")
-    until(lambda: made(api, "desk")["actualPhase"] == "Running" or None, 30)
+    until(lambda: made(api, "desk")["actualPhase"] == "Running" or None, 60)
     listed = stack.muster("workspace", "list", "-o", "name")
     assert listed.stdout.split() == ["desk"]
     assert stack.muster("workspace", "suspend", "desk", "--wait", "--timeout", "30s").returncode == 0

@@ -44,7 +44,7 @@ def test_a_gang_gets_in_as_a_pod_moves_for_it_and_both_run(tmp_path: Path) -> No
                 and len(on(api, one)) == len(on(api, two)) == 1
                 and on(api, one) == on(api, two)
             ),
-            30,
+            120,
             lambda: f"{api.story(row['id'])} {api.story(one)} {api.story(two)}",
         )
         moved = [told for id_ in (one, two) for told in api.story(id_) if "moved to make room for wide" in told]

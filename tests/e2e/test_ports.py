@@ -37,7 +37,7 @@ def asked(url: str, **headers: str) -> httpx.Response:
     """As a browser would, which knows that every name below localhost is this machine."""
     parts = urlsplit(url)
     target = f"http://127.0.0.1:{parts.port}{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
-    return httpx.get(target, headers={"host": parts.netloc, **headers}, timeout=20)
+    return httpx.get(target, headers={"host": parts.netloc, **headers}, timeout=60)
 
 
 def connections(api: Api, workload_id: str) -> dict[str, dict[str, Any]]:
@@ -54,7 +54,7 @@ def test_the_example_serves_by_its_url_and_by_its_node_port(stack: Stack, api: A
     told = stack.muster("workspace", "submit", "-f", str(EXAMPLE))
     assert told.returncode == 0, told.stderr
     workload = served(api, "served")
-    found = until(lambda: found if (found := connections(api, workload))["files"]["ready"] else None, 40)
+    found = until(lambda: found if (found := connections(api, workload))["files"]["ready"] else None, 60)
     assert (found["files"]["connectionType"], found["direct"]["connectionType"]) == ("ExternalUrl", "NodePort")
     url, direct = found["files"]["address"], found["direct"]["address"]
     assert urlsplit(url).hostname == f"served-8888-{workload.replace('-', '')[:12]}.localhost"
@@ -77,7 +77,7 @@ def test_the_example_serves_by_its_url_and_by_its_node_port(stack: Stack, api: A
 
 def _text(url: str) -> str:
     try:
-        return httpx.get(url, timeout=5).text
+        return httpx.get(url, timeout=60).text
     except httpx.HTTPError:
         return ""
 
@@ -212,3 +212,29 @@ def test_a_command_a_shell_an_attachment_and_a_port_lead_into_a_pod_and_the_hist
     assert "reaches port 7000 of run 1 of pod main-0" in told
     assert "is over with exit code 7 (ended); 500Ki in, 500Ki out" in told
     assert all(words in told for words in ("runs 'no-such-program'", "is attached to", "(command not found)"))
+
+
+def test_a_submission_attaches_once_it_runs_and_ends_with_it(stack: Stack) -> None:
+    """As Run:ai's `--attach`: what the process writes from then on, and nothing else on stdout but the row."""
+    talks = "import time\nwhile True: print('still here', flush=True); time.sleep(0.2)"
+    line = (
+        "training",
+        "submit",
+        "shown",
+        "-i",
+        "x",
+        "--attach",
+        "--no-headers",
+        "--command",
+        "--",
+        "python3",
+        "-c",
+        talks,
+    )
+    with begun(stack, *line) as attached:
+        assert attached.stdout is not None
+        assert attached.stdout.readline().split()[0] == b"shown"
+        assert attached.stdout.readline() == b"still here\n"
+        assert stack.muster("training", "delete", "shown", "-y").returncode == 0
+        attached.stdout.read()
+        assert attached.wait(60) != 0

@@ -32,7 +32,7 @@ from tests.support.small_disk import SmallDisk, small_disk
 
 pytestmark = pytest.mark.anyio
 
-UNTIL_SECONDS = 30.0
+UNTIL_SECONDS = 60.0
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.embedded.process import NOT_BEGUN
+
 LOADED = """
 import sys
 from muster.embedded.process import load
@@ -32,6 +34,15 @@ def test_no_process_loads_libraries_that_only_others_would_use(group: str) -> No
     there = loaded(LOADED.format(group=group))
     assert "nats" in there
     assert there.isdisjoint({"kubernetes_asyncio", "aiohttp", "rich", "httpx", "pygments"})
+
+
+def test_a_process_that_is_never_told_to_begin_says_so_and_does_not_end_as_if_all_were_well() -> None:
+    """Given standard input that has ended, as that of a process in the background has."""
+    program = [sys.executable, "-m", "muster.embedded.process", "workers"]
+    ran = subprocess.run(program, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == NOT_BEGUN
+    assert "not_begun" in ran.stderr
+    assert "write `go` to it" in ran.stderr
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -216,7 +216,7 @@ def test_a_child_hears_the_first_word_until_it_was_ready_once(tmp_path: Path) ->
         child.start()
         child.go()
         await child.wait_ready(asyncio.Event())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(words.read_text().splitlines()) < 2:
                 await asyncio.sleep(0.02)
         await child.stop(1)

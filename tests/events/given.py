@@ -12,12 +12,10 @@ from events.decision import Context
 from events.ids import incarnation_id, workload_key
 from events.refusal import Refusal
 from events.workload.commands import CreateWorkload, PlacePods, PodFact, PodFactKind, ReportPods
+from events.workload.places import bindable
 from events.workload.pod import Placement, PodRef
 from events.workload.spec import TrainingSpec
-from events.workload.state import (
-    Workload,
-    bindable,
-)
+from events.workload.state import Workload
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 ALICE = Actor(id="alice")

@@ -7,20 +7,16 @@ import pytest
 from msgspec.structs import replace
 
 from events.aggregate import WORKLOAD
+from events.workload.at_risk import CheckpointSaved, gpu_hours_at_risk, seconds_at_risk
 from events.workload.commands import EvictPods, PlacePods, SuspendWorkload
-from events.workload.decide import checkpoint_pause
+from events.workload.evictions import PodsEvicted
 from events.workload.fields.distribution import Distribution
 from events.workload.fields.saving import CheckpointSpec, PreStop
 from events.workload.kinds import KINDS
 from events.workload.pod import DeviceShare
 from events.workload.pod_sets import StopBy
+from events.workload.reports import checkpoint_pause
 from events.workload.spec import Distributed, TrainingSpec, with_defaults
-from events.workload.state import (
-    CheckpointSaved,
-    PodsEvicted,
-    gpu_hours_at_risk,
-    seconds_at_risk,
-)
 from events.workload.volumes import ClaimedFolder, NewClaim, checkpoint_of
 from tests.events.given import ID, SERVICE, Story, at, context, fact, names, placement, ref, report
 

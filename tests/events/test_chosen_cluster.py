@@ -12,9 +12,12 @@ from events.decision import Context
 from events.refusal import Refusal
 from events.workload.commands import CreateWorkload, LeaveCluster, OpenSession, PlacePods, PodFact, ReportPods
 from events.workload.fields.saving import CheckpointSpec
+from events.workload.life import ClusterChosen
+from events.workload.lost_cluster import LeftPodEnded
+from events.workload.places import bindable
 from events.workload.pod import DeviceShare, Placement, PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
-from events.workload.state import ClusterChosen, LeftPodEnded, Workload, bindable
+from events.workload.state import Workload
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 CONTEXT = Context(now=NOW, actor=Actor(id="ann"), command_id="6f1d3b0a-52a8-4d0e-9c2e-6d7573746572", version=0)

@@ -32,9 +32,9 @@ from events.workload.fields.distribution import Distribution
 from events.workload.fields.inference import ServedModel, Serving, ServingPort
 from events.workload.fields.metadata import Label
 from events.workload.fields.storage import StorageSpec
+from events.workload.life import WorkloadCreated
 from events.workload.made_from import MadeFrom
 from events.workload.spec import NO_SPEC, Inference, TrainingSpec
-from events.workload.state import WorkloadCreated
 from tests.events.given import NOW
 
 GOLDENS = Path(__file__).parent / "goldens"

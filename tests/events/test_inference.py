@@ -22,9 +22,10 @@ from events.workload.commands import (
 )
 from events.workload.fields.inference import Autoscaling, ModelCredential, ServedModel, Serving, ServingPort
 from events.workload.fields.process import UserCredentialKey
+from events.workload.places import bindable
 from events.workload.pod import PodRef
+from events.workload.sizes import WorkloadScaled
 from events.workload.spec import Inference, TrainingSpec
-from events.workload.state import WorkloadScaled, bindable
 from tests.events.given import ID, SERVICE, Story, at, context, fact, names, placement, report
 from tests.support.draws import draws
 

@@ -12,9 +12,9 @@ from events.cluster_protocol import ObservedCluster
 from events.commit import About, Actor
 from events.refusal import Refusal
 from events.workload.commands import ChangeWorkload, CloseSession, DeleteWorkload, OpenSession, TransferWorkload
-from events.workload.decide import shut_to
 from events.workload.fields.process import EnvironmentVariable, UserCredentialKey
 from events.workload.fields.storage import GitSecretRef, GitVolume, PvcVolume, StorageSpec
+from events.workload.letting_in import shut_to
 from events.workload.sessions import MOST_COMMAND_CHARACTERS, MOST_OPEN, MOST_PORTS, SessionClosed, SessionOpened
 from services.cluster_sync.observe import lost_session
 from services.ownership.decide import Admission, Facts, decide

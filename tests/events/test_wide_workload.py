@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from events.aggregate import WORKLOAD
 from events.phases import PodPhase
 from events.workload.commands import PlacePods, ReportPods
+from events.workload.edit import Edit
+from events.workload.life import evolve, fold, take
+from events.workload.places import bindable, bindable_among
 from events.workload.pod import LIVE_POD_PHASES, PodRunning, PodStarting
 from events.workload.pods import CHUNK_PODS, Pods, PodsEdit, changed
-from events.workload.state import Edit, Workload, bindable, bindable_among, evolve, fold, take
+from events.workload.state import Workload
 from tests.events.given import ID, NOW, SERVICE, Story, at, context, fact, placement, ref
 from tests.support.any_events import any_workload_events
 from tests.support.draws import draws

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from events.phases import FINISHED, PODS_RUN_AGAIN, TRANSITIONS, UNBUILT_PHASES, DesiredPhase, Phase, PodPhase
+from events.workload.changes import WorkloadChanged
 from events.workload.commands import (
     Changeable,
     ChangeWorkload,
@@ -22,16 +23,13 @@ from events.workload.commands import (
     TransferWorkload,
     UndoAct,
 )
-from events.workload.decide import final_name, retry_wait
+from events.workload.decide import final_name
 from events.workload.fields.metadata import Label
 from events.workload.fields.storage import EmptyDirVolume, PvcVolume, SecretVolume, StorageSpec
+from events.workload.places import bindable, next_retry_at
 from events.workload.pod import PodAddress, PodRef, PortAddress
-from events.workload.state import (
-    WorkloadChanged,
-    bindable,
-    next_retry_at,
-    schedulable,
-)
+from events.workload.reports import retry_wait
+from events.workload.state import schedulable
 from tests.events.given import (
     ALICE,
     BOB,

@@ -22,12 +22,10 @@ from events.workload.commands import (
     ResumeWorkload,
     SuspendWorkload,
 )
-from events.workload.decide import MAX_WARNINGS_OF_RUN
+from events.workload.places import bindable
 from events.workload.pod import PodRef
-from events.workload.state import (
-    Workload,
-    bindable,
-)
+from events.workload.reports import MAX_WARNINGS_OF_RUN
+from events.workload.state import Workload
 from tests.events.given import ALICE, at, context, creation, fact, placement
 from tests.support.draws import draws
 

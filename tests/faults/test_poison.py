@@ -44,7 +44,7 @@ SERVICES: dict[str, Run] = {
     "cluster_sync": cluster_sync,
     "auto_deletion": auto_deletion,
 }
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class Plane:

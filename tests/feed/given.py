@@ -55,12 +55,12 @@ class Log:
         """As they are: the sequences of the log must be theirs."""
         for commit in commits:
             subject = aggregate_subject(commit.aggregate, commit.key)
-            ack = msgspec.json.decode((await self.nc.request(subject, encode_commit(commit.record), timeout=5)).data)
+            ack = msgspec.json.decode((await self.nc.request(subject, encode_commit(commit.record), timeout=60)).data)
             assert ack["seq"] == commit.seq, ack
 
     async def feed(self) -> list[Written]:
         """All that FEED holds."""
-        info = await self.nc.request(call("STREAM.INFO", FEED_STREAM), b"", timeout=5)
+        info = await self.nc.request(call("STREAM.INFO", FEED_STREAM), b"", timeout=60)
         state = msgspec.json.decode(info.data).get("state")
         if state is None:
             return []
@@ -68,14 +68,14 @@ class Log:
 
     async def _message(self, seq: int) -> Written:
         asked = msgspec.json.encode({"seq": seq})
-        answer = await self.nc.request(call("STREAM.MSG.GET", FEED_STREAM), asked, timeout=5)
+        answer = await self.nc.request(call("STREAM.MSG.GET", FEED_STREAM), asked, timeout=60)
         stored: Any = msgspec.json.decode(answer.data, type=_Answer).message
         headers = headers_of(stored.hdrs) or {}
         ours = {name: value for name, value in headers.items() if name.startswith("ce-")}
         return Written(stored.subject, ours, stored.data)
 
     async def count(self) -> int:
-        info = msgspec.json.decode((await self.nc.request(call("STREAM.INFO", FEED_STREAM), b"", timeout=5)).data)
+        info = msgspec.json.decode((await self.nc.request(call("STREAM.INFO", FEED_STREAM), b"", timeout=60)).data)
         return info.get("state", {}).get("last_seq", 0)
 
     async def holds(self, commits: Sequence[Commit]) -> None:
@@ -130,7 +130,7 @@ async def feeding(server: NatsServer) -> AsyncGenerator[Health]:
         yield health
     finally:
         stop.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
 
 
 def some_log(seed: int, steps: int = 150) -> list[Commit]:

@@ -62,7 +62,7 @@ async def admin(cluster: KubernetesWatched, method: str, path: str, body: Any = 
 
 async def eventually(found: Callable[[], Any]) -> Any:
     """What `found` gives as soon as that is something."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (value := await asyncio.to_thread(found)):
             await asyncio.sleep(0.1)
         return value
@@ -453,7 +453,7 @@ async def test_without_the_optional_role_they_are_refused_by_name_and_with_it_th
                 claim: SourceToLookAt(asset_id=ID, spec_at=NOW, volume=shared(cluster, claim), project_id="owner")
                 for claim in ("sets", "block")
             }
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while await cluster.backend.look(sources["sets"]):
                     await asyncio.sleep(0.2)
                 while "driver block.example.com is not among" not in await cluster.backend.look(sources["block"]):

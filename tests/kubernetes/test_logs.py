@@ -105,7 +105,7 @@ async def site_of(control_plane: ControlPlane, folder: Path, monkeypatch: pytest
 
 
 async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not reached():
             await asyncio.sleep(0.02)
 
@@ -115,13 +115,13 @@ def request(run: LoggedRun, *, follow: bool = False, tail: int | None = None, **
 
 
 async def texts(agent: PodLogs, asked: LogsRequest) -> list[str]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return [line.text async for batch in agent.logs(asked) for line in batch]
 
 
 async def texts_until(agent: PodLogs, run: LoggedRun, wanted: list[str]) -> None:
     """Stored lines may be a moment behind."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (found := await texts(agent, request(run))) != wanted:
             assert found == wanted[: len(found)], "no line twice, none left out, none in another order"
             await asyncio.sleep(0.02)

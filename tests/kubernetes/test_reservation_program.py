@@ -84,7 +84,7 @@ class Site:
 
     async def said(self, annotation: str) -> str:
         path = f"/api/v1/namespaces/{self.space}/pods/{self.name}"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 found = self.control_plane.admin("GET", path)["metadata"]["annotations"]
                 if annotation in found:
@@ -103,18 +103,18 @@ async def test_the_program_says_which_device_it_was_given_and_goes_when_told(sit
         assert await site.said(VISIBLE_DEVICES) == "GPU-7"
         # Now, or once it only waits: it goes either way.
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
 async def test_the_program_holds_the_device_until_it_is_told_to_go(site: Site) -> None:
     site.allow()
     async with site.program(NVIDIA_VISIBLE_DEVICES="GPU-7") as process:
         command = Path(f"/proc/{process.pid}/cmdline")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while b"sigwait" not in command.read_bytes():
                 await asyncio.sleep(0.05)
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
 async def test_the_program_says_why_it_does_not_know_its_device(site: Site) -> None:

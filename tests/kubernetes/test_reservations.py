@@ -89,7 +89,7 @@ class Site:
         self.admin("PATCH", f"{path}/status", {"status": {"phase": "Succeeded"}})
 
     async def tidy_until(self, agent: Reservations, reached: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not reached():
                 await agent.tidy(self.users())
                 await asyncio.sleep(0.05)
@@ -231,7 +231,7 @@ async def hold_once(agent: Reservations, node: str) -> tuple[str, ...]:
 
 
 async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not reached():
             await asyncio.sleep(0.05)
 

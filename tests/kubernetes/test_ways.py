@@ -55,7 +55,7 @@ async def told(way: Way) -> tuple[bytes, bytes, WayEnd]:
     """What it wrote, and how it ended."""
     out = {STDOUT: b"", STDERR: b""}
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             async for frame in way.frames():
                 assert len(frame) <= FRAME_BYTES
                 out[frame[0]] += frame[1:]

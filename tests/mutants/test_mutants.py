@@ -142,7 +142,7 @@ def test_waiting_too_long_is_told_from_a_wrong_answer() -> None:
     assert not Caught(test="t", words="AssertionError: assert 1 == 0").by_time
 
 
-LIGHT = ("-p", "no:schemathesis", "-p", "no:hypothesispytest")
+LIGHT = ("-p", "no:schemathesis", "-p", "no:hypothesispytest", "-p", "no:_hypothesis_pytestplugin")
 """Without what takes long to import."""
 TESTS = """
 import os

@@ -237,7 +237,7 @@ async def test_an_id_of_which_no_commit_came_is_taken_by_the_next_try(path: Comm
 async def test_while_the_stream_is_away_who_is_known_goes_on_and_the_rest_is_refused_by_name(path: CommandPath) -> None:
     project, cluster = await furnish(path)
     nc = await connect(path.server.settings(EVERYTHING), EVERYTHING)
-    await nc.request(call("STREAM.DELETE", ACTORS_STREAM), b"", timeout=5)
+    await nc.request(call("STREAM.DELETE", ACTORS_STREAM), b"", timeout=60)
     await nc.close()
     before = await path.store.last_seq()
     for subject, command in (

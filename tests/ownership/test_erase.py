@@ -189,8 +189,8 @@ async def test_who_comes_again_is_somebody_else(path: CommandPath, nc: Client) -
 async def test_of_two_of_one_name_the_issuer_says_which(fresh_log: NatsServer, nc: Client) -> None:
     for issuer, actor in (("one", "a_" + "a" * 26), ("two", "a_" + "b" * 26)):
         where = actor_subject(actor_key(issuer, NAME), actor)
-        await nc.request(where, msgspec.json.encode(Person(issuer=issuer, subject=NAME)), timeout=5)
-        await nc.request(audit_subject("tenant"), msgspec.json.encode(record(issuer)), timeout=5)
+        await nc.request(where, msgspec.json.encode(Person(issuer=issuer, subject=NAME)), timeout=60)
+        await nc.request(audit_subject("tenant"), msgspec.json.encode(record(issuer)), timeout=60)
     with pytest.raises(EraseError, match=r"2 people are called .* by one, two: say which with --issuer"):
         await erased(fresh_log)
     assert (await erased(fresh_log, issuer="two")).actors == ["a_" + "b" * 26]
@@ -216,8 +216,8 @@ async def test_a_stranger_who_was_only_refused_is_forgotten_too_and_others_sente
 ) -> None:
     of_other = msgspec.structs.replace(record("i"), actor=Speaker(iss="i", sub="ann"), target=NAME)
     for one in (record("i"), of_other):
-        await nc.request(audit_subject("tenant"), msgspec.json.encode(one), timeout=5)
-    await nc.request(audit_subject("tenant"), b'{"no record": "' + NAME.encode() + b'"}', timeout=5)
+        await nc.request(audit_subject("tenant"), msgspec.json.encode(one), timeout=60)
+    await nc.request(audit_subject("tenant"), b'{"no record": "' + NAME.encode() + b'"}', timeout=60)
     done = await erased(fresh_log)
     assert (done.actors, done.records, done.unreadable) == ([], 1, 1)
     # A workload may be called as a person is: that is not theirs to forget.
@@ -260,7 +260,7 @@ async def test_a_run_that_is_killed_is_finished_by_the_next(
 
 
 async def test_an_installation_of_an_earlier_version_is_told_what_to_do(fresh_log: NatsServer, nc: Client) -> None:
-    config = msgspec.json.decode((await nc.request(call("STREAM.INFO", AUDIT_STREAM), b"", timeout=5)).data)["config"]
+    config = msgspec.json.decode((await nc.request(call("STREAM.INFO", AUDIT_STREAM), b"", timeout=60)).data)["config"]
     answer = await nc.request(
         call("STREAM.UPDATE", AUDIT_STREAM), msgspec.json.encode({**config, "deny_delete": True}), timeout=5
     )

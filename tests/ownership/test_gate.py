@@ -31,7 +31,7 @@ async def test_others_workloads_are_protected_from_the_moment_in_which_that_is_s
     await directory.start()
     (cluster_id,), (project_id,) = directory.clusters, directory.projects
     grant = GrantProjectRole(project_id=project_id, subject="bob", role="researcher")
-    await directory.reached(await carry_out(store, "3", grant), timeout_seconds=5)
+    await directory.reached(await carry_out(store, "3", grant), timeout_seconds=60)
     await directory.close()  # it stands still from here on
     nobody: Any = None
     gate = Gate(

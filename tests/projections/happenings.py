@@ -20,12 +20,10 @@ from events.workload.commands import (
     SuspendWorkload,
     TransferWorkload,
 )
+from events.workload.places import bindable
 from events.workload.pod import DeviceShare, Placement, PodRef
 from events.workload.spec import ComputeSpec, TrainingSpec
-from events.workload.state import (
-    Workload,
-    bindable,
-)
+from events.workload.state import Workload
 from tests.support.lives import CLUSTER_SYNC, SCHEDULER, World
 
 KINDS = get_args(PodFactKind)

@@ -2,14 +2,15 @@
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import asyncpg
 import msgspec
 import pytest
 
 from events.actors import Person
-from events.phases import Phase
+from events.phases import PHASE_REASONS, Phase
+from events.workload.state import EvictionReason
 from projections.filters import FIELDS, OPERATORS, Filter, InvalidQueryError, WorkloadQuery, going_on_only
 from projections.queries import Queries, QueryTimeoutError
 from projections.row_json import WORKLOAD_COLUMNS, row_to_json
@@ -125,6 +126,12 @@ EARLY = (BEGIN + timedelta(seconds=1)).isoformat()
 )
 async def test_filters(queries: Queries, field: str, op: str, value: str, found: str) -> None:
     assert await names(queries, Filter(field=field, op=op, value=value)) == found.split()
+
+
+@pytest.mark.parametrize("reason", get_args(EvictionReason))
+async def test_what_waits_again_is_asked_for_by_whatever_it_was_evicted_for(queries: Queries, reason: str) -> None:
+    assert reason in PHASE_REASONS
+    assert await names(queries, Filter(field="phaseReason", op="==", value=reason)) == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 
 from development.servers import PostgresServer
 from events.commit import Commit
-from events.workload.state import gpu_hours_at_risk
+from events.workload.at_risk import gpu_hours_at_risk
 from projections.filters import WorkloadQuery
 from projections.migrate import prepare
 from projections.queries import Queries

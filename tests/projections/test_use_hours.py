@@ -26,6 +26,8 @@ from events.workload.commands import (
     SuspendWorkload,
     TransferWorkload,
 )
+from events.workload.life import WorkloadDeleted, evolve
+from events.workload.lost_cluster import ClusterLeft
 from events.workload.pod import (
     DeviceShare,
     Placement,
@@ -36,7 +38,7 @@ from events.workload.pod import (
     PodSucceeded,
 )
 from events.workload.spec import ComputeSpec, TrainingSpec
-from events.workload.state import ClusterLeft, Workload, WorkloadDeleted, evolve
+from events.workload.state import Workload
 from projections.fold import fold
 from projections.hours.changes import EPOCH, MICROSECOND
 from projections.migrate import prepare

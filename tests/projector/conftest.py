@@ -49,7 +49,7 @@ def running(database: str) -> Run:
         finally:
             projector.stop.set()
             try:
-                await asyncio.wait_for(task, 10)
+                await asyncio.wait_for(task, 60)
             finally:
                 pool.terminate()
 

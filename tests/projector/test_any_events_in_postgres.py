@@ -16,12 +16,9 @@ from events.commit import Commit
 from events.ids import incarnation_id
 from events.node import NodeFacts, NodeRegistered, PodsReserved, Reservation
 from events.project import ProjectCreated
+from events.workload.life import WorkloadCompleted, WorkloadCreated
 from events.workload.pod import Placement, PodRef, PodRunning, PodsBound
 from events.workload.spec import TrainingSpec
-from events.workload.state import (
-    WorkloadCompleted,
-    WorkloadCreated,
-)
 from projections.migrate import create_indexes, create_schema, drop_schema, next_schema_name
 from projections.postgres import Pool
 from projections.queries import Queries

@@ -80,7 +80,7 @@ async def test_a_full_disk_of_postgres_delays_the_tables_and_no_more(
         assert await verify(store, server.url(), quiet) == []
     finally:
         projector.stop.set()
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, 60)
         pool.terminate()
         await queries.close()
 

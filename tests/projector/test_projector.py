@@ -28,7 +28,7 @@ from tests.support.lives import FIRST, World, busy_world, feed, pieces
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def quiet(_: int, __: int) -> None:

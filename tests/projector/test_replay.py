@@ -59,7 +59,7 @@ async def test_it_goes_on_where_it_stopped(database: str, pool: Pool) -> None:
     async with player(store, database, wanted(), lambda _, __: stop.set()) as playing:
         await playing.prepare(asyncio.Event())
         playing.progress = lambda _, __: stop.set()
-        assert not await asyncio.wait_for(_stopped(playing, stop), 30)
+        assert not await asyncio.wait_for(_stopped(playing, stop), 60)
         assert playing.played.position == playing.engine.seq
     await holds(pool, playing.schema, commits[: playing.played.position])
 
@@ -152,7 +152,7 @@ async def test_two_are_played_side_by_side_and_one_is_removed_while_it_is_played
         removed = asyncio.create_task(until_removed(one, asyncio.Event()))
         await remove(database, "one")
         with pytest.raises(RemovedError, match="was removed"):
-            await asyncio.wait_for(removed, 30)
+            await asyncio.wait_for(removed, 60)
         assert [each.name for each in await listed(database)] == ["two"]
 
 
@@ -164,7 +164,7 @@ async def test_one_that_is_removed_is_not_played_on(database: str) -> None:
         await playing.prepare(stop)
         removed, play = (asyncio.create_task(one) for one in (until_removed(playing, stop), playing.play(stop)))
         await remove(database, "s")
-        assert not await asyncio.wait_for(play, 30)
+        assert not await asyncio.wait_for(play, 60)
         with pytest.raises(RemovedError, match="was removed"):
             await removed
 

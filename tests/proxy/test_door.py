@@ -38,7 +38,7 @@ async def served(
     async with program(handler) as port, proxy(given, **limits) as (_, at):
         key = given.workload("tool", *urls)
         given.runs(key, port)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{at}", timeout=20) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{at}", timeout=60) as client:
             yield client, given.host(key)
 
 
@@ -369,10 +369,13 @@ async def test_a_proxy_that_stops_waits_for_nobody_who_reads_nothing() -> None:
         given.runs(key, port)
         _, writer = await asyncio.open_connection("127.0.0.1", at, limit=1024)
         writer.write(f"GET / HTTP/1.1\r\nHost: {given.host(key)}\r\nAuthorization: Bearer alice-token\r\n\r\n".encode())
+        async with asyncio.timeout(60):
+            while not door.open:
+                await asyncio.sleep(0.01)
         await asyncio.sleep(0.5)
         (serving,) = door.open
         serving.cancel()
-        assert (await asyncio.wait({serving}, timeout=5))[0], "it does not end"
+        assert (await asyncio.wait({serving}, timeout=60))[0], "it does not end"
         writer.close()
 
 

@@ -64,7 +64,7 @@ async def test_it_learns_of_addresses_from_the_log_and_so_does_the_next_one(
     async def write() -> None:
         nonlocal written
         for commit in given.world.commits[written:]:
-            await nc.request(aggregate_subject(commit.aggregate, commit.key), encode_commit(commit.record), timeout=5)
+            await nc.request(aggregate_subject(commit.aggregate, commit.key), encode_commit(commit.record), timeout=60)
         written = len(given.world.commits)
 
     async with program(echo) as port:

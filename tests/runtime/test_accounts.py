@@ -129,7 +129,7 @@ async def all_stored(server: NatsServer) -> list[tuple[str, bytes]]:
         except NotFoundError:
             assert stream == FEED_STREAM, "only the feed may be deleted, by the migration"
             continue
-        stored = [await message_at(requests, stream, seq, seconds=5) for seq in range(1, last + 1)]
+        stored = [await message_at(requests, stream, seq, seconds=60) for seq in range(1, last + 1)]
         found += [(message.subject, message.data) for message in stored if message is not None]
     await everything.close()
     return found
@@ -203,9 +203,9 @@ async def test_who_may_create_a_stream_cannot_have_it_write_elsewhere(
             await delete_streams(everything, stream)
             config = {"name": stream, "subjects": [*declared.subjects], "storage": "memory"}
             repeating = {**config, "republish": {"src": own, "dest": target}}
-            answer = await client.request(call("STREAM.CREATE", stream), msgspec.json.encode(repeating), timeout=5)
+            answer = await client.request(call("STREAM.CREATE", stream), msgspec.json.encode(repeating), timeout=60)
             assert "error" not in msgspec.json.decode(answer.data), answer.data
-            await everything.request(own, b"to be repeated", timeout=5)
+            await everything.request(own, b"to be repeated", timeout=60)
     stored = {subject for subject, _ in await all_stored(fresh_log)}
     await recreate_streams(fresh_log.settings(EVERYTHING))
     assert stored == {own}
@@ -227,7 +227,7 @@ async def greedily(server: NatsServer, user: str, stream: str, *filters: str) ->
 
 async def consumers(server: NatsServer, stream: str) -> int:
     everything = await connect(server.settings(EVERYTHING), EVERYTHING)
-    answer = await everything.request(call("CONSUMER.NAMES", stream), b"", timeout=5)
+    answer = await everything.request(call("CONSUMER.NAMES", stream), b"", timeout=60)
     await everything.close()
     return msgspec.json.decode(answer.data)["total"]
 
@@ -269,7 +269,7 @@ async def test_nobody_takes_messages_from_anothers_consumer(fresh_log: NatsServe
     """It would miss them, and begin again and again."""
     commands = await connect(fresh_log.settings("commands"), "commands")
     subject = call("CONSUMER.CREATE", "EVENTS", "commands-0")
-    await commands.request(subject, consumer(subject), timeout=5)
+    await commands.request(subject, consumer(subject), timeout=60)
     for user in set(CREDENTIALS) - {"commands", AGENT}:
         async with raw(fresh_log, user) as (client, refusals):
             with pytest.raises((TimeoutError, NoRespondersError)):

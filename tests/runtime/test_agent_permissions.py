@@ -275,7 +275,7 @@ async def logs_are_read(*, agent_at: NatsServer, api_at: NatsServer) -> None:
         request = LogsRequest(workload_id="w", pod_key="k", follow=True)
         await api.publish("agent.one.logs", msgspec.json.encode(request), reply=inbox)
         for _ in range(20):
-            chunk = msgspec.json.decode((await reading.next_msg(timeout=5)).data, type=LogsChunk)
+            chunk = msgspec.json.decode((await reading.next_msg(timeout=60)).data, type=LogsChunk)
             assert chunk.lines[0].text == "line"
             await api.publish("agent.one.logs", msgspec.json.encode(LogsTaken(inbox=inbox)))
         await reading.unsubscribe()
@@ -292,7 +292,7 @@ async def test_logs_reach_the_api_and_end_when_it_stops_reading(two_agents: Nats
 async def test_where_no_agent_listens_the_api_is_told_at_once(two_agents: NatsServer) -> None:
     async with connected(two_agents, "api") as api, connected(two_agents, "agent-one"):
         with pytest.raises(NoRespondersError):
-            await api.request("agent.one.logs", b"{}", timeout=5)
+            await api.request("agent.one.logs", b"{}", timeout=60)
 
 
 async def test_an_agent_that_is_added_disturbs_nobody(two_agents: NatsServer) -> None:

@@ -42,7 +42,7 @@ async def test_it_has_caught_up_once_it_is_started(store: MemoryEventStore) -> N
 async def test_things_are_found_by_id_and_by_name(store: MemoryEventStore, directory: Directory) -> None:
     await carry_out(store, "1", CreateProject(name="vision"))
     seq = await carry_out(store, "2", AddCluster(name="lab", kind="kubernetes"))
-    assert await directory.reached(seq, timeout_seconds=5)
+    assert await directory.reached(seq, timeout_seconds=60)
 
     project, cluster = directory.project_named("vision"), directory.cluster_named("lab")
     assert project is not None
@@ -54,37 +54,37 @@ async def test_things_are_found_by_id_and_by_name(store: MemoryEventStore, direc
 
 
 async def test_roles_count_as_soon_as_their_commit_is_in(store: MemoryEventStore, directory: Directory) -> None:
-    await directory.reached(await carry_out(store, "1", CreateProject(name="vision")), timeout_seconds=5)
+    await directory.reached(await carry_out(store, "1", CreateProject(name="vision")), timeout_seconds=60)
     (project_id,) = directory.projects
     assert directory.grants("ada").roles_in(project_id) == ()
 
     grant = GrantProjectRole(project_id=project_id, subject="ada", role="researcher")
-    await directory.reached(await carry_out(store, "2", grant), timeout_seconds=5)
+    await directory.reached(await carry_out(store, "2", grant), timeout_seconds=60)
     assert directory.grants("ada").roles_in(project_id) == ("researcher",)
 
     everywhere = GrantTenantRole(subject="ada", role="viewer")
-    await directory.reached(await carry_out(store, "3", everywhere), timeout_seconds=5)
+    await directory.reached(await carry_out(store, "3", everywhere), timeout_seconds=60)
     assert directory.grants("ada").roles_in(project_id) == ("viewer", "researcher")
 
     revoke = RevokeProjectRole(project_id=project_id, subject="ada", role="researcher")
-    await directory.reached(await carry_out(store, "4", revoke), timeout_seconds=5)
+    await directory.reached(await carry_out(store, "4", revoke), timeout_seconds=60)
     assert directory.grants("ada").roles_in(project_id) == ("viewer",)
 
 
 async def test_a_removed_cluster_leaves_and_its_name_can_come_back(
     store: MemoryEventStore, directory: Directory
 ) -> None:
-    await directory.reached(await carry_out(store, "1", AddCluster(name="lab", kind="kubernetes")), timeout_seconds=5)
+    await directory.reached(await carry_out(store, "1", AddCluster(name="lab", kind="kubernetes")), timeout_seconds=60)
     (first,) = directory.clusters
     protect = SetOwnershipProtection(cluster_id=first, enabled=True)
-    await directory.reached(await carry_out(store, "2", protect), timeout_seconds=5)
+    await directory.reached(await carry_out(store, "2", protect), timeout_seconds=60)
     assert directory.clusters[first].ownership_protection
 
-    await directory.reached(await carry_out(store, "3", RemoveCluster(cluster_id=first)), timeout_seconds=5)
+    await directory.reached(await carry_out(store, "3", RemoveCluster(cluster_id=first)), timeout_seconds=60)
     assert directory.clusters == {}
     assert directory.cluster_named("lab") is None
 
-    await directory.reached(await carry_out(store, "4", AddCluster(name="lab", kind="kubernetes")), timeout_seconds=5)
+    await directory.reached(await carry_out(store, "4", AddCluster(name="lab", kind="kubernetes")), timeout_seconds=60)
     (second,) = directory.clusters
     assert second != first
     assert not directory.clusters[second].ownership_protection

@@ -30,7 +30,7 @@ from tests.support.stores import seqs
 
 pytestmark = pytest.mark.anyio
 
-ELECTION_SECONDS = 40.0
+ELECTION_SECONDS = 60.0
 
 
 @contextlib.asynccontextmanager

@@ -36,7 +36,7 @@ def store(client: Client) -> EventStore:
 
 async def _until(following: AsyncIterator[list], last_seq: int) -> list[int]:
     seen: list[int] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for commits in following:
             seen.extend(commit.seq for commit in commits)
             if seen and seen[-1] >= last_seq:
@@ -53,7 +53,7 @@ async def test_a_follower_outlives_a_killed_server_and_misses_nothing(
         await asyncio.to_thread(nats_server.kill)
         assert await anext(following) == []  # what is due is not kept waiting by a server that is away
         await asyncio.to_thread(nats_server.start)
-        await store.append_batch([grant(f"b{n}", 0) for n in range(50)], deadline_seconds=20)
+        await store.append_batch([grant(f"b{n}", 0) for n in range(50)], deadline_seconds=60)
         assert await _until(following, 100) == list(range(51, 101))
 
 
@@ -61,7 +61,7 @@ async def test_a_connection_that_is_cut_again_and_again_delivers_everything_once
     fresh_log: NatsServer, store: EventStore
 ) -> None:
     for start in range(0, 3_000, 1_000):
-        await store.append_batch([grant(f"k{start + n}", 0) for n in range(1_000)], deadline_seconds=20)
+        await store.append_batch([grant(f"k{start + n}", 0) for n in range(1_000)], deadline_seconds=60)
     async with proxied(fresh_log.port) as proxy:
         proxy.cut_after_bytes = 700_000
         reader = await connect(fresh_log.settings("projector", nats_url=proxy.url), "projector")
@@ -73,7 +73,7 @@ async def test_a_connection_that_is_cut_again_and_again_delivers_everything_once
 
 async def test_a_slow_reader_bounds_what_is_buffered(store: JetStreamEventStore, client: Client) -> None:
     for start in range(0, 5_000, 1_000):
-        await store.append_batch([grant(f"k{start + n}", 0) for n in range(1_000)], deadline_seconds=20)
+        await store.append_batch([grant(f"k{start + n}", 0) for n in range(1_000)], deadline_seconds=60)
     for start in range(500):
         await store.append(grant(f"single{start}", 0))
     before = client.stats["in_msgs"]

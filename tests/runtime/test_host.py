@@ -123,10 +123,10 @@ async def test_a_process_that_starts_says_how_much_of_the_log_is_still_to_be_rea
 
     running = asyncio.ensure_future(run_services({"one": reads_slowly}, settings, stop=stop))
     try:
-        await asyncio.wait_for(has_read_some.wait(), 30)
+        await asyncio.wait_for(has_read_some.wait(), 60)
         assert await up.reading_log(settings.health_port) == "90 messages of the log are still to be read"
         goes_on.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await up.serves(settings.health_port):
                 await asyncio.sleep(0.05)
         assert await up.reading_log(settings.health_port) == ""
@@ -218,7 +218,7 @@ def test_a_process_ends_cleanly_on_a_signal_and_with_one_on_an_error(
     assert process.stdout.readline() == b"up\n"
     if number is not None:
         process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
     lines = errors.decode().splitlines()
     assert all(line.startswith("{") for line in lines), errors  # JSON, one line each

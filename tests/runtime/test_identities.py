@@ -47,7 +47,7 @@ class Given:
 
     async def does(self, command_id: str, command: Any) -> None:
         seq = await carry_out(self.store, command_id, command)
-        assert await self.directory.reached(seq, timeout_seconds=5)
+        assert await self.directory.reached(seq, timeout_seconds=60)
 
     async def begins(self) -> None:
         await self.directory.start()

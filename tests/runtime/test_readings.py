@@ -53,7 +53,7 @@ async def other(nats_server: NatsServer) -> AsyncIterator[Client]:
 
 async def until(following: AsyncGenerator[list[Commit], None], last_seq: int) -> list[Commit]:
     seen: list[Commit] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not seen or seen[-1].seq < last_seq:
             seen.extend(await anext(following))
     return seen
@@ -72,7 +72,7 @@ async def come_to_consumers(client: Client, count: int) -> None:
 
 
 async def read_on(following: AsyncGenerator[list[Commit], None]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for _ in following:
             pass
 
@@ -279,7 +279,7 @@ async def test_an_atomic_batch_is_handed_out_whole_to_everybody(client: Client, 
         await store.append_batch([grant(f"b{n}", 0) for n in range(first, first + 30)])
     for each in followers:
         seen = 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while seen < 120:
                 commits = await anext(each)
                 assert not commits or commits[-1].ends_batch

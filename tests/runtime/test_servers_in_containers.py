@@ -32,7 +32,7 @@ def test_nats_passes_the_check_at_boot_and_keeps_its_log_when_it_is_killed(image
         try:
             await create_streams(nc, replicas=1)  # a restart leaves out those that live in its memory
             await assert_streams(nc, replicas=1)
-            await nc.request("ev.tenant.t", b"{}", timeout=5)
+            await nc.request("ev.tenant.t", b"{}", timeout=60)
             return (await nc.jetstream().stream_info("EVENTS")).state.messages
         finally:
             await nc.close()

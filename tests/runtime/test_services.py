@@ -69,7 +69,7 @@ async def test_a_new_service_has_its_user_and_its_rights_and_runs_with_the_other
         await hearing.flush()
         health, stop = Health("greeter"), asyncio.Event()
         running = asyncio.ensure_future(process.load("workers")["greeter"](server.settings("greeter"), health, stop))
-        assert (await heard.next_msg(timeout=30)).data == b"hello"
+        assert (await heard.next_msg(timeout=60)).data == b"hello"
         async with raw(server, "greeter") as (greeter, refusals):
             await greeter.publish("ev.workload.k", b"")
             await settle(greeter)

@@ -100,7 +100,7 @@ async def test_a_snapshot_of_another_log_is_thrown_away(fresh_log: NatsServer, c
 async def test_a_damaged_snapshot_is_thrown_away(client: Client, subject: str) -> None:
     await Snapshots(client).save("chain.tenant.x", 1, 10, b"x")
     for damaged in UNDECODABLE_JSON.values():
-        await client.request(subject, damaged, timeout=5)
+        await client.request(subject, damaged, timeout=60)
         assert await Snapshots(client).load("chain.tenant.x", 1) is None
     assert await Snapshots(client).save("chain.tenant.x", 1, 11, b"y")
     assert await Snapshots(client).load("chain.tenant.x", 1) == (11, b"y")
@@ -113,8 +113,8 @@ async def test_a_snapshot_that_is_whole_and_nothing_packed_is_thrown_away(client
         **json.loads(stored.data or b""),
         "digest": hashlib.sha256(b"nothing packed").hexdigest(),
     }
-    await client.request(f"snap.chain.tenant.x.{1 + manifest['slot'] * SLOT_PARTS}", b"nothing packed", timeout=5)
-    await client.request("snap.chain.tenant.x.0", msgspec.json.encode(manifest), timeout=5)
+    await client.request(f"snap.chain.tenant.x.{1 + manifest['slot'] * SLOT_PARTS}", b"nothing packed", timeout=60)
+    await client.request("snap.chain.tenant.x.0", msgspec.json.encode(manifest), timeout=60)
     assert await Snapshots(client).load("chain.tenant.x", 1) is None
 
 
@@ -171,7 +171,7 @@ async def test_whoever_may_write_snapshots_cannot_keep_others_from_saving_theirs
     await streams.update_stream(config.evolve(max_bytes=1024 * 1024))
     flooder = await connect(fresh_log.settings("scheduler"), "scheduler")
     for number, size in enumerate((*[100_000] * 20, *[1_000] * 120)):
-        await flooder.request(f"snap.chain.workload.junk{number}.0", b"x" * size, timeout=5)
+        await flooder.request(f"snap.chain.workload.junk{number}.0", b"x" * size, timeout=60)
     assert (await streams.stream_info("SNAPSHOTS")).state.bytes > 1_000_000, "there is no more room"
 
     snapshots = Snapshots(client)
@@ -179,7 +179,7 @@ async def test_whoever_may_write_snapshots_cannot_keep_others_from_saving_theirs
     for seq in (10, 20):  # the second one stands beside the first until it is whole
         assert await snapshots.save(name, 1, seq, payload)
         assert await snapshots.load(name, 1) == (seq, payload)
-    answer = json.loads((await client.request("snap.canary.commands", b"x" * 4_096, timeout=5)).data)
+    answer = json.loads((await client.request("snap.canary.commands", b"x" * 4_096, timeout=60)).data)
     assert "error" not in answer, "nor is the log taken for one that cannot be written"
 
     await streams.update_stream(config)

@@ -96,7 +96,7 @@ async def test_a_batch_with_one_stale_guard_stores_nothing(store: EventStore, co
 
 
 async def test_a_batch_of_the_largest_size_is_one_fact(store: EventStore) -> None:
-    outcome = await store.append_batch([grant(f"k{n}", 0) for n in range(1_000)], deadline_seconds=20)
+    outcome = await store.append_batch([grant(f"k{n}", 0) for n in range(1_000)], deadline_seconds=60)
     assert seqs(outcome) == list(range(1, 1_001))
     handed = await collect(store, 0, 1_000)
     assert [len(commits) for commits in handed] == [1_000]

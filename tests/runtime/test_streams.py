@@ -81,7 +81,7 @@ async def everything(fresh_log: NatsServer) -> AsyncIterator[Client]:
 
 
 async def _config(client: Client, stream: str) -> dict[str, Any]:
-    answer = await client.request(call("STREAM.INFO", stream), b"", timeout=5)
+    answer = await client.request(call("STREAM.INFO", stream), b"", timeout=60)
     return json.loads(answer.data)["config"]
 
 
@@ -114,7 +114,7 @@ async def test_streams_that_are_made_again_keep_no_service_from_its_start(everyt
         assert await reader.next(0.1) == []
         await create_disposable_streams(everything, 1)
         await everything.jetstream().publish(wanted_subject("c", "k"), b"{}")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await reader.next(1.0):
                 pass
     finally:
@@ -125,7 +125,7 @@ async def test_streams_that_are_made_again_keep_no_service_from_its_start(everyt
 async def test_a_real_stream_that_somebody_changed_is_refused(everything: Client, setting: str) -> None:
     changed = {"discard": "old", "allow_msg_ttl": True, "duplicate_window": 60_000_000_000}
     config = {**await _config(everything, "EVENTS"), setting: changed[setting]}
-    answer = await everything.request(call("STREAM.UPDATE", "EVENTS"), json.dumps(config).encode(), timeout=5)
+    answer = await everything.request(call("STREAM.UPDATE", "EVENTS"), json.dumps(config).encode(), timeout=60)
     assert "error" not in json.loads(answer.data), answer.data
     with pytest.raises(StreamError, match=f"stream EVENTS: {setting} is "):
         await assert_streams(everything)

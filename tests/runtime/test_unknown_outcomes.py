@@ -224,12 +224,12 @@ async def _append_through(store: EventStore, trouble: Callable[[], Awaitable[Non
         while not over.is_set():
             version = (await _patiently(lambda: store.load(TENANT, key))).version
             command = f"{key}-{n}"
-            outcome = await store.append(grant(key, version, command_id=command), deadline_seconds=20)
+            outcome = await store.append(grant(key, version, command_id=command), deadline_seconds=60)
             assert isinstance(outcome, Committed), outcome
             appended[command] = outcome.commits[0].seq
             n += 1
 
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(100), asyncio.TaskGroup() as tasks:
         for number in range(6):
             tasks.create_task(write(f"w{number}"))
         await asyncio.sleep(0.2)

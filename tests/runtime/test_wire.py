@@ -221,7 +221,7 @@ async def test_a_chain_is_read_whole_whatever_headers_say_of_an_end_or_of_a_plac
     await send(fresh_log, EVERYTHING, said, pub(b"ev.workload.behind"))
     while await JetStreamEventStore(client).last_seq() < 2:
         await asyncio.sleep(0.01)
-    read, more = await next_messages(Requests(client), EVENTS_STREAM, "ev.workload.*", 1, 10, seconds=5)
+    read, more = await next_messages(Requests(client), EVENTS_STREAM, "ev.workload.*", 1, 10, seconds=60)
     assert ([message.seq for message in read], more) == ([1, 2], 0)
     assert all(message.subject.startswith("ev.workload.") for message in read)
 

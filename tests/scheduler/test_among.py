@@ -16,7 +16,8 @@ from events.node import CordonNode
 from events.phases import Phase
 from events.workload.commands import DeleteWorkload, PlacePods, ResumeWorkload, SuspendWorkload
 from events.workload.fields.scheduling import PodAffinity
-from events.workload.state import ClusterChosen, Workload
+from events.workload.life import ClusterChosen
+from events.workload.state import Workload
 from services.scheduler.batches import batch_drafts, batches
 from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan
@@ -433,8 +434,7 @@ def test_a_rehearsal_says_on_which_cluster_it_would_run() -> None:
     key = world.submit("w", among=both, gpu_devices_request=2)
     state: Workload = world.workload(key)
     world.command(key, DeleteWorkload)
-    snapshot, added = world.fold.imagine(msgspec.structs.replace(state, phase=Phase.PENDING), world.now)
-    found = what_if(snapshot, added)
+    found = what_if(world.fold.imagine(msgspec.structs.replace(state, phase=Phase.PENDING), world.now, "~"), "~")
     assert (found.outcome, [(each.cluster, each.node) for each in found.placed]) == ("runs", [("b", "b0")])
     assert world.fold.seq == world.commits[-1].seq
 

@@ -6,7 +6,7 @@ from events.ids import node_key
 from events.node import DrainNode
 from events.workload.commands import PodFact, ReportPods
 from events.workload.pod import PodRef
-from services.scheduler.fold import LEAVING_LATE
+from services.scheduler.held import LEAVING_LATE
 from tests.scheduler.test_take_back import HIGH, LOW, cluster, ends, evicted, running
 from tests.scheduler.world import World
 

@@ -14,8 +14,8 @@ import pytest
 
 from events.why import Why
 from events.workload.commands import DeleteWorkload, PodFact, PodFactKind, ReportPods, SuspendWorkload
+from events.workload.life import WorkloadWaiting
 from events.workload.pod import PodRef
-from events.workload.state import WorkloadWaiting
 from services.runtime.log.folding import take
 from services.scheduler.fold import SchedulingState
 from services.scheduler.forecast import LEAST_ESTIMATES, LEAST_RUNS, MOST_GROUPS, MOST_RUNS, Forecast

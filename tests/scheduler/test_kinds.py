@@ -16,10 +16,10 @@ from events.workload.fields.creation import TrainingCreation
 from events.workload.kinds import KINDS
 from events.workload.kinds.kind import Kind
 from events.workload.kinds.training import backoff_limit, template
+from events.workload.life import WorkloadCreated
 from events.workload.pod import PodId, PodRef
 from events.workload.pod_sets import PodSet
 from events.workload.spec import Beside, ComputeSpec, TrainingSpec, with_defaults
-from events.workload.state import WorkloadCreated
 from services.cluster_sync.reconcile import desired_pod, run_pod
 from tests.scheduler.world import World
 

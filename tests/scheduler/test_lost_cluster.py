@@ -17,8 +17,8 @@ from events.node import NodeRemoved
 from events.phases import Phase
 from events.project import ChangeProject
 from events.workload.commands import DeleteWorkload, PlacePods, PodFact, ReportPods, ResumeWorkload, SuspendWorkload
+from events.workload.lost_cluster import ClusterLeft
 from events.workload.pod import Pod, PodId, PodRef
-from events.workload.state import ClusterLeft
 from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.simulation.ledger import RefusedError
@@ -664,8 +664,8 @@ def test_every_history_of_clusters_that_are_lost_and_come_back_keeps_the_rules(h
     assert not world.check().violations
     for key in keys:
         state = world.workload(key)
-        view = world.fold.cluster(state.cluster_id)
-        alike = [each for each in state.among if (at := world.fold.cluster(each)) is not None and at.connected]
+        view = world.fold.owners.cluster(state.cluster_id)
+        alike = [each for each in state.among if (at := world.fold.owners.cluster(each)) is not None and at.connected]
         alike = [each for each in alike if (each == clusters["s"]) == (state.cluster_id == clusters["s"])]
         if state.living and state.desired == "Running" and state.among and state.preemptible and view is not None:
             left = state.phase in {"Completed", "Failed"} or view.connected or not set(alike) - state.left.keys()

@@ -12,7 +12,7 @@ from events.node import MOST_MAINTAINED, CordonNode, DrainNode, Node, ReportNode
 from events.phases import Phase, PodPhase, WaitingReason
 from events.project import ChangeProject
 from events.time_limits import SetTimeLimits, TimeLimit
-from events.workload.state import WorkloadWaiting
+from events.workload.life import WorkloadWaiting
 from services.scheduler import plan as plan_module
 from services.scheduler.classes import ENDS_LATE_SECONDS
 from services.scheduler.fold import SchedulingState

@@ -324,21 +324,19 @@ def test_a_fold_kept_along_the_way_equals_one_made_from_what_is_stored(history: 
     assert placed == {(b.key, b.placement) for b in theirs.bindings}
 
 
+dense_submissions = st.fixed_dictionaries(
+    {
+        "project": st.integers(0, 4),
+        "gpus": st.sampled_from([1, 1, 2, 4]),
+        "portion": st.sampled_from([None, None, None, 0.5]),
+        "pods": st.integers(1, 3),
+        "gang": st.booleans(),
+        "growth": st.sampled_from([0, 0, 1, 5]),
+        "priority_class": st.sampled_from(["low", "medium", "medium-high", "high"]),
+    }
+)
 dense_steps = st.one_of(
-    st.tuples(
-        st.just("submit"),
-        st.fixed_dictionaries(
-            {
-                "project": st.integers(0, 4),
-                "gpus": st.sampled_from([1, 1, 2, 4]),
-                "portion": st.sampled_from([None, None, None, 0.5]),
-                "pods": st.integers(1, 3),
-                "gang": st.booleans(),
-                "growth": st.sampled_from([0, 0, 1, 5]),
-                "priority_class": st.sampled_from(["low", "medium", "medium-high", "high"]),
-            }
-        ),
-    ),
+    st.tuples(st.just("submit"), dense_submissions),
     st.tuples(st.sampled_from(["running", "end", "cycle", "succeeded", "wait"]), st.integers(0, 50)),
 )
 """Little room and many who want it."""

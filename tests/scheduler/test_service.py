@@ -14,6 +14,7 @@ from functools import partial
 from typing import override
 
 import pytest
+from msgspec import structs
 
 from development.checker.log import Report, check
 from development.checker.records import RawMessage
@@ -34,7 +35,7 @@ from services.runtime.log.store import EventStore, Outcome
 from services.runtime.nats.connection import connect
 from services.runtime.process.host import Health
 from services.scheduler import service
-from services.scheduler.batches import Heads, mark_drafts
+from services.scheduler.batches import BATCH_PODS, Heads, mark_drafts
 from services.scheduler.fold import SchedulingState
 from services.scheduler.service import APPENDS_IN_FLIGHT, BATCH_MESSAGES, MANY_UPDATES, Scheduler
 from services.scheduler.snapshot import NodeMark, Plan
@@ -339,6 +340,71 @@ async def test_what_is_suspended_while_the_batch_before_its_own_is_stored_is_not
     await until(all_but_one, "all others to be bound")
     assert store.batches > 1
     assert not (await people.workload(keys[-1])).pods
+    assert not (await Log([store], people).check()).violations
+
+
+class Waits(MemoryEventStore):
+    """A log that stores a batch once another one is on its way, or once nobody else can go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together = list[tuple[set[str], set[str]]]()
+        """Keys of batches that were on their way at the same time."""
+        self.under_way = list[set[str]]()
+
+    @override
+    async def append_batch(self, drafts: Sequence[Draft], *, deadline_seconds: float = 5.0) -> Outcome:
+        mine = {draft.key for draft in drafts}
+        self.together += [(other, mine) for other in self.under_way]
+        self.under_way.append(mine)
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        self.under_way.remove(mine)
+        return await super().append_batch(drafts, deadline_seconds=deadline_seconds)
+
+
+@pytest.mark.parametrize("gpus", [1, 3], ids=["nodes apart", "nodes shared"])
+async def test_batches_are_stored_at_the_same_time_where_they_share_no_workload_and_no_node(gpus: int):
+    """Given more workloads than three batches take, when a plan is stored, then batches are on their way together, but
+    never two with the same node or workload, and everything is bound by that one plan.
+    """
+    store, fold = Waits(), SchedulingState()
+    people = People(store)
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    many = 3 * BATCH_MESSAGES
+    await people.nodes({f"n{n:03}": NODE for n in range(many * gpus // NODE.gpu_count + many // 4)})
+    keys = [await people.submit(f"w{n:03}", gpu_devices_request=gpus) for n in range(many)]
+    for commit in await commits_of(store):
+        fold.apply(commit)
+    await Scheduler(store, fold).cycle()
+    assert all([(await people.workload(key)).pods for key in keys])
+    assert store.together
+    assert all(one.isdisjoint(other) for one, other in store.together)
+    assert not (await Log([store], people).check()).violations
+
+
+async def test_a_batch_that_shares_a_node_with_one_that_is_refused_is_decided_on_what_is_left(running: Running):
+    """Given a workload whose pods take several batches, when another writes one of its nodes while the first is being
+    stored, then the plan is stored only partly, and the next one binds the rest.
+    """
+    store = Slow()
+    people = People(store)
+    await people.cluster()
+    await people.connect()
+    await people.project()
+    many = BATCH_PODS + 100
+    await people.nodes({f"n{n:03}": NODE for n in range(many // NODE.gpu_count + 1)})
+    key = await people.submit("w", gpu_devices_request=1, parallelism=many, completions=many)
+    store.meanwhile = lambda: people.node("n000", structs.replace(NODE, labels={"zone": "b"}))
+    running.start(store)
+
+    async def all_of_it() -> bool:
+        return len((await people.workload(key)).pods) == many
+
+    await until(all_of_it, "a node for each pod")
+    assert store.batches > 2
     assert not (await Log([store], people).check()).violations
 
 

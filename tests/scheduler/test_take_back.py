@@ -21,7 +21,8 @@ from events.workload.fields.saving import CheckpointSpec
 from events.workload.pod import PodRef
 from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
 from services.runtime.log.folding import take
-from services.scheduler.fold import LEAVING_LATE, SchedulingState
+from services.scheduler.fold import SchedulingState
+from services.scheduler.held import LEAVING_LATE
 from services.scheduler.policy.phases import place, take_back
 from services.scheduler.snapshot import Plan
 from tests.scheduler.test_quotas import department

@@ -1,17 +1,38 @@
 """What the next plan would do with a workload that nobody has submitted (issue 13 section 5)."""
 
-from typing import Any
+from collections import Counter
+from datetime import timedelta
+from typing import Any, Final
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from events.ids import workload_key
 from events.what_if import WhatIf, WhatIfAsked
+from events.workload.commands import CreateWorkload
 from events.workload.fields.distribution import Distribution
-from events.workload.spec import ComputeSpec, Distributed, TrainingSpec, with_defaults
+from events.workload.kinds import KINDS
+from events.workload.places import bindable
+from events.workload.spec import (
+    ComputeSpec,
+    Distributed,
+    Inference,
+    TrainingSpec,
+    beside_with_defaults,
+    with_defaults,
+)
+from services.scheduler.classes import Place, ready
 from services.scheduler.service import imagined
+from services.scheduler.waits import Stint
+from services.scheduler.what_if import NEVER
+from services.scheduler.why import why
 from tests.scheduler.cases import GPU_NODE
+from tests.scheduler.test_plan_properties import carry_out, dense_submissions, of_pod, specs, steps, submit_dense
 from tests.scheduler.test_take_back import HIGH, LOW, running
 from tests.scheduler.world import World
+from tests.support.draws import draws
 
 
 @pytest.fixture
@@ -152,3 +173,128 @@ def test_whom_it_would_have_told_to_end_is_told_by_name_and_rule(world: World) -
     assert (one.name[:-1], one.pods, one.rule) == ("low", 1, "preempted")
     assert (found.outcome, found.evicted_elsewhere) == ("waits", 0)
     assert f"{one.name} (1 pod)" in found.message
+
+
+# -- what is told is what happens --------------------------------------------------------------------------------------
+
+
+NOWHERE: Final = Place(order=(), stint=Stint(0.0, 0.0), lasts_seconds=None)
+
+
+class Asking(World):
+    """Asks about each workload in the very moment before it is submitted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: dict[str, WhatIf] = {}
+        """By key, the last answer."""
+
+    def do(self, aggregate: str, key: str, command: Any) -> tuple[Any, ...]:
+        if isinstance(command, CreateWorkload):
+            beside = beside_with_defaults(command.beside)
+            question = WhatIfAsked(
+                kind=command.kind,
+                name=command.name,
+                project_id=command.project_id,
+                cluster_id=command.cluster_id,
+                among=command.among,
+                spec=KINDS[command.kind].with_defaults(command.spec),
+                distributed=beside if isinstance(beside, Distributed) else None,
+                inference=beside if isinstance(beside, Inference) else None,
+                at=self.now,
+            )
+            self.said[key] = imagined(self.fold, question, self.now)
+        return super().do(aggregate, key, command)
+
+
+def check_it_happens(world: Asking, key: str) -> None:
+    """That the plan after a submission does what was told before it."""
+    said, planned = world.said[key], world.cycle()
+    if planned.more or planned.put_off:
+        return  # it is decided in several plans
+    state = world.workload(key)
+    bound: Counter[tuple[str, str, str]] = Counter()
+    for each in planned.bindings:
+        if each.key == key:
+            bound[each.placement.pod.pod_set, each.placement.node_name, each.placement.pool] += 1
+    assert Counter({(one.pod_set, one.node, one.node_pool): one.pods for one in said.placed}) == bound
+    evicted = Counter[str]()
+    elsewhere = 0
+    for each in planned.evictions:
+        if each.beneficiary != state.workload_id:
+            continue
+        if each.key == workload_key(state.project_id, each.name):
+            evicted[each.name] += len(each.pods)
+        else:
+            elsewhere += len(each.pods)
+    assert Counter({one.name: one.pods for one in said.evicted}) == evicted
+    assert said.evicted_elsewhere == elsewhere
+    if not bound:
+        assert (said.outcome == "never") == (state.reason in NEVER)
+        assert said.reason == state.reason
+        if not (evicted or elsewhere):
+            assert said.message == state.message
+
+
+def check_what_is_explained_happens(world: World, keys: list[str], number: int) -> None:
+    """Of one that waits: that the next plan places all of it where it is told to, and no other."""
+    waiting = [key for key in keys if bindable(world.workload(key), world.now)]
+    if not waiting:
+        world.cycle()
+        return
+    state = world.workload(key := waiting[number % len(waiting)])
+    needed = {pod for _, entry in ready(key, state, NOWHERE, world.now).waiting for pod in entry.pods}
+    told, planned = why(world.fold, state.workload_id, world.now, None), world.cycle()
+    if needed and not (planned.more or planned.put_off):
+        bound = {each.placement.pod for each in planned.bindings if each.key == key}
+        assert (told.outcome == "starts") == (needed <= bound), told
+
+
+asking_steps = st.one_of(
+    st.tuples(st.just("ask"), dense_submissions),
+    st.tuples(st.just("submit"), dense_submissions),
+    st.tuples(st.sampled_from(["running", "end", "cycle", "succeeded", "wait"]), st.integers(0, 50)),
+)
+
+
+@settings(max_examples=draws(40), deadline=None)
+@given(st.lists(asking_steps, min_size=8, max_size=30))
+def test_what_is_told_is_what_happens_where_many_want_little(history: list[tuple[str, Any]]) -> None:
+    world = Asking()
+    world.cluster()
+    for name in ("n0", "n1"):
+        world.node(name, gpu_count=4)
+    projects = [world.project("first", quota=4_000), world.project("second", quota=2_000)]
+    projects += [world.project("third", over_quota_weight=2.0), world.project("fourth", over_quota_weight=0.0)]
+    projects.append(world.project("fifth", quota=1_000, minimum_runtime_seconds=600))
+    keys: list[str] = []
+    for word, what in history:
+        world.now += timedelta(seconds=1)
+        match word:
+            case "ask" | "submit":
+                keys.append(submit_dense(world, f"w{len(keys)}", projects[what["project"]], what))
+                if word == "ask":
+                    check_it_happens(world, keys[-1])
+            case "cycle":
+                check_what_is_explained_happens(world, keys, what)
+            case "wait":
+                world.now += timedelta(minutes=20)
+            case "end":
+                of_pod(world, keys, what, "stopped", {"Stopping"})
+            case _:
+                of_pod(world, keys, what, "running" if word == "running" else "succeeded", {"Bound", "Running"})
+
+
+@settings(max_examples=draws(40), deadline=None)
+@given(st.lists(steps, max_size=25), st.tuples(specs, st.integers(0, 2)), st.sampled_from([None, 0, 1_500, 4_000]))
+def test_what_is_told_is_what_happens_on_nodes_of_many_kinds(
+    history: list[tuple[str, Any]], what: tuple[Any, int], quota: int | None
+) -> None:
+    world = Asking()
+    world.cluster(pools=("a", "b"))
+    projects = [world.project(quota=quota), world.project("second", quota=2_000), world.project("third")]
+    keys: list[str] = []
+    for step in history:
+        carry_out(world, keys, step, projects)
+    carry_out(world, keys, ("submit", what), projects)
+    check_it_happens(world, keys[-1])

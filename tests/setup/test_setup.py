@@ -162,12 +162,12 @@ def test_a_change_that_could_lose_something_is_no_migration(key: str, before: ob
 
 
 async def config_of(everything: Client) -> dict[str, Any]:
-    answer = await everything.request(call("STREAM.INFO", EVENTS_STREAM), b"", timeout=5)
+    answer = await everything.request(call("STREAM.INFO", EVENTS_STREAM), b"", timeout=60)
     return json.loads(answer.data)["config"]
 
 
 async def change(everything: Client, config: dict[str, Any]) -> None:
-    answer = await everything.request(call("STREAM.UPDATE", EVENTS_STREAM), json.dumps(config).encode(), timeout=5)
+    answer = await everything.request(call("STREAM.UPDATE", EVENTS_STREAM), json.dumps(config).encode(), timeout=60)
     assert "error" not in json.loads(answer.data), answer.data
 
 

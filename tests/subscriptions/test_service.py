@@ -43,7 +43,7 @@ async def test_it_begins_where_it_may_and_can_be_put_back_there_and_no_further(s
             )
             assert b"error" not in answer.data
             assert await program.read(len(expected)) == expected
-        answer = await program.nc.request(f"$JS.feed.API.CONSUMER.RESET.FEED.{credential.id}", b'{"seq":2}', timeout=5)
+        answer = await program.nc.request(f"$JS.feed.API.CONSUMER.RESET.FEED.{credential.id}", b'{"seq":2}', timeout=60)
         assert b"below start seq" in answer.data
 
 

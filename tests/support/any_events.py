@@ -18,12 +18,9 @@ from events.subjects import aggregate_subject
 from events.workload.fields.inference import Serving, ServingPort
 from events.workload.fields.saving import CheckpointSpec, PreStop
 from events.workload.fields.storage import StorageSpec
+from events.workload.life import WorkloadCreated, WorkloadQueued
 from events.workload.pod import PodRunning, PodsBound, PodStarting
 from events.workload.spec import Inference
-from events.workload.state import (
-    WorkloadCreated,
-    WorkloadQueued,
-)
 from projections.fold import Fold
 from services.cluster_sync.fold import DesiredState
 from services.cluster_sync.reconcile import reconcile

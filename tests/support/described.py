@@ -19,6 +19,7 @@ from services.api.application import OPERATIONS
 from services.api.body import MAX_BODY_BYTES
 from services.api.openapi import document
 from tests.support.api import Served
+from tests.support.operations import OPERATION_IDS
 from tests.support.sample import some_of
 
 CHECKED: Final = [
@@ -31,13 +32,6 @@ CHECKED: Final = [
 ]
 
 
-WITHOUT_END: Final = "stream_events"
-"""Has tests of its own."""
-
-
-OPERATION_IDS: Final = tuple(one.id for one in OPERATIONS if one.id != WITHOUT_END)
-
-
 def described(of: Sequence[str] = OPERATION_IDS, *, edges: bool, one_in: int = 1) -> BaseSchema:
     """The document.
 
@@ -47,9 +41,7 @@ def described(of: Sequence[str] = OPERATION_IDS, *, edges: bool, one_in: int = 1
             each operation. Making these takes a second for each.
         one_in: of how many operations there is one, in a short form.
     """
-    config = SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": edges}}})
-    whole = schemathesis.openapi.from_dict(_document(), config=config)
-    return whole.include(operation_id=some_of(of, one_in))
+    return _whole(edges=edges).include(operation_id=some_of(of, one_in))
 
 
 def made_for(of: Sequence[str], asked: Callable[[Any], None]) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -63,6 +55,12 @@ def made_for(of: Sequence[str], asked: Callable[[Any], None]) -> Iterator[tuple[
         assert isinstance(found, Ok), found
         operation = found.ok()
         yield operation.label, create_test(operation=operation, test_func=asked, config=config)
+
+
+@cache
+def _whole(*, edges: bool) -> BaseSchema:
+    config = SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": edges}}})
+    return schemathesis.openapi.from_dict(_document(), config=config)
 
 
 @cache
@@ -101,7 +99,7 @@ def ask(case: Any, served: Served) -> None:
     # What is evaluated may be wrong: the answer says what is.
     evaluates = case.operation.path.endswith(":evaluate")
     checks = CHECKS.get_by_names([name for name in CHECKED if not (evaluates and name == "negative_data_rejection")])
-    case.call_and_validate(base_url=served.url, headers=headers, checks=checks, timeout=20)
+    case.call_and_validate(base_url=served.url, headers=headers, checks=checks, timeout=60)
 
 
 def _with_null(part: Any) -> Any:

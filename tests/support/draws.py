@@ -4,12 +4,12 @@ from typing import Final
 
 from hypothesis import settings
 
-ONE_IN: Final = 3
+ONE_IN: Final = 5
 FEWEST: Final = 5
 
 
 def draws(many: int) -> int:
-    """As many, where each run draws others. In CI each draws the same again: there a third is enough, and
+    """As many, where each run draws others. In CI each draws the same again: there a fifth is enough, and
     `make explore` draws more.
     """
     return max(FEWEST, many // ONE_IN) if settings().derandomize else many

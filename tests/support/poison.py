@@ -14,7 +14,7 @@ NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
 
 async def put(nc: Client, subject: str, payload: bytes) -> int:
     """Store a message without any guard; its sequence."""
-    answer = await nc.request(subject, payload, timeout=5)
+    answer = await nc.request(subject, payload, timeout=60)
     ack: dict[str, Any] = msgspec.json.decode(answer.data)
     assert "error" not in ack, ack
     return int(ack["seq"])

@@ -30,16 +30,11 @@ from events.workload.commands import (
     UndoAct,
 )
 from events.workload.fields.inference import Autoscaling, Serving, ServingPort
+from events.workload.life import UndoableAct, WorkloadCreated, WorkloadResumed, WorkloadSuspended
+from events.workload.places import bindable
 from events.workload.pod import LIVE_POD_PHASES, DeviceShare, Placement, PodRef
 from events.workload.spec import ComputeSpec, Inference, TrainingSpec, pod_request
-from events.workload.state import (
-    UndoableAct,
-    Workload,
-    WorkloadCreated,
-    WorkloadResumed,
-    WorkloadSuspended,
-    bindable,
-)
+from events.workload.state import Workload
 from tests.support.lives import ALICE, CLUSTER_SYNC, SCHEDULER, World
 
 NAMES: Final = ("alpha", "beta", "gamma", "delta")

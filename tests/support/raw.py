@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from development.servers import NatsServer
 
-SECONDS = 5.0
+SECONDS = 60.0
 
 
 def pub(subject: bytes, body: bytes = b"x", reply: bytes = b"") -> bytes:

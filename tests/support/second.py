@@ -32,6 +32,14 @@ EACH: Final = (
 READY_SECONDS: Final = 180
 
 
+def serves(health_port: int) -> bool:
+    """Whether what reports its health there is ready."""
+    with contextlib.suppress(httpx.TransportError):
+        answer = httpx.get(f"http://127.0.0.1:{health_port}/readyz", trust_env=False, verify=NO_TLS)
+        return answer.status_code == 200
+    return False
+
+
 class Second:
     """One more instance of a service, restarted when it ends, as a supervisor would."""
 
@@ -74,10 +82,7 @@ class Second:
     def wait_ready(self) -> None:
         def ready() -> bool:
             self.assert_alive()
-            with contextlib.suppress(httpx.TransportError):
-                answer = httpx.get(f"http://127.0.0.1:{self.health_port}/readyz", trust_env=False, verify=NO_TLS)
-                return answer.status_code == 200
-            return False
+            return serves(self.health_port)
 
         until(ready, READY_SECONDS, lambda: f"{self.service} does not serve: {self.said()}")
 

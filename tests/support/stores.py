@@ -11,7 +11,7 @@ from services.runtime.log.store import Committed, EventStore, Outcome
 from services.runtime.nats.connection import connect
 from services.runtime.process.settings import Settings
 
-COLLECT_SECONDS = 20.0
+COLLECT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,7 +83,7 @@ def test_of_very_many_that_wait_all_behind_the_last_one_listed_count_as_not_deli
     "junk", [b"", b"[" * 100_000, b'{"incarnation":0,"place":"10","webhooks":{}}', b'{"incarnation":"x"}']
 )
 async def test_a_standing_that_cannot_be_read_counts_as_none_and_is_written_anew(scene: Scene, junk: bytes) -> None:
-    await scene.given.nc.request("stand.webhooks", junk, timeout=5)
+    await scene.given.nc.request("stand.webhooks", junk, timeout=60)
     standings = Standings(Requests(scene.given.nc))
     assert await standings.newest() == (None, 1)
     await standings.write(STANDING)

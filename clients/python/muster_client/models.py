@@ -907,7 +907,8 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """
     checkpoint_at: datetime | None
     """When the newest file of its checkpoint folder was changed. Null where it has no such folder, no file is in
-    it, or its cluster cannot look. It may be up to ten minutes behind.
+    it, or its cluster cannot look: on Kubernetes the agent needs the rights for `muster exec`. It may be up to
+    ten minutes behind.
     """
     work_at_risk: float | None
     """GPU-hours that its runs have worked since its checkpoint, or since they began: what an eviction would lose
@@ -3161,7 +3162,7 @@ class HostPathSource(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Whether the pod cannot change it. Default: it cannot."""
     mount_propagation: HostPathSourceMountPropagation | None = None
     """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a
-    workload. Default: None. Only on clusters of kind kubernetes.
+    workload. Default: None. Not on clusters of kind local.
     """
 
 
@@ -4133,7 +4134,8 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """
     checkpoint_at: datetime | None
     """When the newest file of its checkpoint folder was changed. Null where it has no such folder, no file is in
-    it, or its cluster cannot look. It may be up to ten minutes behind.
+    it, or its cluster cannot look: on Kubernetes the agent needs the rights for `muster exec`. It may be up to
+    ten minutes behind.
     """
     work_at_risk: float | None
     """GPU-hours that its runs have worked since its checkpoint, or since they began: what an eviction would lose
@@ -6501,9 +6503,9 @@ class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Body of a request: StorageSpec."""
 
     config_map_volume: list[ConfigMapVolume] | None = None
-    """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
+    """ConfigMaps as files; at most 1000. Not on clusters of kind local."""
     data_volume: list[DataVolume] | None = None
-    """Volumes that other projects share, read-only; at most 1000. Only on clusters of kind kubernetes."""
+    """Volumes that other projects share, read-only; at most 1000. Not on clusters of kind local."""
     empty_dir_volume: list[EmptyDirVolume] | None = None
     """Empty folders, gone with their pod; at most 1000."""
     git: list[GitVolume] | None = None
@@ -6511,13 +6513,13 @@ class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     host_path: list[HostPathVolume] | None = None
     """Folders and files of the node; at most 1000. The project must be privileged."""
     nfs: list[NfsVolume] | None = None
-    """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
+    """Folders of NFS servers; at most 1000. Not on clusters of kind local."""
     pvc: list[PvcVolume] | None = None
     """Persistent volume claims; at most 1000."""
     s3: list[S3Volume] | None = None
-    """Buckets of object stores; at most 1000. Only on clusters of kind kubernetes."""
+    """Buckets of object stores; at most 1000. Not on clusters of kind local."""
     secret_volume: list[SecretVolume] | None = None
-    """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets as files; at most 1000. Not on clusters of kind local."""
 
 
 class ProbesSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8605,7 +8607,7 @@ class HostPathVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """Whether the pod cannot change it. Default: it cannot."""
     mount_propagation: HostPathSourceMountPropagation | None = None
     """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a
-    workload. Default: None. Only on clusters of kind kubernetes.
+    workload. Default: None. Not on clusters of kind local.
     """
     exclude: bool | None = None
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
@@ -8987,9 +8989,9 @@ class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Volumes of each pod, by their kind."""
 
     config_map_volume: list[ConfigMapVolume] | None = None
-    """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
+    """ConfigMaps as files; at most 1000. Not on clusters of kind local."""
     data_volume: list[DataVolume] | None = None
-    """Volumes that other projects share, read-only; at most 1000. Only on clusters of kind kubernetes."""
+    """Volumes that other projects share, read-only; at most 1000. Not on clusters of kind local."""
     empty_dir_volume: list[EmptyDirVolume] | None = None
     """Empty folders, gone with their pod; at most 1000."""
     git: list[GitVolume] | None = None
@@ -8997,13 +8999,13 @@ class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     host_path: list[HostPathVolume] | None = None
     """Folders and files of the node; at most 1000. The project must be privileged."""
     nfs: list[NfsVolume] | None = None
-    """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
+    """Folders of NFS servers; at most 1000. Not on clusters of kind local."""
     pvc: list[PvcVolume] | None = None
     """Persistent volume claims; at most 1000."""
     s3: list[S3Volume] | None = None
-    """Buckets of object stores; at most 1000. Only on clusters of kind kubernetes."""
+    """Buckets of object stores; at most 1000. Not on clusters of kind local."""
     secret_volume: list[SecretVolume] | None = None
-    """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets as files; at most 1000. Not on clusters of kind local."""
 
 
 class NodeScore(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -9081,7 +9083,7 @@ class ClaimInfo(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     access_modes: PvcAccessModes | None = None
     """How many nodes may use it, and how."""
     volume_mode: ClaimInfoVolumeMode | None = None
-    """Block: the pod finds a device and no folder; only on clusters of kind kubernetes. Default: Filesystem."""
+    """Block: the pod finds a device and no folder; not on clusters of kind local. Default: Filesystem."""
     added_attr_values: list[PvcAddedAttrValue] | None = None
     """Attributes of the claim, whose keys the storage class allows; at most 1000."""
 
@@ -9399,6 +9401,7 @@ if TYPE_CHECKING:
         "limit_too_small",
         "limit_used",
         "maintenance",
+        "moved",
         "no_claim",
         "no_command",
         "no_matching_node",
@@ -9418,6 +9421,7 @@ if TYPE_CHECKING:
         "runtime_limit",
         "scaled_to_zero",
         "share_reserved",
+        "shrunk",
         "tainted",
         "waiting_for_pods_to_end",
         "window_closed",

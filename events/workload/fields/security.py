@@ -74,7 +74,7 @@ class SecuritySpec(Section, frozen=True, kw_only=True):
     read_only_root_filesystem: Annotated[bool, About(rows="S023", flag="--read-only-root-filesystem")] = False
     """Whether the image's files cannot be changed."""
     seccomp_profile_type: Annotated[
-        Literal["RuntimeDefault", "Unconfined", "Localhost"] | None, About(rows="S023 R24")
+        Literal["RuntimeDefault", "Unconfined", "Localhost"] | None, About(rows="S023 R24", flag="--seccomp-profile")
     ] = None
     """Filter of system calls. Default: RuntimeDefault. Unconfined needs a privileged project. Localhost is refused."""
     host_network: Annotated[bool, About(rows="S023", flag="--host-network")] = False

@@ -27,6 +27,7 @@ SecretName = Annotated[str, Limits(shortest=1, pattern=r"^[a-z0-9]([a-z0-9-]*[a-
 GivenText = Annotated[str, Limits(shortest=1, not_null=True)]
 AuthenticationMethod = Annotated[Literal["password", "ssh-key"], Limits(shortest=1, not_null=True)]
 MEMORY: Final = "Memory"
+_NO_INFERENCE: Final = ("Inference",)
 
 
 class EmptyDirVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,7 +58,7 @@ class HostPathVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the pod cannot change it. Default: it cannot."""
     mount_propagation: Annotated[Literal["None", "HostToContainer"] | None, About(rows="S059 R31")] = None
     """HostToContainer: the pod sees what the node mounts below it later. The same for all host paths of a workload.
-    Default: None. Only on clusters of kind kubernetes.
+    Default: None. Not on clusters of kind local.
     """
     exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
@@ -231,7 +232,7 @@ class ClaimInfo(Section, frozen=True, kw_only=True):
     access_modes: Annotated[PvcAccessModes, About(rows="S052")] = PvcAccessModes()
     """How many nodes may use it, and how."""
     volume_mode: Annotated[Literal["Filesystem", "Block"] | None, About(rows="S052")] = None
-    """Block: the pod finds a device and no folder; only on clusters of kind kubernetes. Default: Filesystem."""
+    """Block: the pod finds a device and no folder; not on clusters of kind local. Default: Filesystem."""
     added_attr_values: Annotated[Attributes, About(rows="S056 R29", key="key")] = ()
     """Attributes of the claim, whose keys the storage class allows; at most 1000."""
 
@@ -249,7 +250,7 @@ class PvcVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Name of the claim. Mandatory with existingPvc. Default: a name is made."""
     read_only: Annotated[Switch, About(rows="S056")] = False
     """Whether the pod cannot change it. Default: it can."""
-    ephemeral: Annotated[Switch, About(rows="S052 S056 R40")] = False
+    ephemeral: Annotated[Switch, About(rows="S052 S056 R40", not_for=_NO_INFERENCE)] = False
     """Whether a new claim is deleted each time the workload stops, completes or fails. Default: no, it is deleted with
     the workload.
     """
@@ -265,29 +266,35 @@ class StorageSpec(Section, frozen=True, kw_only=True):
     TITLE: ClassVar[str] = "Storage"
 
     config_map_volume: Annotated[
-        Items[ConfigMapVolume], About(rows="S055 S060", flag="--configmap-volume", key="mountPath")
+        Items[ConfigMapVolume],
+        About(rows="S055 S060", flag="--configmap-volume", aliases=("--configmap-map-volume",), key="mountPath"),
     ] = ()
-    """ConfigMaps as files; at most 1000. Only on clusters of kind kubernetes."""
-    data_volume: Annotated[Items[DataVolume], About(rows="S055 S060", flag="--data-volume", key="mountPath")] = ()
-    """Volumes that other projects share, read-only; at most 1000. Only on clusters of kind kubernetes."""
+    """ConfigMaps as files; at most 1000. Not on clusters of kind local."""
+    data_volume: Annotated[
+        Items[DataVolume], About(rows="S055 S060", flag="--data-volume", not_for=_NO_INFERENCE, key="mountPath")
+    ] = ()
+    """Volumes that other projects share, read-only; at most 1000. Not on clusters of kind local."""
     empty_dir_volume: Annotated[Items[EmptyDirVolume], About(rows="S055 S059", flag="--empty-dir", key="path")] = ()
     """Empty folders, gone with their pod; at most 1000."""
     git: Annotated[Items[GitVolume], About(rows="S055 S057", flag="--git-sync", key="path")] = ()
     """Repositories; at most 1000. The image needs git and timeout; on the cluster local, this machine does."""
-    host_path: Annotated[Items[HostPathVolume], About(rows="S055 S059", flag="--host-path", key="mountPath")] = ()
+    host_path: Annotated[
+        Items[HostPathVolume], About(rows="S055 S059", flag="--host-path", not_for=_NO_INFERENCE, key="mountPath")
+    ] = ()
     """Folders and files of the node; at most 1000. The project must be privileged."""
-    nfs: Annotated[Items[NfsVolume], About(rows="S055 S059", flag="--nfs", key="mountPath")] = ()
-    """Folders of NFS servers; at most 1000. Only on clusters of kind kubernetes."""
+    nfs: Annotated[Items[NfsVolume], About(rows="S055 S059", flag="--nfs", not_for=_NO_INFERENCE, key="mountPath")] = ()
+    """Folders of NFS servers; at most 1000. Not on clusters of kind local."""
     pvc: Annotated[
         Items[PvcVolume], About(rows="S052 S055 S056", flag="--pvc", aliases=("--new-pvc",), key="path")
     ] = ()
     """Persistent volume claims; at most 1000."""
-    s3: Annotated[tuple[S3Volume, ...], About(rows="S055 S058", flag="--s3", key="path")] = ()
-    """Buckets of object stores; at most 1000. Only on clusters of kind kubernetes."""
+    s3: Annotated[tuple[S3Volume, ...], About(rows="S055 S058", flag="--s3", not_for=_NO_INFERENCE, key="path")] = ()
+    """Buckets of object stores; at most 1000. Not on clusters of kind local."""
     secret_volume: Annotated[
-        tuple[SecretVolume, ...], About(rows="S055 S060", flag="--secret-volume", key="mountPath")
+        tuple[SecretVolume, ...],
+        About(rows="S055 S060", flag="--secret-volume", not_for=_NO_INFERENCE, key="mountPath"),
     ] = ()
-    """Secrets as files; at most 1000. Only on clusters of kind kubernetes."""
+    """Secrets as files; at most 1000. Not on clusters of kind local."""
 
 
 class Storage(Section, frozen=True, kw_only=True):

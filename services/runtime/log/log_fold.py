@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from events.aggregate import ASSET, WORKLOAD, Aggregate, Chain, Draft, advance, check_follows
 from events.asset import AssetCreated
 from events.commit import Commit
-from events.workload.state import WorkloadCreated
+from events.workload.life import WorkloadCreated
 from services.runtime.log.folding import follow_into
 from services.runtime.log.store import EventReader
 from services.runtime.process.turn import Turn

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from events.workload.evictions import evictable
 from events.workload.pod import DeviceShare
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
-from events.workload.state import evictable
 from services.scheduler.planning import Planning, pools_to_try
 from services.scheduler.policy.phases import explain
 from services.scheduler.policy.pools import pools_of

@@ -19,9 +19,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from events.phases import PodPhase
+from events.workload.at_risk import seconds_at_risk
+from events.workload.evictions import EvictionReason, evictable
+from events.workload.gangs import meets_at, placed_of
 from events.workload.pod import Pod, PodRef
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
-from events.workload.state import EvictionReason, Workload, evictable, meets_at, placed_of, seconds_at_risk
+from events.workload.state import Workload
 from services.scheduler.columns import clipped
 from services.scheduler.planning import Planning
 from services.scheduler.policy.phases import quota

@@ -10,8 +10,10 @@ from events.commit import Commit
 from events.ids import key_of_id
 from events.node import Node
 from events.phases import FINISHED
+from events.workload.evictions import PodsEvicted
+from events.workload.life import WorkloadCreated
 from events.workload.pod import PodsBound, pod_id
-from events.workload.state import PodsEvicted, Workload, WorkloadCreated
+from events.workload.state import Workload
 from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import MAX_PODS_PER_PLAN
 from services.scheduler.planning import Planning, Policy

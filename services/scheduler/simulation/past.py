@@ -23,7 +23,18 @@ from events.node import (
     NodeUncordoned,
 )
 from events.phases import IDLE_GPU_LIMIT, PENDING_LIMIT, RUNTIME_LIMIT
+from events.workload.changes import WorkloadChanged
+from events.workload.evictions import PodsEvicted
 from events.workload.kinds import KINDS
+from events.workload.life import (
+    WorkloadCreated,
+    WorkloadDeletionRequested,
+    WorkloadFailed,
+    WorkloadLimitReached,
+    WorkloadResumed,
+    WorkloadSuspended,
+)
+from events.workload.lost_cluster import ClusterLeft
 from events.workload.pod import (
     PodFailed,
     PodInterrupted,
@@ -33,18 +44,7 @@ from events.workload.pod import (
     PodStopped,
     PodSucceeded,
 )
-from events.workload.state import (
-    ClusterLeft,
-    PodsEvicted,
-    WorkloadChanged,
-    WorkloadCreated,
-    WorkloadDeletionRequested,
-    WorkloadFailed,
-    WorkloadLimitReached,
-    WorkloadResumed,
-    WorkloadScaled,
-    WorkloadSuspended,
-)
+from events.workload.sizes import WorkloadScaled
 from services.runtime.log.folding import take
 from services.scheduler.batches import ACTOR as SCHEDULER
 from services.scheduler.fold import FOLDED, SchedulingState

@@ -24,8 +24,8 @@ from events.workload.fields.scheduling import (
 )
 from events.workload.kinds.distributed import DISTRIBUTED
 from events.workload.kinds.training import TRAINING
+from events.workload.life import WorkloadCreated
 from events.workload.spec import Distributed, TrainingSpec, beside_with_defaults
-from events.workload.state import WorkloadCreated
 from services.scheduler.simulation.change import NewNode
 from services.scheduler.simulation.ledger import Ledger
 from services.scheduler.simulation.script import USUAL_SECONDS, Act, Run, Runs, Script, Settings, act, stored

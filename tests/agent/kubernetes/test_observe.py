@@ -30,7 +30,7 @@ from services.agent.backends.kubernetes.read.observe import (
 )
 from tests.agent.kubernetes.cases import CLUSTER, PORTS, pod, run
 
-ROWS: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "ends.yaml").read_text())
+ROWS: list[dict[str, Any]] = yaml.load((Path(__file__).parent / "ends.yaml").read_text(), yaml.CSafeLoader)
 MOUNT = 'MountVolume.SetUp failed for volume "code-parts"'
 NOW = datetime(2026, 1, 1, 13, 0, tzinfo=UTC)
 

@@ -134,7 +134,7 @@ AGENTS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="who-asks-last-decides",
-        function="services.agent.backends.local.backend:LocalBackend._ask_to_end",
+        function="services.agent.backends.local.shims:Shims.ask_to_end",
         invariant="wanted",
         bug="On the local cluster, a second request to end takes the place of the first: it can lengthen the time, and "
         "changes what the end counts as.",

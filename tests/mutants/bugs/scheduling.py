@@ -44,11 +44,11 @@ def _before_the_end(phase: str) -> Any:
             original(self, key, now)
             if (chain := self.workloads.get(key)) is None:
                 return
-            state, held = chain.state, self._held.get(key, {})
+            state, held = chain.state, self.held.of(key)
             for (name, index), pod in state.pods.items():
                 id_ = reservation_id(state.workload_id, name, index, pod.attempt, pod.try_)
-                if pod.phase == phase and id_ in held and id_ not in self._stale:
-                    self._stale[id_] = held[id_]
+                if pod.phase == phase and id_ in held and id_ not in self.held.stale:
+                    self.held.stale[id_] = held[id_]
                     self.freed += 1
 
         return settle_workload

@@ -57,7 +57,7 @@ def _waiting_leaves_room(original: Any) -> Any:
 
 def _deleted_at_once(original: Any) -> Any:
     def delete(command: Any, state: Any, context: Any) -> Any:
-        from events.workload.state import WorkloadDeleted
+        from events.workload.life import WorkloadDeleted
 
         decided = original(command, state, context)
         return (*decided, WorkloadDeleted(at=context.now)) if len(decided) == 1 else decided
@@ -68,7 +68,7 @@ def _deleted_at_once(original: Any) -> Any:
 def _stopped_before_its_pods(original: Any) -> Any:
     def suspend(state: Any, context: Any) -> Any:
         from events.phases import PodPhase
-        from events.workload.state import WorkloadStopped
+        from events.workload.life import WorkloadStopped
 
         decided = original(state, context)
         begun = any(pod.phase is PodPhase.RUNNING for pod in state.pods.values())
@@ -95,7 +95,7 @@ def _running_comes_first(original: Any) -> Any:
 
 def _same_attempt(original: Any) -> Any:
     def resume(state: Any) -> Any:
-        from events.workload.state import WorkloadResumed
+        from events.workload.life import WorkloadResumed
 
         decided = original(state)
         if isinstance(decided, tuple) and decided:
@@ -191,35 +191,35 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="one-retry-too-many",
-        function="events.workload.decide:_failed",
+        function="events.workload.reports:_failed",
         invariant="completions",
         bug="A workload fails one failed run too late.",
         make=_one_more_failure,
     ),
     Mutant(
         name="interruptions-spend-retries",
-        function="events.workload.state:_take_of_pod",
+        function="events.workload.life:_take_of_pod",
         invariant="completions",
         bug="An interrupted run counts against the backoff limit.",
         make=_counts_interruptions,
     ),
     Mutant(
         name="resume-keeps-failures",
-        function="events.workload.state:_resume",
+        function="events.workload.life:_resume",
         invariant="completions",
         bug="A resumed workload starts with the failed runs of the attempt before.",
         make=_keeps_failures,
     ),
     Mutant(
         name="retries-do-not-wait",
-        function="events.workload.state:_is_due",
+        function="events.workload.places:_is_due",
         invariant="completions",
         bug="A failed pod is placed again at once, without its delay.",
         make=lambda _: lambda pod, now: True,
     ),
     Mutant(
         name="waiting-pods-leave-parallelism",
-        function="events.workload.state:new_indexes",
+        function="events.workload.places:new_indexes",
         invariant="asked",
         bug="A pod that waits for its retry does not count, so another index takes its place, and later more pods run "
         "at once "
@@ -242,7 +242,7 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="unseen-pods-are-hidden",
-        function="events.workload.state:_derive",
+        function="events.workload.status:derive",
         invariant="life",
         bug="A workload is Running, not Unknown, while one of its pods is out of sight and another runs.",
         make=_running_comes_first,
@@ -256,7 +256,7 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="token-of-the-attempt",
-        function="events.workload.decide:_place",
+        function="events.workload.placing:place",
         invariant="one run",
         bug="The token of a run is its attempt number, so it does not rise with each try or with the next workload of "
         "the name.",
@@ -264,7 +264,7 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="old-runs-are-believed",
-        function="events.workload.decide:_newest_run",
+        function="events.workload.reports:_newest_run",
         invariant="facts",
         bug="A fact about an earlier run of a pod is applied to its current run.",
         make=_any_run,
@@ -278,14 +278,14 @@ WORKLOADS: Final[list[Mutant]] = [
     ),
     Mutant(
         name="the-old-due-time-stays",
-        function="events.workload.decide:_change",
+        function="events.workload.changing:change",
         invariant="due",
         bug="Changing the auto-deletion of an ended workload does not change when it is due.",
         make=_keeps_the_due_time,
     ),
     Mutant(
         name="change-without-a-generation",
-        function="events.workload.state:_changed",
+        function="events.workload.changes:after_change",
         invariant="due",
         bug="The fold changes the due time but not its generation, so the deletion is ignored when it is due.",
         make=_keeps_the_generation,

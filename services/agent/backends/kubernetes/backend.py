@@ -57,6 +57,7 @@ from services.agent.backends.kubernetes.breaker import Breaker
 from services.agent.backends.kubernetes.client import ApiError, KubeClient, Timeouts
 from services.agent.backends.kubernetes.configuration import Configuration, configuration_of
 from services.agent.backends.kubernetes.connect import ConnectError, connect
+from services.agent.backends.kubernetes.read.checkpoints import Checkpoints
 from services.agent.backends.kubernetes.read.gpu_usage import Exporter, GpuMetrics, exporters_of
 from services.agent.backends.kubernetes.read.informer import Change, Informer
 from services.agent.backends.kubernetes.read.logs import PodLogs
@@ -167,6 +168,7 @@ class KubernetesBackend:
         """Namespaces with pods that have the marks of runs, and are not ours."""
         self._connections = ClusterConnections()
         self._gpu_metrics = GpuMetrics(self._gpu_exporters)
+        self._checkpoints = Checkpoints(client, self._view, acts=self._is_current, other=lambda: self._lease.other)
         self._breaker = Breaker(client, configuration.namespace)
         self._classes_due = 0.0
         """When the storage classes are looked at again (monotonic)."""
@@ -256,7 +258,14 @@ class KubernetesBackend:
     async def _watch(self) -> AsyncGenerator[Sequence[Observation]]:
         jobs = [
             asyncio.create_task(job)
-            for job in (self._watch_pods(), self._watch_nodes(), self._watch_warnings(), self._clock(), self._tidy())
+            for job in (
+                self._watch_pods(),
+                self._watch_nodes(),
+                self._watch_warnings(),
+                self._clock(),
+                self._tidy(),
+                self._look_at_checkpoints(),
+            )
         ]
         try:
             while True:
@@ -358,6 +367,12 @@ class KubernetesBackend:
             await self._shared.tidy()
             if self._configuration.replace_lost_pods:
                 await self._give_up_lost()
+
+    async def _look_at_checkpoints(self) -> None:
+        while True:
+            await asyncio.sleep(CLOCK_SECONDS)
+            if await self._checkpoints.look():
+                self._news.set()
 
     async def _give_up_lost(self) -> None:
         for pod in self._view.lost_pods()[:LOST_AT_ONCE]:

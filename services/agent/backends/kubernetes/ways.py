@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import errno
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -196,7 +196,7 @@ class Streams:
         self._tty = tty
         self._end = WayEnd()
 
-    async def frames(self) -> AsyncIterator[bytes]:
+    async def frames(self) -> AsyncGenerator[bytes]:
         """What it writes, until it has ended."""
         watching = asyncio.create_task(self._let_go_with_pod())
         status = b""

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from events.workload.state import Workload, leaving_with
+from events.workload.evictions import leaving_with
+from events.workload.state import Workload
 from services.scheduler.planning import Phase, Planning
 from services.scheduler.snapshot import Eviction, MustLeave
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from events.ids import workload_key
 from events.phases import WaitingReason
+from events.workload.evictions import EvictionReason
 from events.workload.pod import DeviceShare
-from events.workload.state import EvictionReason
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, Shortfall
 from services.scheduler.policy.among import options

@@ -19,7 +19,7 @@ from events.workload.rendezvous import with_addresses
 from events.workload.repositories import KNOWN_HOSTS as HOSTS_KEY
 from events.workload.repositories import PRIVATE_KEY
 from events.workload.spec import WHOLE_GPU_MILLI
-from events.workload.volumes import BucketFolder, ClonedFolder, checkpoint_variables
+from events.workload.volumes import BucketFolder, ClonedFolder, checkpoint_of, checkpoint_variables
 from services.agent.backends.clone import (
     KEY,
     KEY_FOLDER,
@@ -289,6 +289,8 @@ def _marks(
         annotations[names.PROBED] = "true"
     if run.ports:
         annotations[names.PORTS] = ports_text(run.ports)
+    if (folder := checkpoint_of(run.volumes)) is not None:
+        annotations[names.CHECKPOINT_DIR] = folder.mount_path
     if run.code:
         annotations |= {names.CODE: run.code, names.CODE_MAPS: str(code_maps)}
     annotations |= mpi_annotations(run, service)

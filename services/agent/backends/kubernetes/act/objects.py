@@ -61,6 +61,7 @@ class OurAnnotations(_Part, frozen=True, kw_only=True):
     probed: str = msgspec.field(name=names.PROBED, default="")
     code_maps: str = msgspec.field(name=names.CODE_MAPS, default="")
     ports: str = msgspec.field(name=names.PORTS, default="")
+    checkpoint_dir: str = msgspec.field(name=names.CHECKPOINT_DIR, default="")
     shared_claims: str = msgspec.field(name=names.SHARED_CLAIMS, default="")
 
 

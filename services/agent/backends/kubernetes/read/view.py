@@ -73,6 +73,8 @@ class View:
         self._deleted_at: dict[str, datetime] = {}
         """When the deletion of a live pod was asked for; its object forgets that when the pod ends."""
         self._warnings: dict[str, tuple[PodWarning, ...]] = {}
+        self._saved_at: dict[str, datetime] = {}
+        """When its work was saved last, as its folder says."""
         self._without_object: dict[str, ObservedPod] = {}
         """Ends of runs that have no object: refused by the API server or by us, or taken away by somebody else."""
         self._released: set[str] = set()
@@ -169,6 +171,7 @@ class View:
         self._key_of.pop(pod.metadata.uid, None)
         self._warnings.pop(pod.metadata.uid, None)
         self._deleted_at.pop(pod.metadata.uid, None)
+        self._saved_at.pop(pod.metadata.uid, None)
         on_node = self._on_node.get(pod.spec.node_name)
         if on_node is not None:
             on_node.discard(key)
@@ -226,6 +229,15 @@ class View:
             return
         self._warnings[uid] = (*(one for one in held if one.reason != warning.reason), warning)[-WARNINGS_KEPT:]
         self._changed.add(key)
+
+    def saved(self, uid: str, at: datetime) -> bool:
+        """The pod of this uid saved its work then; whether that is news."""
+        key = self._key_of.get(uid)
+        if key is None or self._saved_at.get(uid) == at:
+            return False
+        self._saved_at[uid] = at
+        self._changed.add(key)
+        return True
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -304,6 +316,7 @@ class View:
             self.node_gone(name)
         self._warnings = {uid: held for uid, held in self._warnings.items() if uid in self._key_of}
         self._deleted_at = {uid: asked for uid, asked in self._deleted_at.items() if uid in self._key_of}
+        self._saved_at = {uid: at for uid, at in self._saved_at.items() if uid in self._key_of}
         for key in self._said.keys() - self.pods.keys() - self._without_object.keys():
             del self._said[key]
 
@@ -369,6 +382,8 @@ class View:
             cluster_id=self._cluster_id,
             deleted_at=self._deleted_at.get(pod.metadata.uid),
         )
+        if seen is not None and (saved := self._saved_at.get(pod.metadata.uid)) is not None:
+            seen = replace(seen, checkpoint_at=saved)
         held = self._warnings.get(pod.metadata.uid)
         if seen is None or not held:
             return seen
