@@ -117,7 +117,7 @@ PROJECT: Final = Aggregate(
     evolve=project.evolve,
     decide=project.decide,
     about=lambda state: About(id=state.project_id or None, project_id=state.project_id or None),
-    fold_version=12,
+    fold_version=13,
 )
 DEPARTMENT: Final = Aggregate(
     name="department",

@@ -166,7 +166,8 @@ def _estimate(scene: Scene) -> _Estimated:
     forecast, reason = scene.fold.forecast, scene.waiting.reason
     if reason in NEVER:
         return {"no_estimate": "it starts only once somebody has changed something"}
-    closed = None if (project := scene.snapshot.projects.get(scene.state.project_id)) is None else project.closed
+    project = scene.snapshot.projects.get(scene.state.project_id)
+    closed = None if project is None else project.closed or project.within_quota
     if reason is WaitingReason.OUTSIDE_WINDOW and closed is not None and closed.opens_at is not None:
         return {"no_estimate": f"not before its project's next window opens at {closed.opens_at:%Y-%m-%d %H:%M} UTC"}
     if reason in BY_CALENDAR and (entries := closings_of(scene, scene.parts[0][0])):

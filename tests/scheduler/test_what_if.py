@@ -23,7 +23,7 @@ from events.workload.spec import (
     beside_with_defaults,
     with_defaults,
 )
-from services.scheduler.classes import Place, ready
+from services.scheduler.classes import Place, Rights, ready
 from services.scheduler.service import imagined
 from services.scheduler.waits import Stint
 from services.scheduler.what_if import NEVER
@@ -178,7 +178,7 @@ def test_whom_it_would_have_told_to_end_is_told_by_name_and_rule(world: World) -
 # -- what is told is what happens --------------------------------------------------------------------------------------
 
 
-NOWHERE: Final = Place(order=(), stint=Stint(0.0, 0.0), lasts_seconds=None)
+NOWHERE: Final = Place(order=(), stint=Stint(0.0, 0.0), rights=Rights(None))
 
 
 class Asking(World):
@@ -243,7 +243,7 @@ def check_what_is_explained_happens(world: World, keys: list[str], number: int) 
         world.cycle()
         return
     state = world.workload(key := waiting[number % len(waiting)])
-    needed = {pod for _, entry in ready(key, state, NOWHERE, world.now).waiting for pod in entry.pods}
+    needed = {pod for _, entry in ready(key, state, NOWHERE, bindable(state, world.now)).waiting for pod in entry.pods}
     told, planned = why(world.fold, state.workload_id, world.now, None), world.cycle()
     if needed and not (planned.more or planned.put_off):
         bound = {each.placement.pod for each in planned.bindings if each.key == key}
