@@ -243,7 +243,7 @@ def check_what_is_explained_happens(world: World, keys: list[str], number: int) 
         world.cycle()
         return
     state = world.workload(key := waiting[number % len(waiting)])
-    needed = {pod for _, entry in ready(key, state, NOWHERE, world.now).waiting for pod in entry.pods}
+    needed = {pod for _, entry in ready(key, state, NOWHERE, bindable(state, world.now)).waiting for pod in entry.pods}
     told, planned = why(world.fold, state.workload_id, world.now, None), world.cycle()
     if needed and not (planned.more or planned.put_off):
         bound = {each.placement.pod for each in planned.bindings if each.key == key}
