@@ -8,8 +8,9 @@ import sys
 from datetime import timedelta
 
 from benchmarks.report import Figure, Report, quantile
+from development.fairness.load import SIZES, Load
 from development.fairness.shares import steps
-from development.fairness.simulation import SIZES, Simulation
+from development.fairness.world import BEGIN
 
 LOAD = 1.2
 NODES = 2
@@ -38,22 +39,23 @@ def _shares(report: Report, *, nodes: int, seeds: tuple[int, ...]) -> None:
 
 
 def _days(report: Report, seed: int, days: int) -> None:
-    simulation = Simulation(nodes=NODES, load=LOAD, seed=seed)
-    begin, told, outcome = simulation.world.now, 0, simulation.outcome
-    for at in simulation.steps(days):
-        if (day := (at - begin).days) > told and sys.stderr.isatty():
-            print(f"\rseed {seed}: day {day} of {days}", end="", file=sys.stderr, flush=True)
-            told = day
-    if told:
+    load = Load(nodes=NODES, load=LOAD, seed=seed)
+
+    def tell(seconds: float, _: float) -> None:
+        if sys.stderr.isatty():
+            print(f"\rseed {seed}: day {int(seconds / 86_400)} of {days}", end="", file=sys.stderr, flush=True)
+
+    outcome = load.run(days, tell)
+    if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
-    until, of = begin + timedelta(days=days * 2 / 3), f"seed {seed}, {days} days"
-    early = sum(job.arrived <= until for job in outcome.jobs)
+    until, of = BEGIN + timedelta(days=days * 2 / 3), f"seed {seed}, {days} days"
+    early = sum(each.arrived <= until for each in outcome.arrived)
     name = f"{of}: of {early} that came in the first {days * 2 // 3}, not started"
     report.add(Figure(name=name, value=len(outcome.unstarted(until)), unit="jobs", goal=0, at_most=True))
     in_turn = len(outcome.in_turn())
     report.add(Figure(name=f"{of}: evicted each other in turn", value=in_turn, unit="", goal=0, at_most=True))
     report.add(Figure(name=f"{of}: evictions", value=len(outcome.evicted_for) / days / 24, unit="an hour"))
-    used, in_all = sum(outcome.busy_gpu_hours.values()), simulation.gpus * days * 24
+    used, in_all = sum(outcome.busy_gpu_hours.values()), load.gpus * days * 24
     lost = 100 * outcome.lost_gpu_hours / used
     report.add(Figure(name=f"{of}: GPU-hours lost to evictions", value=lost, unit="%"))
     report.add(Figure(name=f"{of}: GPUs in use", value=100 * used / in_all, unit="%"))

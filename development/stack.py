@@ -60,7 +60,7 @@ class Stack:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self, timeout_seconds: float = 90) -> Self:
+    def start(self, timeout_seconds: float = 180) -> Self:
         """Start it and wait for its `ready` line. Raises AssertionError with its output where it does not come."""
         self.launch()
         return self.await_ready(timeout_seconds)

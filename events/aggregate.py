@@ -108,7 +108,7 @@ CLUSTER: Final = Aggregate(
     evolve=cluster.evolve,
     decide=cluster.decide,
     about=lambda state: About(id=state.cluster_id or None, cluster_id=state.cluster_id or None),
-    fold_version=9,
+    fold_version=10,
 )
 PROJECT: Final = Aggregate(
     name="project",
@@ -117,7 +117,7 @@ PROJECT: Final = Aggregate(
     evolve=project.evolve,
     decide=project.decide,
     about=lambda state: About(id=state.project_id or None, project_id=state.project_id or None),
-    fold_version=12,
+    fold_version=13,
 )
 DEPARTMENT: Final = Aggregate(
     name="department",
@@ -280,11 +280,6 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def subject(self) -> str:
         return aggregate_subject(self.aggregate, self.key)
-
-    @property
-    def message_id(self) -> str:
-        """For the server's window of duplicates: a convenience; the guard and the remembered commands decide."""
-        return f"{self.record.command_id}/{self.subject}"
 
     def committed(self, seq: int) -> Commit:
         return Commit(aggregate=self.aggregate, key=self.key, seq=seq, record=self.record, events=self.events)

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from events.decision import Context, Decision
+from events.event import Event
 from events.ids import incarnation_id, name_key
 from events.refusal import Refusal
 
@@ -65,11 +66,7 @@ AssetFields = Annotated[
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pass
-
-
-class AssetCreated(_Event, frozen=True, kw_only=True):
+class AssetCreated(Event, frozen=True, kw_only=True):
     """Somebody created an environment, a compute resource, a data source or a template."""
 
     asset_id: str
@@ -96,7 +93,7 @@ class AssetCreated(_Event, frozen=True, kw_only=True):
     """Its fields as they were given, by their names on the wire. A null clears what stands below it."""
 
 
-class AssetChanged(_Event, frozen=True, kw_only=True):
+class AssetChanged(Event, frozen=True, kw_only=True):
     """Somebody gave it another spec. Workloads that were made from it stay as they are."""
 
     at: datetime
@@ -105,14 +102,14 @@ class AssetChanged(_Event, frozen=True, kw_only=True):
     """The whole spec from now on."""
 
 
-class AssetDeleted(_Event, frozen=True, kw_only=True):
+class AssetDeleted(Event, frozen=True, kw_only=True):
     """It was deleted. Workloads that were made from it stay as they are, and its name is free."""
 
     at: datetime
     """When it was decided."""
 
 
-class DataSourceMarked(_Event, frozen=True, kw_only=True):
+class DataSourceMarked(Event, frozen=True, kw_only=True):
     """The agent of a cluster found that pods there cannot use a data source, or that nothing is known against it any
     more.
     """

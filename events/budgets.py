@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from events.decision import Context, Decision
+from events.event import Event
 from events.money import CURRENCY_PATTERN, MICROS, MOST_AMOUNT, amount_text
 from events.refusal import Refusal
 
@@ -35,7 +36,7 @@ then knows less than what exhausted it.
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Event(Event, frozen=True, kw_only=True):
     at: datetime
     """When it was decided."""
 

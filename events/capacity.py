@@ -1,5 +1,5 @@
-"""Reservations of capacity: nodes of a cluster that only one project may use from one time to another, perhaps each
-week. A part of the cluster aggregate.
+"""Reservations of capacity: nodes of a cluster, or GPUs of them, that only workloads of a project or a department, or
+those with certain labels, may use from one time to another, perhaps each week. A part of the cluster aggregate.
 
 As with maintenance, what a moment means for a node follows from what stands here and from the nodes as they are.
 """
@@ -11,7 +11,17 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from events.calendar_entry import DEFAULT_LEAD_SECONDS, KEPT_AFTER_END, LONGEST, check, invalid, is_about, told, wrong
+from events.calendar_entry import (
+    DEFAULT_LEAD_SECONDS,
+    KEPT_AFTER_END,
+    LONGEST,
+    MOST_LABELS_NAMED,
+    check,
+    invalid,
+    is_about,
+    told,
+    wrong,
+)
 from events.decision import Context, Decision
 from events.node import Node
 from events.refusal import Refusal
@@ -20,21 +30,30 @@ WEEK: Final = timedelta(days=7)
 MOST_RESERVED: Final = 200
 """Of one cluster, those that are over included."""
 MOST_GPUS: Final = 1_000_000
+MOST_NODES: Final = 100_000
 MOST_AGO: Final = timedelta(days=366)
 """So long ago one that comes again each week may have begun."""
 
 
 class _Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Nodes that are kept for a project for a time: those to which all fits that is said of them."""
+    """Nodes that are kept for some for a time: those to which all fits that is said of them. Meanwhile only workloads
+    may use them to which all fits that is said of these.
+    """
 
     id: str
     """Id. A later one of the same name has another."""
     name: str
     """Unique in its cluster among those that are not over."""
-    project_id: str
-    """Only its workloads may use the nodes meanwhile."""
-    project_name: str
+    project_id: str = ""
+    """The project whose workloads may use the nodes meanwhile; empty: those of any project."""
+    project_name: str = ""
     """Its name."""
+    department_id: str = ""
+    """The department whose projects' workloads may; empty: those of any department."""
+    department_name: str = ""
+    """Its name."""
+    workload_labels: dict[str, str] = {}
+    """Labels that a workload must have to use the nodes, all of them; empty: whatever labels it has."""
     starts_at: datetime
     """When it begins, the first time."""
     ends_at: datetime
@@ -49,12 +68,29 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Labels that the nodes have, all of them; empty for nodes with any labels."""
     gpus: int | None = None
     """How many GPUs: of these nodes, in the order of their names, as many as have so many together. None: all."""
+    node_count: int | None = None
+    """How many of these nodes, in the order of their names. None: all."""
+    exact: bool = False
+    """Whether of the last node no more GPUs are kept than are wanted, with their part of its CPU and memory; otherwise
+    whole nodes.
+    """
     lead_seconds: int = DEFAULT_LEAD_SECONDS
-    """For so long before it begins no pod of another project is placed on the nodes that is non-preemptible and may
-    still run then.
+    """For so long before it begins no pod of others is placed on the nodes that is non-preemptible and may still run
+    then.
     """
     reserved_by: str = ""
     """Id of who made it, or changed it last."""
+    made_at: datetime | None = None
+    """When it was made. Of two that want so many nodes, or GPUs, of the same ones, the earlier has the first of them.
+    """
+
+    def holder_told(self, *, quoted: bool = False) -> str:
+        """For whom it is, for a person, such as `project vision` or `department ai with team=nlp`."""
+        noun, name = ("department", self.department_name) if self.department_id else ("project", self.project_name)
+        known = self.project_id or self.department_id
+        whose = f"{noun} {repr(name) if quoted else name}" if known else "workloads"
+        labels = ",".join(f"{key}={value}" for key, value in sorted(self.workload_labels.items()))
+        return f"{whose} with {labels}" if labels else whose
 
 
 class Times(NamedTuple):
@@ -64,6 +100,12 @@ class Times(NamedTuple):
     ends_at: datetime
 
 
+type Parts = dict[str, tuple[int, ...] | None]
+"""By key of a node: the devices of it that are kept; None: all of the node."""
+type Taken = dict[str, set[int]]
+"""By key of a node: devices that are kept already; a node without devices stands in it with none."""
+
+
 class Reserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
     """As it is."""
 
@@ -71,16 +113,47 @@ class Reserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
         """Whether it is about such a node."""
         return node.present and is_about(self, node)
 
-    def chosen(self, fitting: Mapping[str, Node]) -> set[str]:
-        """Of the nodes that it is about (by key) those that are kept."""
-        if self.gpus is None:
-            return set(fitting)
-        found: set[str] = set()
-        left = self.gpus
+    @property
+    def counted(self) -> bool:
+        """Whether it is about so many of its nodes, or of their GPUs, and not about all."""
+        return self.gpus is not None or self.node_count is not None
+
+    @property
+    def holder(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+        """For whom it is."""
+        return self.project_id, self.department_id, tuple(sorted(self.workload_labels.items()))
+
+    def is_for(self, project_id: str, department_id: str) -> bool:
+        """Whether it is for workloads of such a project, as far as their labels fit, too."""
+        return self.project_id in ("", project_id) and self.department_id in ("", department_id)
+
+    def fits_labels(self, labels: Mapping[str, str]) -> bool:
+        """Whether it is for workloads with these labels, as far as their project fits, too."""
+        return self.workload_labels.items() <= labels.items()
+
+    def chosen(self, fitting: Mapping[str, Node], taken: Taken | None = None) -> Parts:
+        """Of the nodes that it is about (by key) those that are kept, with the devices of each.
+
+        Args:
+            taken: by key of a node, devices that others have then.
+        """
+        others: Taken = {} if taken is None or not self.counted else taken
+        found: Parts = {}
+        gpus, count = self.gpus, self.node_count
         for key in sorted(fitting, key=lambda key: (fitting[key].name, key)):
-            if left > 0 and fitting[key].facts.gpu_count > 0:
-                found.add(key)
-                left -= fitting[key].facts.gpu_count
+            if gpus == 0 or count == 0:
+                break
+            free = [each for each in range(fitting[key].facts.gpu_count) if each not in others.get(key, ())]
+            whole = len(free) == fitting[key].facts.gpu_count and (bool(free) or key not in others)
+            if gpus is not None:
+                if not free or not (whole or self.exact):
+                    continue
+                kept = free[:gpus] if self.exact else free
+                gpus = max(gpus - len(kept), 0)
+                found[key] = None if len(kept) == fitting[key].facts.gpu_count else tuple(kept)
+            elif whole:
+                count = None if count is None else count - 1
+                found[key] = None
         return found
 
     def times(self, now: datetime) -> Times | None:
@@ -93,13 +166,18 @@ class Reserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
         return Times(self.starts_at + weeks, self.ends_at + weeks)
 
     def clashes(self, other: "Reserved", now: datetime) -> bool:
-        """Whether both keep the same nodes at the same time, from now on, as far as that can be told without nodes."""
-        return self._may_share_nodes(other) and self._share_time(other, now)
+        """Whether both keep the same nodes at the same time, from now on, as far as that can be told without nodes. So
+        many nodes, or GPUs, and so many others are never the same (`chosen`).
+        """
+        both_counted = self.counted and other.counted
+        return not both_counted and self._may_share_nodes(other) and self._share_time(other, now)
+
+    def ever_meets(self, other: "Reserved") -> bool:
+        """Whether both hold at one time."""
+        return self._share_time(other, min(self.starts_at, other.starts_at))
 
     def _may_share_nodes(self, other: "Reserved") -> bool:
-        """A node has one name, one pool, and of each label one value. So many GPUs of some nodes begin with the first
-        of them, whoever asks.
-        """
+        """A node has one name, one pool, and of each label one value."""
         for mine, others in ((self.nodes, other.nodes), (self.node_pools, other.node_pools)):
             if mine and others and not set(mine) & set(others):
                 return False
@@ -119,16 +197,48 @@ class Reserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
         return any(mine.starts_at < theirs.ends_at + each and theirs.starts_at + each < mine.ends_at for each in shifts)
 
 
+def shared_out(reserved: Iterable[Reserved], fitting: Mapping[str, Mapping[str, Node]]) -> dict[str, Parts]:
+    """What is kept by each (by its id). Of those that want so many nodes, or GPUs, and ever hold at one time, the one
+    that was made first has the first of them; so each keeps what it has when another one comes, or is over.
+
+    Args:
+        fitting: by id, the nodes that each may be about, by key.
+    """
+    found: dict[str, Parts] = {}
+    before: list[Reserved] = []
+    for entry in sorted(reserved, key=_made):
+        taken: Taken = {}
+        nodes = fitting.get(entry.id, {})
+        for other in before if entry.counted else ():
+            if other.counted and entry.ever_meets(other):
+                for key, devices in found[other.id].items():
+                    if key in nodes:
+                        kept = range(nodes[key].facts.gpu_count) if devices is None else devices
+                        taken.setdefault(key, set()).update(kept)
+        found[entry.id] = entry.chosen(nodes, taken)
+        before.append(entry)
+    return found
+
+
+def _made(entry: Reserved) -> tuple[float, str]:
+    """By when it was made; of those of before that was noted, by id."""
+    return (0.0 if entry.made_at is None else entry.made_at.timestamp(), entry.id)
+
+
 class KeptFor(NamedTuple):
     """That a node is kept by a reservation."""
 
     entry: Reserved
     starts_at: datetime
     """The time that goes on or comes next."""
+    devices: tuple[int, ...] | None = None
+    """Those that are kept; None: all of the node."""
 
 
 class CapacityReserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
-    """An administrator keeps nodes for a project for a time, or changed that. The event holds all of it."""
+    """An administrator keeps nodes, or GPUs of them, for some for a time, or changed that. The event holds all of
+    it.
+    """
 
     at: datetime
     """When it was decided."""
@@ -149,8 +259,11 @@ CapacityEvent = CapacityReserved | CapacityReservationCancelled
 class ReserveCapacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     cluster_id: str
     name: str
-    project_id: str
-    project_name: str
+    project_id: str = ""
+    project_name: str = ""
+    department_id: str = ""
+    department_name: str = ""
+    workload_labels: dict[str, str] = {}
     starts_at: datetime
     ends_at: datetime
     weekly: bool = False
@@ -158,16 +271,27 @@ class ReserveCapacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     node_pools: tuple[str, ...] = ()
     labels: dict[str, str] = {}
     gpus: int | None = None
+    node_count: int | None = None
+    exact: bool = False
     lead_seconds: int = DEFAULT_LEAD_SECONDS
     new: bool = False
     """Whether there must be none of this name yet; otherwise there must be one, which becomes this."""
     gone_projects: tuple[str, ...] = ()
-    """Ids of projects that are deleted: what is reserved for them stands in nobody's way."""
+    """Ids of projects and departments that are deleted: what is reserved for them stands in nobody's way."""
 
     def __post_init__(self) -> None:
+        """Raises ValueError where there can be no such reservation: nobody but the api has looked at it before."""
         check(self)
         if self.gpus is not None and not 0 < self.gpus <= MOST_GPUS:
             raise ValueError("no GPUs")
+        if self.node_count is not None and not 0 < self.node_count <= MOST_NODES:
+            raise ValueError("no nodes")
+        if (self.gpus is not None and self.node_count is not None) or (self.exact and self.gpus is None):
+            raise ValueError("GPUs or nodes are counted, and only GPUs exactly")
+        if not (self.project_id or self.department_id or self.workload_labels):
+            raise ValueError("for nobody")
+        if (self.project_id and self.department_id) or len(self.workload_labels) > MOST_LABELS_NAMED:
+            raise ValueError("a project is of one department, and so many labels are too many")
 
 
 class CancelCapacityReservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -233,6 +357,9 @@ def decide(
         name=command.name,
         project_id=command.project_id,
         project_name=command.project_name,
+        department_id=command.department_id,
+        department_name=command.department_name,
+        workload_labels=command.workload_labels,
         starts_at=command.starts_at,
         ends_at=command.ends_at,
         weekly=command.weekly,
@@ -240,28 +367,32 @@ def decide(
         node_pools=tuple(sorted(set(command.node_pools))),
         labels=command.labels,
         gpus=command.gpus,
+        node_count=command.node_count,
+        exact=command.exact,
         lead_seconds=command.lead_seconds,
         reserved_by=context.actor.id,
+        made_at=now if there is None else there.made_at,
     )
     made = _as_reserved(event)
     if there is not None and replace(made, reserved_by=there.reserved_by) == there:
         return ()
-    others = (each for each in reserved if each is not there and each.project_id not in command.gone_projects)
+    gone = {*command.gone_projects}
+    others = (each for each in reserved if each is not there and gone.isdisjoint((each.project_id, each.department_id)))
     return _clash(made, others, now) or (event,)
 
 
 def _clash(made: Reserved, others: Iterable[Reserved], now: datetime) -> Refusal | None:
-    """Where two projects are to have the same nodes, neither can use them."""
+    """Where two are to have the same nodes for themselves, neither can use them."""
     for other in others:
-        if other.project_id == made.project_id or not made.clashes(other, now):
+        if other.holder == made.holder or not made.clashes(other, now):
             continue
         times = other.times(now)
         assert times is not None
         each_week = ", each week" if other.weekly else ""
         message = (
-            f"reservation {other.name!r} keeps nodes for project {other.project_name!r} then, and they may be the same "
-            f"({told(times.starts_at)} to {told(times.ends_at)}{each_week}); choose another time, or give both "
-            "node names, or node pools, that differ"
+            f"reservation {other.name!r} keeps nodes for {other.holder_told(quoted=True)} then, and they may be "
+            f"the same ({told(times.starts_at)} to {told(times.ends_at)}{each_week}); choose another time, give both "
+            "node names, or node pools, that differ, or let both say how many GPUs, or nodes, they want"
         )
         return Refusal(code="invalid", field="startsAt", message=message)
     return None

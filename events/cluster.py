@@ -16,6 +16,7 @@ from events.capacity import (
     Reserved,
 )
 from events.decision import Context, Decision
+from events.event import Event
 from events.ids import cluster_key, incarnation_id, key_of_id
 from events.maintenance import (
     CancelMaintenance,
@@ -97,11 +98,7 @@ class RefusedReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return self.about, self.field.partition("[")[0], self.rule
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pass
-
-
-class ClusterAdded(_Event, frozen=True, kw_only=True):
+class ClusterAdded(Event, frozen=True, kw_only=True):
     """An administrator added a cluster."""
 
     cluster_id: str
@@ -116,7 +113,7 @@ class ClusterAdded(_Event, frozen=True, kw_only=True):
     """Nodes of a simulated cluster; empty for other clusters."""
 
 
-class ClusterConnected(_Event, frozen=True, kw_only=True):
+class ClusterConnected(Event, frozen=True, kw_only=True):
     """Its agent reports again."""
 
     at: datetime
@@ -125,7 +122,7 @@ class ClusterConnected(_Event, frozen=True, kw_only=True):
     """Version that the agent reports."""
 
 
-class ClusterDisconnected(_Event, frozen=True, kw_only=True):
+class ClusterDisconnected(Event, frozen=True, kw_only=True):
     """Its agent did not report in time, or reports that it cannot work with the cluster. Nothing new is placed there,
     and pods that run keep running.
     """
@@ -138,7 +135,7 @@ class ClusterDisconnected(_Event, frozen=True, kw_only=True):
     """The problem that the agent reports; empty if it does not report."""
 
 
-class ClusterReportsRefused(_Event, frozen=True, kw_only=True):
+class ClusterReportsRefused(Event, frozen=True, kw_only=True):
     """The refused reports of its agent changed: they break other rules, or none any more."""
 
     at: datetime
@@ -147,14 +144,14 @@ class ClusterReportsRefused(_Event, frozen=True, kw_only=True):
     """One for each broken rule, at most ten. Empty if no report is refused."""
 
 
-class StorageClassesReported(_Event, frozen=True, kw_only=True):
+class StorageClassesReported(Event, frozen=True, kw_only=True):
     """The storage classes of the cluster are others than before."""
 
     classes: tuple[StorageClass, ...] = ()
     """All of them, by name."""
 
 
-class OwnershipProtectionSet(_Event, frozen=True, kw_only=True):
+class OwnershipProtectionSet(Event, frozen=True, kw_only=True):
     """Ownership protection was turned on or off: whether only owners and administrators may change the cluster's
     workloads.
     """
@@ -165,27 +162,27 @@ class OwnershipProtectionSet(_Event, frozen=True, kw_only=True):
     """Who set it. The cluster's own configuration takes precedence over an administrator."""
 
 
-class OwnershipProtectionUnset(_Event, frozen=True, kw_only=True):
+class OwnershipProtectionUnset(Event, frozen=True, kw_only=True):
     """The cluster's own configuration no longer sets ownership protection, so the administrator's setting applies
     again.
     """
 
 
-class NodePoolSet(_Event, frozen=True, kw_only=True):
+class NodePoolSet(Event, frozen=True, kw_only=True):
     """A node pool was added or changed."""
 
     pool: NodePool
     """The node pool after the change."""
 
 
-class NodePoolRemoved(_Event, frozen=True, kw_only=True):
+class NodePoolRemoved(Event, frozen=True, kw_only=True):
     """A node pool was removed. Its nodes are in the pool `default` again."""
 
     name: str
     """Name of the pool."""
 
 
-class ClusterRemoved(_Event, frozen=True, kw_only=True):
+class ClusterRemoved(Event, frozen=True, kw_only=True):
     """An administrator removed the cluster, and its nodes with it."""
 
     at: datetime
@@ -271,7 +268,10 @@ def _evolve(state: Cluster, event: ClusterEvent) -> Cluster:
                 state, connected=True, connection_changed_at=event.at, problem="", agent_version=event.agent_version
             )
         case ClusterDisconnected():
-            return replace(state, connected=False, connection_changed_at=event.at, problem=event.reason)
+            # Of one that is lost already only the problem is news.
+            lost = state.connection_changed_at is not None and not state.connected
+            since = state.connection_changed_at if lost else event.at
+            return replace(state, connected=False, connection_changed_at=since, problem=event.reason)
         case ClusterReportsRefused():
             return replace(state, refused=event.refused)
         case StorageClassesReported():

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from events.decision import Context, Decision
+from events.event import Event
 from events.ids import incarnation_id, key_of_id, name_key
 from events.quotas import PoolQuota
 from events.refusal import Refusal
@@ -29,11 +30,7 @@ DEFAULT_DEPARTMENT_ID: Final = incarnation_id(department_key(DEFAULT_DEPARTMENT)
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pass
-
-
-class DepartmentCreated(_Event, frozen=True, kw_only=True):
+class DepartmentCreated(Event, frozen=True, kw_only=True):
     """An administrator created a department, or changed the settings of the department `default` for the first time."""
 
     department_id: str
@@ -62,7 +59,7 @@ class DepartmentCreated(_Event, frozen=True, kw_only=True):
     """Weight by which its projects together share what is left of node pools beyond the quotas. None: 1."""
 
 
-class DepartmentChanged(_Event, frozen=True, kw_only=True):
+class DepartmentChanged(Event, frozen=True, kw_only=True):
     """The settings after a change."""
 
     node_pools: tuple[str, ...] = ()
@@ -83,7 +80,7 @@ class DepartmentChanged(_Event, frozen=True, kw_only=True):
     """As in DepartmentCreated."""
 
 
-class DepartmentDeleted(_Event, frozen=True, kw_only=True):
+class DepartmentDeleted(Event, frozen=True, kw_only=True):
     """The department was deleted, in which no project stood any more. Its history stays, and its name is free."""
 
     at: datetime

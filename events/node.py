@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from events.decision import Context, Decision
+from events.event import Event
 from events.refusal import Refusal
 from events.workload.needs import ExtendedAmount
 from events.workload.pod import DeviceShare, PodRef
@@ -118,11 +119,7 @@ class MaintenanceOf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """When it began, or was to begin then."""
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pass
-
-
-class NodeRegistered(_Event, frozen=True, kw_only=True):
+class NodeRegistered(Event, frozen=True, kw_only=True):
     """A cluster has a new node."""
 
     cluster_id: str
@@ -133,32 +130,32 @@ class NodeRegistered(_Event, frozen=True, kw_only=True):
     """What it has."""
 
 
-class NodeChanged(_Event, frozen=True, kw_only=True):
+class NodeChanged(Event, frozen=True, kw_only=True):
     """The facts of the node changed. The event holds all of them."""
 
     facts: NodeFacts
     """What it has now."""
 
 
-class NodeRemoved(_Event, frozen=True, kw_only=True):
+class NodeRemoved(Event, frozen=True, kw_only=True):
     """The node was removed from its cluster, with its pods."""
 
 
-class PodsReserved(_Event, frozen=True, kw_only=True):
+class PodsReserved(Event, frozen=True, kw_only=True):
     """Runs reserve parts of the node. All reservations together never exceed what it has at that time."""
 
     reservations: tuple[Reservation, ...]
     """One per run."""
 
 
-class ReservationsReleased(_Event, frozen=True, kw_only=True):
+class ReservationsReleased(Event, frozen=True, kw_only=True):
     """Ended runs release their reservations."""
 
     ids: tuple[str, ...]
     """Ids of the reservations."""
 
 
-class NodeCordoned(_Event, frozen=True, kw_only=True):
+class NodeCordoned(Event, frozen=True, kw_only=True):
     """An administrator keeps new pods off the node. Pods that run there stay. It is a mark of Muster, not of the
     cluster.
     """
@@ -171,7 +168,7 @@ class NodeCordoned(_Event, frozen=True, kw_only=True):
     """The maintenance that began; the actor is who planned it. Nothing if an administrator cordoned the node."""
 
 
-class NodeUncordoned(_Event, frozen=True, kw_only=True):
+class NodeUncordoned(Event, frozen=True, kw_only=True):
     """The node accepts new pods again, unless its cluster says otherwise. This ends a drain, too."""
 
     maintenance: MaintenanceOf | None = None
@@ -182,7 +179,7 @@ class NodeUncordoned(_Event, frozen=True, kw_only=True):
     """
 
 
-class NodeDrainStarted(_Event, frozen=True, kw_only=True):
+class NodeDrainStarted(Event, frozen=True, kw_only=True):
     """An administrator drains the node: it is cordoned, and its pods are told to end and run elsewhere. The node stays
     cordoned when it is empty.
     """
@@ -200,7 +197,7 @@ class NodeDrainStarted(_Event, frozen=True, kw_only=True):
     """Ids of maintenance that is over, which the node need not remember any more: it remembers only so much."""
 
 
-class NodeDrained(_Event, frozen=True, kw_only=True):
+class NodeDrained(Event, frozen=True, kw_only=True):
     """The drain is over: nothing on the node is reserved any more. The node stays cordoned."""
 
     at: datetime

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from events.decision import Context, Decision
+from events.event import Event
 from events.ids import incarnation_id, name_key
 from events.refusal import Refusal
 
@@ -37,7 +38,7 @@ PolicyRules = Annotated[
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Event(Event, frozen=True, kw_only=True):
     workload_type: str
     """Kind of workload that it is for, such as Training."""
     project_id: str = ""

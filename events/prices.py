@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from events.decision import Context, Decision
+from events.event import Event
 from events.money import CURRENCY_PATTERN, MICROS, MOST_AMOUNT
 from events.refusal import Refusal
 
@@ -31,7 +32,7 @@ HOUR: Final = timedelta(hours=1)
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Event(Event, frozen=True, kw_only=True):
     gpu_model: str
     """As nodes name it; `*` for all models without a price of their own."""
     holds_from: datetime

@@ -26,6 +26,7 @@ from events.budgets import (
 )
 from events.decision import Context, Decision
 from events.department import DEFAULT_DEPARTMENT, DEFAULT_DEPARTMENT_ID, fits
+from events.event import Event
 from events.ids import incarnation_id, project_key
 from events.quotas import PoolQuota
 from events.refusal import Refusal
@@ -85,11 +86,7 @@ alone allow, namespace by namespace.
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pass
-
-
-class ProjectCreated(_Event, frozen=True, kw_only=True):
+class ProjectCreated(Event, frozen=True, kw_only=True):
     """An administrator created a project."""
 
     project_id: str
@@ -125,7 +122,7 @@ class ProjectCreated(_Event, frozen=True, kw_only=True):
     """Name of that department. It never changes."""
 
 
-class ProjectChanged(_Event, frozen=True, kw_only=True):
+class ProjectChanged(Event, frozen=True, kw_only=True):
     """The settings after a change."""
 
     gpu_quota_milli: int | None = None
@@ -150,7 +147,7 @@ class ProjectChanged(_Event, frozen=True, kw_only=True):
     """As in ProjectCreated."""
 
 
-class ProjectMoved(_Event, frozen=True, kw_only=True):
+class ProjectMoved(Event, frozen=True, kw_only=True):
     """The project was moved into another department. Workloads that there are stay as they are."""
 
     department_id: str
@@ -159,7 +156,7 @@ class ProjectMoved(_Event, frozen=True, kw_only=True):
     """Name of that department."""
 
 
-class ProjectRoleGranted(_Event, frozen=True, kw_only=True):
+class ProjectRoleGranted(Event, frozen=True, kw_only=True):
     """Somebody was given this role in the project."""
 
     actor: str
@@ -168,7 +165,7 @@ class ProjectRoleGranted(_Event, frozen=True, kw_only=True):
     """What they may do."""
 
 
-class ProjectRoleRevoked(_Event, frozen=True, kw_only=True):
+class ProjectRoleRevoked(Event, frozen=True, kw_only=True):
     """This role in the project was revoked."""
 
     actor: str
@@ -177,7 +174,7 @@ class ProjectRoleRevoked(_Event, frozen=True, kw_only=True):
     """The revoked role."""
 
 
-class ProjectDeleted(_Event, frozen=True, kw_only=True):
+class ProjectDeleted(Event, frozen=True, kw_only=True):
     """The project was deleted, with its roles, service accounts, subscriptions, webhooks and settings. Its history
     stays, and its name is free.
     """

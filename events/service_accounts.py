@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from events.actors import ACCOUNT_PREFIX
 from events.decision import Context, Decision
+from events.event import Event
 from events.ids import DNS_LABEL
 from events.refusal import Refusal
 
@@ -48,11 +49,7 @@ def token_hash(token: str) -> str:
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pass
-
-
-class ServiceAccountCreated(_Event, frozen=True, kw_only=True):
+class ServiceAccountCreated(Event, frozen=True, kw_only=True):
     """A program may act in the project, with a token."""
 
     name: str
@@ -69,7 +66,7 @@ class ServiceAccountCreated(_Event, frozen=True, kw_only=True):
     """When it was decided."""
 
 
-class ServiceAccountRotated(_Event, frozen=True, kw_only=True):
+class ServiceAccountRotated(Event, frozen=True, kw_only=True):
     """It has a new token; the one before is nobody's any more."""
 
     name: str
@@ -80,7 +77,7 @@ class ServiceAccountRotated(_Event, frozen=True, kw_only=True):
     """When it was decided."""
 
 
-class ServiceAccountUsed(_Event, frozen=True, kw_only=True):
+class ServiceAccountUsed(Event, frozen=True, kw_only=True):
     """Its token was used for the first time on a day: told once a day at most."""
 
     name: str
@@ -89,7 +86,7 @@ class ServiceAccountUsed(_Event, frozen=True, kw_only=True):
     """The day, UTC."""
 
 
-class ServiceAccountDeleted(_Event, frozen=True, kw_only=True):
+class ServiceAccountDeleted(Event, frozen=True, kw_only=True):
     """It may do nothing any more."""
 
     name: str

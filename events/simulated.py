@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from events.event import Event
 from events.labels import LABEL_VALUE
 from events.node import Taint
 from events.refusal import Refusal
@@ -62,11 +63,7 @@ class SimulatedNodes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pass
-
-
-class SimulatedNodesAdded(_Event, frozen=True, kw_only=True):
+class SimulatedNodesAdded(Event, frozen=True, kw_only=True):
     """An administrator added nodes to a simulated cluster."""
 
     at: datetime
@@ -75,7 +72,7 @@ class SimulatedNodesAdded(_Event, frozen=True, kw_only=True):
     """The new nodes."""
 
 
-class SimulatedNodeChanged(_Event, frozen=True, kw_only=True):
+class SimulatedNodeChanged(Event, frozen=True, kw_only=True):
     """An administrator changed what a simulated node has."""
 
     at: datetime
@@ -84,7 +81,7 @@ class SimulatedNodeChanged(_Event, frozen=True, kw_only=True):
     """All that the node has after the change, with its one name."""
 
 
-class SimulatedNodesRemoved(_Event, frozen=True, kw_only=True):
+class SimulatedNodesRemoved(Event, frozen=True, kw_only=True):
     """An administrator removed nodes of a simulated cluster. Their pods end as those of lost nodes do."""
 
     at: datetime
@@ -132,8 +129,6 @@ class ChangeSimulatedNode(_Command, frozen=True, kw_only=True):
 class RemoveSimulatedNodes(_Command, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
-
-SimulatedCommand = AddSimulatedNodes | ChangeSimulatedNode | RemoveSimulatedNodes
 
 # -- what there is ---------------------------------------------------------------------------------------------------
 

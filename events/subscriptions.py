@@ -11,6 +11,7 @@ from typing import Final, assert_never
 import msgspec
 
 from events.decision import Context, Decision
+from events.event import Event
 from events.ids import DNS_LABEL, incarnation_id, name_suffix, project_key
 from events.refusal import Refusal
 
@@ -33,11 +34,7 @@ def inbox_of(subscription_id: str) -> str:
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pass
-
-
-class SubscriptionCreated(_Event, frozen=True, kw_only=True):
+class SubscriptionCreated(Event, frozen=True, kw_only=True):
     """A program may read the public events of the project."""
 
     id: str
@@ -54,7 +51,7 @@ class SubscriptionCreated(_Event, frozen=True, kw_only=True):
     """When it was decided."""
 
 
-class SubscriptionDeleted(_Event, frozen=True, kw_only=True):
+class SubscriptionDeleted(Event, frozen=True, kw_only=True):
     """It may read nothing any more."""
 
     id: str

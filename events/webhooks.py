@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from events.decision import Context, Decision
+from events.event import Event
 from events.ids import DNS_LABEL, incarnation_id, name_suffix, project_key
 from events.refusal import Refusal
 
@@ -34,11 +35,7 @@ DisabledBecause = Literal["by_request", "gone", "failing", "too_many_waiting"]
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pass
-
-
-class WebhookCreated(_Event, frozen=True, kw_only=True):
+class WebhookCreated(Event, frozen=True, kw_only=True):
     """Public events of the project are posted to an address from now on."""
 
     id: str
@@ -55,7 +52,7 @@ class WebhookCreated(_Event, frozen=True, kw_only=True):
     """When it was decided."""
 
 
-class WebhookChanged(_Event, frozen=True, kw_only=True):
+class WebhookChanged(Event, frozen=True, kw_only=True):
     """Its settings after a change."""
 
     id: str
@@ -66,7 +63,7 @@ class WebhookChanged(_Event, frozen=True, kw_only=True):
     """As in WebhookCreated."""
 
 
-class WebhookKeyRotated(_Event, frozen=True, kw_only=True):
+class WebhookKeyRotated(Event, frozen=True, kw_only=True):
     """It got a new key. For a day, deliveries are signed with the key before it, too."""
 
     id: str
@@ -77,7 +74,7 @@ class WebhookKeyRotated(_Event, frozen=True, kw_only=True):
     """When it was decided."""
 
 
-class WebhookDisabled(_Event, frozen=True, kw_only=True):
+class WebhookDisabled(Event, frozen=True, kw_only=True):
     """Nothing is posted to it any more, until it is enabled."""
 
     id: str
@@ -88,14 +85,14 @@ class WebhookDisabled(_Event, frozen=True, kw_only=True):
     """When it was decided."""
 
 
-class WebhookEnabled(_Event, frozen=True, kw_only=True):
+class WebhookEnabled(Event, frozen=True, kw_only=True):
     """Events from now on are posted to it again."""
 
     id: str
     """Of the webhook."""
 
 
-class WebhookDeleted(_Event, frozen=True, kw_only=True):
+class WebhookDeleted(Event, frozen=True, kw_only=True):
     """Nothing is posted to it any more, and its deliveries are forgotten."""
 
     id: str

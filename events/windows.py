@@ -47,6 +47,8 @@ class StartWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """At least one."""
     ends_running: bool = False
     """Whether preemptible workloads that run are told to end when the last window closes. They go on in the next."""
+    over_quota_only: bool = False
+    """Whether the windows are about what the project uses beyond its quota, and about nothing else."""
 
     @property
     def told(self) -> str:
@@ -73,6 +75,8 @@ class SetStartWindows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         """Raises ValueError where these cannot be: nobody but the api has looked at them before."""
         if self.windows is not None and not (0 < len(self.windows.windows) <= MOST_WINDOWS):
             raise ValueError("no windows, or too many")
+        if self.windows is not None and self.windows.over_quota_only and self.windows.ends_running:
+            raise ValueError("of what is over quota nothing is ended by a window")
 
 
 class State(NamedTuple):

@@ -252,6 +252,9 @@ UNSTORED: Final[dict[str, ColumnElement[Any]]] = {
     "department_id": projects.c.department_id,
     "department_name": projects.c.department_name,
     "cluster_name": clusters.c.name,
+    "cluster_lost_since": case(
+        (and_(_w.live_pods > 0, ~clusters.c.connected, ~clusters.c.removed), clusters.c.connection_changed_at)
+    ),
     "total_pending_seconds": total_pending_seconds,
     "total_running_seconds": total_running_seconds,
     "idle_gpus": _idle_gpus(),

@@ -94,8 +94,6 @@ FIRST_COMMITS: Final = 2_000
 MAX_USAGE_SAMPLES: Final = 1000
 """Of one series (public-api.md)."""
 
-_REFUSALS: Final = ("does not exist", "permission denied", "is starting up", "shutting down", "connection")
-"""Of a server that is not there yet, not any more, or not set up."""
 _REBUILD_RUNS: Final = text(
     "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = 0 AND objid = :key "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"

@@ -47,7 +47,7 @@ LASTING_SCHEMA: Final = "muster"
 REBUILD_LOCK: Final = 0x6D757362
 """Key of the advisory lock that a running rebuild holds: "musb" in ASCII."""
 
-SHAPE: Final = 19
+SHAPE: Final = 20
 """Raise it with any change to derived tables or to what is written into them: a projector of another shape halts and
 asks for a rebuild."""
 

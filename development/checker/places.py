@@ -63,7 +63,7 @@ class Cluster:
     heard_at: datetime | None = None
     """When it was last said whether it is connected."""
     lost_at: datetime | None = None
-    """When it was last said that it is disconnected."""
+    """When it was last found to be disconnected: by its silence, or by what its agent says."""
     problem: str = ""
     agent_version: str = ""
     refused: list[Fields] = field(default_factory=list[Fields])
@@ -165,11 +165,6 @@ class Places:
         elif type_ == "ProjectDeleted":
             known.deleted = True
 
-    @property
-    def living_departments(self) -> list[Department]:
-        """Those that the log tells of; the default one is there in any case."""
-        return sorted((each for each in self._department_of.values() if not each.deleted), key=lambda each: each.name)
-
     def take_department(self, record: Record, type_: str, data: Fields) -> Iterator[Wrong]:
         known = self._department_of.get(record.key)
         if type_ == "DepartmentCreated":
@@ -260,8 +255,12 @@ class Places:
             case "ClusterAdded":
                 pass
             case "ClusterConnected" | "ClusterDisconnected":
-                known.connected, known.heard_at = type_ == "ClusterConnected", moment(data["at"])
-                known.lost_at = known.lost_at if known.connected else known.heard_at
+                connects, at = type_ == "ClusterConnected", moment(data["at"])
+                # Of one that is lost already it is only told what its agent says of it.
+                if connects or known.connected or known.heard_at is None:
+                    known.heard_at = at
+                    known.lost_at = known.lost_at if connects else at
+                known.connected = connects
                 known.problem = data.get("reason", "")
                 known.agent_version = data.get("agent_version", "") if known.connected else known.agent_version
             case "ClusterReportsRefused":

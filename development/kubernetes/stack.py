@@ -121,10 +121,6 @@ class Program:
         assert self.process is not None, f"{self.name} was never started"
         return self.process.pid
 
-    @property
-    def rss_bytes(self) -> int:
-        return psutil.Process(self.pid).memory_info().rss
-
     def kill(self) -> bool:
         """SIGKILL; False where it is down already."""
         if not self.alive:

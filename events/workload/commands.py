@@ -220,6 +220,8 @@ class LeaveCluster(_Command, frozen=True, kw_only=True):
     lost_since: datetime
     seconds: int
     """For how long its project waits."""
+    problem: str = ""
+    """As of ClusterLeft."""
 
 
 PodFactKind = Literal["starting", "running", "unreachable", "succeeded", "failed", "interrupted", "refused", "stopped"]

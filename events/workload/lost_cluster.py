@@ -40,6 +40,8 @@ class ClusterLeft(Event, frozen=True, kw_only=True):
     """UUIDs of the clusters among which its next one is chosen: those that run programs, or simulate them, as the one
     did that it leaves. That one is among them, for the time when nothing of the workload is left there.
     """
+    problem: str = ""
+    """What kept its agent from working with the cluster, as the agent had said; empty where that was not heard."""
 
     @property
     def reason(self) -> str:
@@ -49,15 +51,15 @@ class ClusterLeft(Event, frozen=True, kw_only=True):
     @property
     def message(self) -> str:
         """Why, in a sentence."""
-        return cluster_lost(self.name, self.lost_since, self.seconds)
+        return cluster_lost(self.name, self.lost_since, self.seconds, self.problem)
 
 
-def cluster_lost(name: str, since: datetime, seconds: int) -> str:
+def cluster_lost(name: str, since: datetime, seconds: int, problem: str) -> str:
     """Why a workload leaves its cluster."""
-    return (
-        f"cluster {name} has not reported since {since:%Y-%m-%d %H:%M:%S} UTC, which is longer than its project waits "
-        f"({seconds} s)"
-    )
+    lost = "has been lost" if problem else "has not reported"
+    told = f"cluster {name} {lost} since {since:%Y-%m-%d %H:%M:%S} UTC"
+    longer = f"{told}, which is longer than its project waits ({seconds} s)"
+    return f"{longer}: its agent reports {problem}" if problem else longer
 
 
 PodEnd = Literal["succeeded", "failed", "interrupted", "refused", "stopped"]

@@ -160,6 +160,7 @@ def leave(command: LeaveCluster, state: Workload, context: Context) -> WorkloadD
         pods=state.pods.live.size,
         attempt=state.attempt + 1,
         among=among,
+        problem=command.problem,
     )
     why = f"its workload left cluster {command.cluster_name}, which is lost"
     sessions = (

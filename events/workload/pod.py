@@ -11,6 +11,7 @@ from typing import Final, TypeGuard, assert_never, get_args
 import msgspec
 from msgspec.structs import replace
 
+from events.event import Event
 from events.phases import PodPhase
 from events.workload.spec import WHOLE_GPU_MILLI
 
@@ -105,14 +106,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Memory of one of the node's GPUs at that time; 0 if unknown, or if no GPU was requested."""
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Settings that all events share: immutable, keyword-only, defaults not written."""
-
-
 # -- what can have happened ------------------------------------------------------------------------------------------
 
 
-class PodsBound(_Event, frozen=True, kw_only=True):
+class PodsBound(Event, frozen=True, kw_only=True):
     """The scheduler gave runs their nodes and devices. The reservations on the nodes are in the same batch."""
 
     placements: tuple[Placement, ...]
@@ -122,7 +119,7 @@ class PodsBound(_Event, frozen=True, kw_only=True):
     with every commit of the name, and with every restore."""
 
 
-class PodStarting(_Event, frozen=True, kw_only=True):
+class PodStarting(Event, frozen=True, kw_only=True):
     """The cluster has accepted the pod and prepares it."""
 
     pod: PodRef
@@ -133,7 +130,7 @@ class PodStarting(_Event, frozen=True, kw_only=True):
     """What the cluster says about it, for example which image is recorded but not pulled."""
 
 
-class PodRunning(_Event, frozen=True, kw_only=True):
+class PodRunning(Event, frozen=True, kw_only=True):
     """Its process is running."""
 
     pod: PodRef
@@ -144,7 +141,7 @@ class PodRunning(_Event, frozen=True, kw_only=True):
     """Where it answers. Only of a workload with ports."""
 
 
-class PodUnreachable(_Event, frozen=True, kw_only=True):
+class PodUnreachable(Event, frozen=True, kw_only=True):
     """Its node has not answered for long, so nobody knows whether it runs. Its reservation stays."""
 
     pod: PodRef
@@ -157,7 +154,7 @@ class PodUnreachable(_Event, frozen=True, kw_only=True):
     """The same in a sentence."""
 
 
-class PodWarned(_Event, frozen=True, kw_only=True):
+class PodWarned(Event, frozen=True, kw_only=True):
     """Its cluster warned of something that prevents the run from starting or endangers it. Once per run and reason."""
 
     pod: PodRef
@@ -170,7 +167,7 @@ class PodWarned(_Event, frozen=True, kw_only=True):
     """The text of the cluster."""
 
 
-class PodSucceeded(_Event, frozen=True, kw_only=True):
+class PodSucceeded(Event, frozen=True, kw_only=True):
     """A run ended with exit code 0."""
 
     pod: PodRef
@@ -179,7 +176,7 @@ class PodSucceeded(_Event, frozen=True, kw_only=True):
     """When it ended."""
 
 
-class PodFailed(_Event, frozen=True, kw_only=True):
+class PodFailed(Event, frozen=True, kw_only=True):
     """A run failed and used one retry."""
 
     pod: PodRef
@@ -196,7 +193,7 @@ class PodFailed(_Event, frozen=True, kw_only=True):
     """When it may run again. None if no retry is left."""
 
 
-class PodInterrupted(_Event, frozen=True, kw_only=True):
+class PodInterrupted(Event, frozen=True, kw_only=True):
     """A run ended for a reason outside of it (shutdown, lost node, refused placement). It uses no retry."""
 
     pod: PodRef
@@ -211,7 +208,7 @@ class PodInterrupted(_Event, frozen=True, kw_only=True):
     """When it may run again."""
 
 
-class PodStopped(_Event, frozen=True, kw_only=True):
+class PodStopped(Event, frozen=True, kw_only=True):
     """A pod that was told to end is gone."""
 
     pod: PodRef

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from events.event import Event
 from events.workload.pod import PodRef
 
 MOST_OPEN: Final = 50
@@ -22,11 +23,7 @@ MOST_REASON_CHARACTERS: Final = 300
 SessionKind = Literal["exec", "attach", "port-forward"]
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Settings that all events share: immutable, keyword-only, defaults not written."""
-
-
-class SessionOpened(_Event, frozen=True, kw_only=True):
+class SessionOpened(Event, frozen=True, kw_only=True):
     """Somebody was let into a pod of it. It is told before the pod's cluster is asked."""
 
     session_id: str
@@ -49,7 +46,7 @@ class SessionOpened(_Event, frozen=True, kw_only=True):
     """Of `port-forward`: the ports of the container."""
 
 
-class SessionClosed(_Event, frozen=True, kw_only=True):
+class SessionClosed(Event, frozen=True, kw_only=True):
     """A session is over."""
 
     session_id: str

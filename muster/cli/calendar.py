@@ -20,8 +20,8 @@ from muster.cli.calendar_options import (
     time_of,
     which_nodes,
 )
-from muster.cli.calendar_reservations import add_reservations
-from muster.cli.calendar_windows import add_windows
+from muster.cli.calendar_reservations import RESERVATIONS, add_reservations, what_of, whose
+from muster.cli.calendar_windows import add_windows, window_rows, windows_told
 from muster.cli.command import MusterGroup, Session, command, group
 from muster.cli.exits import usage
 from muster.cli.names import cluster_id
@@ -46,11 +46,22 @@ MAINTENANCE_COLUMNS: Final = (
     *EXACTLY_COLUMNS,
 )
 
+ENTRY_COLUMNS: Final = (
+    Column("KIND", "kind"),
+    Column("NAME", "name"),
+    Column("CLUSTER", "clusterName"),
+    Column("STATE", "state"),
+    Column("FROM", "startsAt", exact=True),
+    Column("TO", "endsAt", exact=True),
+    Column("ABOUT", "about"),
+)
+
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the maintenance in its cluster.")]
 
 
 def add_calendar(root: typer.Typer) -> None:
     app = group("calendar")
+    _add_list(app)
     below = typer.Typer(
         cls=MusterGroup,
         help="Maintenance: nodes that are out of service for a time. Plan, list, change, cancel.",
@@ -64,6 +75,57 @@ def add_calendar(root: typer.Typer) -> None:
     add_windows(app)
     add_reservations(app)
     root.add_typer(app, name="calendar")
+
+
+def _add_list(app: typer.Typer) -> None:
+    @command(
+        app,
+        "list",
+        examples="muster calendar list\nmuster calendar list --cluster demo --all",
+        columns=ENTRY_COLUMNS,
+    )
+    def list_(
+        session: Session,
+        *,
+        cluster: ClusterOption = None,
+        everything: Annotated[bool, typer.Option("--all", help="Also what was over less than 30 days ago.")] = False,
+    ) -> None:
+        """List all that the calendar has: maintenance, reservations, and windows of projects.
+
+        What goes on or comes next first. Of a window, from or to is when it opens or closes next. Windows are of
+        projects, and so in no cluster: with --cluster there are none.
+        """
+        rows = [_entry("maintenance", row, which_nodes(row)) for row in MAINTENANCE.rows(session, cluster)]
+        reserved = RESERVATIONS.rows(session, cluster)
+        rows += [_entry("reservation", row, f"for {whose(row)}: {what_of(row)}") for row in reserved]
+        rows = [row for row in rows if everything or row["state"] != "Over"]
+        rows += [_window(row) for row in (() if cluster else window_rows(session))]
+        session.out.rows(sorted(rows, key=_when), ENTRY_COLUMNS, empty="the calendar is empty")
+
+
+def _entry(kind: str, row: Row, about: str) -> Row:
+    same = ("id", "name", "clusterName", "state", "startsAt", "endsAt")
+    return {"kind": kind, **{key: row[key] for key in same}, "about": about}
+
+
+def _window(row: Row) -> Row:
+    changes, opened = row["changesAt"], bool(row["open"])
+    about = f"over quota only {windows_told(row)}" if row["overQuotaOnly"] else windows_told(row)
+    return {
+        "kind": "window",
+        "id": row["projectId"],
+        "name": row["projectName"],
+        "clusterName": None,
+        "state": "Open" if opened else "Closed",
+        "startsAt": None if opened else changes,
+        "endsAt": changes if opened else None,
+        "about": f"{about} {text_of(row, 'zone')}",
+    }
+
+
+def _when(row: Row) -> tuple[str, str, str]:
+    """What has begun, and is of no known beginning, first."""
+    return text_of(row, "startsAt"), text_of(row, "kind"), text_of(row, "name")
 
 
 def _add_reads(app: typer.Typer) -> None:

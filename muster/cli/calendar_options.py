@@ -64,7 +64,7 @@ def given_nodes(node: list[str] | None, pool: list[str] | None, label: list[str]
     if pool:
         given["nodePools"] = [*pool]
     if label:
-        given["labels"] = [_label(each) for each in label]
+        given["labels"] = [label_of("--label", each) for each in label]
     if lead is not None:
         given["leadSeconds"] = seconds = duration_option("--lead", lead)
         if seconds > MOST_LEAD_SECONDS:
@@ -72,10 +72,10 @@ def given_nodes(node: list[str] | None, pool: list[str] | None, label: list[str]
     return given
 
 
-def _label(text: str) -> Row:
+def label_of(flag: str, text: str) -> Row:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise usage(f"--label: {text!r} is not KEY=VALUE", todo="as in --label rack=4")
+        raise usage(f"{flag}: {text!r} is not KEY=VALUE", todo=f"as in {flag} rack=4")
     return {"name": key, "value": value}
 
 

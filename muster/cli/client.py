@@ -413,12 +413,17 @@ _CALENDAR_FLAGS: Final = {
     "leadSeconds": "--lead",
     "force": "--force",
     "projectId": "--for",
+    "departmentId": "--for-department",
+    "workloadLabels": "--for-label",
+    "nodeCount": "--node-count",
+    "exact": "--exact",
     "weekly": "--weekly",
     "gpus": "--gpus",
     "name": "NAME",
     "zone": "--zone",
     "windows": "WINDOW",
     "endsRunning": "--ends-running",
+    "overQuotaOnly": "--over-quota-only",
 }
 """Of maintenance, reservations and windows, by the first word of the path."""
 _NAMED_BY_FLAG: Final = ("/webhooks", "/subscriptions")

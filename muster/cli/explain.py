@@ -262,13 +262,14 @@ def _scored(option: Row) -> Row:
 
 
 ONE_OF: Final = {
+    "soft_taints": 1,
     "gpu_price": 1_000,
     "node_value": 1_000_000,
     "gpu_left_over": 1_000,
     "free_gpus": 1_000,
     "free_cpu": 1_000,
 }
-"""By score: how much of it is one GPU, or core."""
+"""By score: how much of it is one GPU, core or taint."""
 
 
 def _eviction(out: Output, eviction: Row) -> Iterator[str]:

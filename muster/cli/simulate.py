@@ -64,7 +64,8 @@ _SetOption = Annotated[
         metavar="WHAT.NAME=VALUE",
         help="Change quota, limit, weight, minimumRuntime or nodePools of a project (quota.vision=16; of one node "
         "pool: quota.vision/h100=8), or of the policy reserveAfter (a time, or never), keptAfterEviction (a time), "
-        "takeBack (on, off), scores or orders (names, the first before the others). Repeatable.",
+        "headStart of priorities (a time, or never), takeBack (on, off), scores or orders (names, the "
+        "first before the others). Repeatable.",
     ),
 ]
 _ChangeOption = Annotated[

@@ -110,6 +110,7 @@ OF_PROJECT: Final = OF_POOL | {
 OF_POLICY: Final = {
     "reserveAfter": _Setting("reserve_after_seconds", _seconds_or(NEVER)),
     "keptAfterEviction": _Setting("kept_after_eviction_seconds", _duration),
+    "headStart": _Setting("head_start_seconds", _seconds_or(NEVER)),
     "takeBack": _Setting("take_back", _switch),
     "scores": _Setting("scores", _names(each.name for each in POLICY.scores)),
     "orders": _Setting("orders", _names(each.name for each in POLICY.orders)),

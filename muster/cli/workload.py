@@ -69,6 +69,7 @@ from muster.cli.workload_columns import (
     pods,
     results_by_run,
     runs,
+    shown_phase,
     sortable,
     told_phase,
     why,
@@ -653,7 +654,7 @@ def _general(session: Session, identifier: str, row: Row, records: list[Row]) ->
             ("Cluster", _cluster(row)),
             (
                 "Phase",
-                told_phase(row) + (f" (wanted: {text_of(row, 'desiredPhase')})" if _differs(row) else ""),
+                shown_phase(row) + (f" (wanted: {text_of(row, 'desiredPhase')})" if _differs(row) else ""),
             ),
             ("Why", _why(session, identifier, row)),
             ("Expected to start", _expected(session, identifier, row)),

@@ -32,6 +32,11 @@ def told_phase(row: Row) -> str:
     return "Deleted" if text_of(row, "deletedAt") else text_of(row, "phase")
 
 
+def shown_phase(row: Row) -> str:
+    """The phase; of pods on a lost cluster it is the one that was known last."""
+    return f"{told_phase(row)}, lost" if text_of(row, "clusterLostSince") else told_phase(row)
+
+
 def pods(row: Row) -> str:
     """Those that run of those that may, such as `3/2-6` where it has at least 2 and may grow to 6; of what has ended,
     those that succeeded of those that had to.
@@ -74,9 +79,23 @@ def _for_room(row: Row, key: str) -> bool:
 def why(row: Row) -> str:
     """The reason's sentence, else its code. What is deleted waits for nothing; how it had ended before is told."""
     reason, phase = text_of(row, "phaseMessage") or text_of(row, "phaseReason"), text_of(row, "phase")
+    if lost := _lost(row):
+        return lost
+    if told_phase(row) == "Deleting" and not reason:
+        # Pods that it left on a lost cluster stand on no node of its own any more.
+        return "its pods are ending" if row.get("currentNodes") else "its pods have not ended: see `muster explain`"
     if told_phase(row) != "Deleted":
         return reason
     return f"was {phase}{': ' + reason if reason else ''}" if phase in _OUTCOMES else ""
+
+
+def _lost(row: Row) -> str:
+    """That nobody knows of its pods, and since when; else empty."""
+    since = parse_time(text_of(row, "clusterLostSince"))
+    if since is None:
+        return ""
+    cluster = text_of(row, "clusterName")
+    return f"cluster {cluster} is lost since {since:%Y-%m-%d %H:%M:%S} UTC: nobody knows whether its pods still run"
 
 
 _OUTCOMES: Final = frozenset({"Completed", "Failed"})
@@ -88,7 +107,7 @@ _MIDDLE: Final = 100
 """Cells of a terminal in which these are there always."""
 
 _SHOW: Final[dict[str, Callable[[Row], str]]] = {
-    "phase": told_phase,
+    "phase": shown_phase,
     "phaseMessage": why,
     "runningPods": pods,
     "gpuAllocated": gpus,

@@ -105,6 +105,17 @@ class WorkloadRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cluster_name: ClassVar[Column[Any]] = Column(
         null=True, public=Public("clusterName", "CLUSTER", "Name of the cluster that runs it.", searched=True)
     )
+    cluster_lost_since: ClassVar[Column[Any]] = Column(
+        type="time",
+        null=True,
+        public=Public(
+            "clusterLostSince",
+            "LOST-SINCE",
+            "Since when the cluster of its pods is lost: it does not report, or its agent cannot work with it, so "
+            "nobody knows whether they still run. Null where its cluster reports, and where none of its pods "
+            "holds a node.",
+        ),
+    )
     submitted_by: Annotated[
         str,
         _Column(lambda w: indexed(w.state.owner)),

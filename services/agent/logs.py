@@ -19,6 +19,7 @@ from events.codec import UNDECODABLE
 from events.ids import KEY_PATTERN
 from events.subjects import agent_logs_subject
 from services.agent.backends.interface import Backend, LogsUnavailableError
+from services.agent.hearing import hear
 from services.runtime.nats.inboxes import is_inbox, logs_inbox
 from services.runtime.nats.pace import NO_RESPONDERS, GoneError, Pace
 
@@ -57,17 +58,7 @@ class LogServer:
         """By the inbox that they are answered to."""
 
     async def serve(self) -> None:
-        subscription = await self._nc.subscribe(  # pyright: ignore[reportUnknownMemberType]
-            agent_logs_subject(self._cluster_id), cb=self._on_request
-        )
-        try:
-            await asyncio.Event().wait()
-        finally:
-            for answer in self._answers:
-                answer.cancel()
-            await asyncio.gather(*self._answers, return_exceptions=True)
-            if self._nc.is_connected:
-                await subscription.unsubscribe()
+        await hear(self._nc, agent_logs_subject(self._cluster_id), self._on_request, self._answers)
 
     async def _on_request(self, message: Msg) -> None:
         if self._backend.standby():

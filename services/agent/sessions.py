@@ -21,6 +21,7 @@ from events.codec import UNDECODABLE
 from events.ids import KEY_PATTERN
 from events.subjects import agent_exec_subject
 from services.agent.backends.interface import Backend, NoWayError, Way, WayEnd
+from services.agent.hearing import hear
 from services.runtime.nats.inboxes import exec_inbox, is_inbox
 from services.runtime.nats.pace import NO_RESPONDERS, GoneError, Pace
 
@@ -55,17 +56,7 @@ class SessionServer:
         return tuple(session.request.session_id for session in self._sessions.values())
 
     async def serve(self) -> None:
-        subscription = await self._nc.subscribe(  # pyright: ignore[reportUnknownMemberType]
-            agent_exec_subject(self._cluster_id), cb=self._on_word
-        )
-        try:
-            await asyncio.Event().wait()
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            if self._nc.is_connected:
-                await subscription.unsubscribe()
+        await hear(self._nc, agent_exec_subject(self._cluster_id), self._on_word, self._tasks)
 
     async def _on_word(self, message: Msg) -> None:
         if self._backend.standby():

@@ -29,7 +29,13 @@ from services.api.issues import Issue
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of
 from services.api.operations import Answer, changes, reads
 from services.api.paths import BUDGET, BUDGETS
-from services.api.places import directory_caught_up, directory_fresh, project_at, project_chain, projects_at
+from services.api.places import (
+    directory_caught_up,
+    directory_fresh,
+    project_at,
+    projects_at,
+    readable_project,
+)
 from services.api.prices import currency_issues, no_amount
 
 type Used = Mapping[str, Amount]
@@ -85,7 +91,7 @@ async def get_budget(call: Call) -> Answer[answers.Budget]:
         told = _answer(was.state, moment.at or datetime.now(UTC), None)
         return read_answer(told, moment.seq, moment_headers(moment))
     headers = await directory_fresh(call)
-    project = await _readable(call)
+    project = (await readable_project(call)).state
     if project.budget is None:
         raise not_found("the project has no budget")
     now = datetime.now(UTC)
@@ -105,7 +111,7 @@ async def get_budget(call: Call) -> Answer[answers.Budget]:
 )
 async def set_budget(call: Call) -> Answer[answers.HttpResponse]:
     given = call.fields(BudgetSetting, _issues)
-    project = await _readable(call)
+    project = (await readable_project(call)).state
     await directory_fresh(call)
     command = SetBudget(
         project_id=project.project_id,
@@ -123,17 +129,10 @@ async def set_budget(call: Call) -> Answer[answers.HttpResponse]:
 
 @changes("DELETE", BUDGET, tag="Organisation", summary="Take the budget of a project away", errors=(403, 404))
 async def remove_budget(call: Call) -> Answer[answers.HttpResponse]:
-    project = await _readable(call)
+    project = (await readable_project(call)).state
     reply = await call.send(RemoveBudget(project_id=project.project_id))
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"project {project.name} has no budget any more")
-
-
-async def _readable(call: Call) -> Project:
-    chain = await project_chain(call, call.id)
-    if chain is None or not call.may_read(chain.state.project_id):
-        raise not_found("there is no such project")
-    return chain.state
 
 
 async def _used(call: Call, now: datetime, project_id: str | None) -> Used | None:

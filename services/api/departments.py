@@ -5,6 +5,7 @@ Who may read a project may read its department; administrators make, change and 
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from events.aggregate import DEPARTMENT, Chain
@@ -53,6 +54,7 @@ from services.api.quotas import (
     stored,
     told,
 )
+from services.api.reservations import reserved_for
 from services.api.rules import check_name, free_name, listed_pools
 from services.api.simulated_nodes import PoolName
 
@@ -215,9 +217,11 @@ async def set_department(call: Call) -> Answer[answers.HttpResponse]:
     errors=(403, 404),
 )
 async def delete_department(call: Call) -> Answer[answers.HttpResponse]:
+    ends = reserved_for([*call.api.directory.clusters.values()], call.id, datetime.now(UTC))
     reply = await call.send(DeleteDepartment(department_id=call.id))
     await directory_caught_up(call, reply)
-    return call.accepted(reply, f"department {call.id} is deleted")
+    told = f". What was reserved for it has ended: {', '.join(ends)}" if ends else ""
+    return call.accepted(reply, f"department {call.id} is deleted{told}")
 
 
 def _settings(given: DepartmentSettings) -> dict[str, Any]:

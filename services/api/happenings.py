@@ -162,7 +162,7 @@ def _of_cluster(event: object) -> str | None:
             return f"maintenance {event.name} planned {span}"
         case CapacityReserved():
             span = f"from {rfc3339(event.starts_at)} to {rfc3339(event.ends_at)}{', weekly' if event.weekly else ''}"
-            return f"capacity reserved for project {event.project_name} {span}: {event.name}"
+            return f"capacity reserved for {event.holder_told()} {span}: {event.name}"
         case CapacityReservationCancelled():
             return f"reservation {event.name} cancelled"
         case MaintenanceCancelled():

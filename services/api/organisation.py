@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
-from events.aggregate import TENANT, Chain
+from events.aggregate import TENANT
 from events.authorize import Permission
 from events.commands import UserCommand
 from events.department import DEFAULT_DEPARTMENT, DEFAULT_DEPARTMENT_ID, Department
@@ -48,8 +48,8 @@ from services.api.places import (
     directory_fresh,
     find_department,
     project_at,
-    project_chain,
     projects_at,
+    readable_project,
     sent_with_name,
 )
 from services.api.quotas import (
@@ -207,7 +207,7 @@ async def get_project(call: Look) -> Answer[answers.Project]:
         headers = version_header(was.version) | moment_headers(moment)
         return read_answer(_project_answer(was.state, held.projects), moment.seq, headers)
     headers = await directory_fresh(call)
-    chain = await _readable(call)
+    chain = await readable_project(call)
     project = chain.state
     uses = await _uses(call, frozenset({project.project_id}))
     headers = version_header(chain.version) | headers
@@ -274,7 +274,7 @@ async def create_project(call: Call) -> Answer[answers.Created]:
     errors=(403, 404),
 )
 async def set_project(call: Call) -> Answer[answers.HttpResponse]:
-    project = (await _readable(call)).state
+    project = (await readable_project(call)).state
     # A pool that was removed meanwhile must not stand in the way of what else is changed.
     own = (each.node_pool for each in project.pool_quotas)
     pools = {*await pools_there_are(call), *project.node_pools, *own}
@@ -458,13 +458,6 @@ def _department_issues(given: str | None, found: object | None) -> Iterator[Issu
     """Args: found, what has this id; whoever may not do this learns nothing of departments, and the gate refuses."""
     if given is not None and found is None:
         yield fault("departmentId", f"there is no department {shown(given)}")
-
-
-async def _readable(call: Look) -> Chain[Project]:
-    chain = await project_chain(call, call.id)
-    if chain is None or not call.may_read(chain.state.project_id):
-        raise not_found("there is no such project")
-    return chain
 
 
 async def _uses(call: Look, ids: frozenset[str]) -> dict[str, ProjectUse] | None:

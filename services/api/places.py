@@ -235,6 +235,14 @@ async def _last_that_counts(call: Look, wanted: int) -> int:
     return min(wanted, await call.api.store.last_seq(aggregates=KINDS))
 
 
+async def readable_project(call: Look) -> Chain[Project]:
+    """The one of the path. Raises 404 where it is not there, or the caller may not read it."""
+    chain = await project_chain(call, call.id)
+    if chain is None or not call.may_read(chain.state.project_id):
+        raise not_found("there is no such project")
+    return chain
+
+
 async def administered(call: Call, wanted: str | None, permission: Permission) -> list[Project]:
     """The projects in which the caller may do this, or that one of them. Raises 403 and 404."""
     if wanted is not None:

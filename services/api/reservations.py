@@ -1,33 +1,48 @@
-"""Reservations of capacity: nodes that are kept for a project, as this api's fold of the log has them."""
+"""Reservations of capacity: nodes, or GPUs, that are kept for some, as this api's fold of the log has them."""
 
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-from events.capacity import MOST_GPUS, CancelCapacityReservation, ReserveCapacity, Reserved, Times
+from events.calendar_entry import MOST_LABELS_NAMED
+from events.capacity import MOST_GPUS, MOST_NODES, CancelCapacityReservation, ReserveCapacity, Reserved, Times
 from events.cluster import Cluster
+from events.department import DEFAULT_DEPARTMENT_ID
 from events.fields.declare import Limits
+from projections.queries import Moment
 from services.api import answers
 from services.api.clusters import CLUSTER_FILTER, cluster_of, clusters_of, require_some_role
 from services.api.context import MIN_SEQ, Call, Look, read_answer
 from services.api.errors import not_found
 from services.api.issues import Issue, shown
+from services.api.label_rules import check_label_key, check_label_value
 from services.api.maintenance import EntryName, NodesFields, check_nodes, issues_of_nodes
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_zoned
 from services.api.operations import Answer, changes, reads
 from services.api.paths import RESERVATION, RESERVATIONS
-from services.api.places import cluster_at, clusters_at, directory_caught_up, directory_fresh
+from services.api.places import cluster_at, clusters_at, directory_caught_up, directory_fresh, may_read_department
+from services.api.simulated_nodes import NodeLabelFields
 
 
 class ReservationFields(NodesFields, frozen=True, kw_only=True):
     """When, and which nodes: those to which all fits that is said of them."""
 
-    project_id: str
-    """Id of the project whose workloads alone may use the nodes meanwhile."""
+    project_id: str | None = None
+    """Id of the project whose workloads alone may use the nodes meanwhile. Null: those of any project."""
+    department_id: str | None = None
+    """Id of the department whose projects' workloads alone may. Null: those of any department."""
+    workload_labels: Annotated[tuple[NodeLabelFields, ...], Limits(longest=MOST_LABELS_NAMED)] = ()
+    """Labels that a workload must have to use the nodes, all of them; empty: whatever labels it has."""
     weekly: bool = False
     """Whether it comes again 168 hours later, until it is cancelled."""
     gpus: Annotated[int, Limits(least=1, most=MOST_GPUS)] | None = None
     """How many GPUs: of these nodes, in the order of their names, as many as have so many together. Null: all of them.
+    """
+    node_count: Annotated[int, Limits(least=1, most=MOST_NODES)] | None = None
+    """How many of these nodes, in the order of their names. Null: all of them. Not with `gpus`."""
+    exact: bool = False
+    """Whether of the last node no more GPUs are kept than are wanted, with their part of its CPU and memory; otherwise
+    whole nodes. With `gpus` alone.
     """
 
 
@@ -49,9 +64,8 @@ class ReservationCreation(ReservationFields, frozen=True, kw_only=True):
 async def list_reservations(call: Look) -> Answer[answers.CapacityReservations]:
     require_some_role(call)
     wanted: str | None = call.values["clusterId"]
-    now, projects = datetime.now(UTC), call.api.directory.projects.keys()
+    now = datetime.now(UTC)
     if (moment := await moment_of(call)) is not None:
-        projects = {*await call.queries.as_of(moment).project_ids()}
         were = await clusters_at(call, moment, removed=False)
         clusters = [each for each in were if wanted in (None, each.cluster_id)]
         seq, headers, now = moment.seq, moment_headers(moment), moment.at or now
@@ -59,7 +73,8 @@ async def list_reservations(call: Look) -> Answer[answers.CapacityReservations]:
         headers = await directory_fresh(call)
         clusters = clusters_of(call) if wanted is None else [(await cluster_of(call, wanted)).state]
         seq = call.api.directory.seq
-    found = [await _answer(call, cluster, each, now, projects) for cluster in clusters for each in cluster.reserved]
+    there = await _there(call, moment)
+    found = [await _answer(call, cluster, each, now, there) for cluster in clusters for each in cluster.reserved]
     return read_answer(answers.CapacityReservations(reservations=found), seq, headers)
 
 
@@ -74,9 +89,8 @@ async def list_reservations(call: Look) -> Answer[answers.CapacityReservations]:
 async def get_reservation(call: Look) -> Answer[answers.CapacityReservation]:
     require_some_role(call)
     cluster_id, name = _named(call)
-    now, projects = datetime.now(UTC), call.api.directory.projects.keys()
+    now = datetime.now(UTC)
     if (moment := await moment_of(call)) is not None:
-        projects = {*await call.queries.as_of(moment).project_ids()}
         chain = await cluster_at(call, moment, cluster_id)
         if chain is None:
             raise not_found("there was no such cluster then")
@@ -87,15 +101,15 @@ async def get_reservation(call: Look) -> Answer[answers.CapacityReservation]:
     found = [each for each in cluster.reserved if each.name == name]
     if not found:
         raise not_found(f"cluster {cluster.name} has no reservation {shown(name)}")
-    last = max(found, key=lambda each: each.starts_at)
-    return read_answer(await _answer(call, cluster, last, now, projects), seq, headers)
+    last, there = max(found, key=lambda each: each.starts_at), await _there(call, moment)
+    return read_answer(await _answer(call, cluster, last, now, there), seq, headers)
 
 
 @changes(
     "POST",
     RESERVATIONS,
     tag="Clusters",
-    summary="Reserve nodes for a project: meanwhile only its workloads may use them",
+    summary="Reserve nodes, or GPUs of them, for a project, a department or workloads with labels",
     body=ReservationCreation,
     example={
         "clusterId": "5e6f7a8b-0000-8000-8000-000000000000",
@@ -114,9 +128,8 @@ async def reserve_capacity(call: Call) -> Answer[answers.HttpResponse]:
     def unknown(asked: ReservationCreation) -> Iterator[Issue]:
         if call.api.directory.cluster(asked.cluster_id) is None:
             yield Issue(field="clusterId", details=f"there is no cluster {shown(asked.cluster_id)}")
-        yield from _unknown_project(call, asked)
 
-    given = call.fields(ReservationCreation, issues_of_nodes, unknown)
+    given = call.fields(ReservationCreation, lambda asked: _wrong(call, asked), unknown)
     await cluster_of(call, given.cluster_id)
     told = await check_nodes(call, given.cluster_id, given, given.gpus)
     reply = await call.send(_command(call, given.cluster_id, given.name, given, new=True), creation=True)
@@ -141,7 +154,8 @@ async def reserve_capacity(call: Call) -> Answer[answers.HttpResponse]:
 async def change_reservation(call: Call) -> Answer[answers.HttpResponse]:
     cluster_id, name = _named(call)
     await directory_fresh(call)
-    given = call.fields(ReservationFields, issues_of_nodes, lambda asked: _unknown_project(call, asked))
+
+    given = call.fields(ReservationFields, lambda asked: _wrong(call, asked))
     await cluster_of(call, cluster_id)
     told = await check_nodes(call, cluster_id, given, given.gpus)
     reply = await call.send(_command(call, cluster_id, name, given, new=False))
@@ -167,20 +181,47 @@ def _named(call: Look) -> tuple[str, str]:
     return str(call.request.path_params["clusterId"]), call.request.path_params["name"]
 
 
-def _unknown_project(call: Call, asked: ReservationFields) -> Iterator[Issue]:
-    if call.api.directory.project(asked.project_id) is None:
+def _issues(asked: ReservationFields) -> Iterator[Issue]:
+    yield from issues_of_nodes(asked)
+    if not (asked.project_id or asked.department_id or asked.workload_labels):
+        details = "says of nobody that it is for them: give projectId, departmentId or workloadLabels"
+        yield Issue(field="body", details=details, rule="required")
+    if asked.project_id and asked.department_id:
+        yield Issue(field="departmentId", details="is not given beside projectId: a project stands in one department")
+    if asked.gpus is not None and asked.node_count is not None:
+        yield Issue(field="nodeCount", details="is not given beside gpus: count GPUs or nodes")
+    if asked.exact and asked.gpus is None:
+        yield Issue(field="exact", details="is given with gpus only: otherwise whole nodes are kept")
+    for index, label in enumerate(asked.workload_labels):
+        yield from check_label_key(f"workloadLabels[{index}].name", label.name)
+        yield from check_label_value(f"workloadLabels[{index}].value", label.value)
+
+
+def _wrong(call: Call, asked: ReservationFields) -> Iterator[Issue]:
+    """With what no decider of the cluster can tell: it knows no projects."""
+    yield from _issues(asked)
+    if asked.project_id and call.api.directory.project(asked.project_id) is None:
         yield Issue(field="projectId", details=f"there is no project {shown(asked.project_id)}")
+    if asked.department_id and asked.department_id not in call.api.directory.departments:
+        yield Issue(field="departmentId", details=f"there is no department {shown(asked.department_id)}")
 
 
 def _command(call: Call, cluster_id: str, name: str, given: ReservationFields, *, new: bool) -> ReserveCapacity:
-    project = call.api.directory.project(given.project_id)
-    cluster = call.api.directory.cluster(cluster_id)
-    owners = () if cluster is None else {each.project_id for each in cluster.reserved}
+    directory = call.api.directory
+    project = directory.project(given.project_id) if given.project_id else None
+    department = directory.departments.get(given.department_id or "")
+    cluster = directory.cluster(cluster_id)
+    reserved = () if cluster is None else cluster.reserved
+    gone = {each.project_id for each in reserved if each.project_id and directory.project(each.project_id) is None}
+    gone |= {each.department_id for each in reserved} - {"", *directory.departments}
     return ReserveCapacity(
         cluster_id=cluster_id,
         name=name,
-        project_id=given.project_id,
+        project_id=given.project_id or "",
         project_name="" if project is None else project.name,
+        department_id=given.department_id or "",
+        department_name="" if department is None else department.name,
+        workload_labels={each.name: each.value for each in given.workload_labels},
         starts_at=parse_zoned(given.starts_at),
         ends_at=parse_zoned(given.ends_at),
         weekly=given.weekly,
@@ -188,39 +229,59 @@ def _command(call: Call, cluster_id: str, name: str, given: ReservationFields, *
         node_pools=given.node_pools,
         labels={each.name: each.value for each in given.labels},
         gpus=given.gpus,
+        node_count=given.node_count,
+        exact=given.exact,
         lead_seconds=given.lead_seconds,
         new=new,
-        gone_projects=tuple(sorted(id_ for id_ in owners if call.api.directory.project(id_) is None)),
+        gone_projects=tuple(sorted(gone)),
     )
 
 
-def reserved_for(clusters: Iterable[Cluster], project_id: str, now: datetime) -> list[str]:
-    """What is reserved for a project, for a person."""
+def reserved_for(clusters: Iterable[Cluster], id_: str, now: datetime) -> list[str]:
+    """What is reserved for a project or department, for a person."""
     return [
         f"{each.name} (cluster {cluster.name})"
         for cluster in clusters
         for each in cluster.reserved
-        if each.project_id == project_id and each.times(now) is not None
+        if id_ in (each.project_id, each.department_id) and each.times(now) is not None
     ]
 
 
+class _There(NamedTuple):
+    """Ids of what there is, or was; what was reserved for others is over."""
+
+    projects: Collection[str]
+    departments: Collection[str]
+
+
+async def _there(call: Look, moment: Moment | None) -> _There:
+    if moment is None:
+        return _There(call.api.directory.projects.keys(), call.api.directory.departments.keys())
+    queries = call.queries.as_of(moment)
+    departments = {DEFAULT_DEPARTMENT_ID, *await queries.department_ids()}
+    return _There({*await queries.project_ids()}, departments)
+
+
 async def _answer(
-    call: Look, cluster: Cluster, each: Reserved, now: datetime, projects: Collection[str]
+    call: Look, cluster: Cluster, each: Reserved, now: datetime, there: _There
 ) -> answers.CapacityReservation:
-    """Args:
-    projects: ids of those that there are; what was reserved for another is over.
-    """
     by = await call.api.actors.subjects_of((each.reserved_by,))
     times = each.times(now)
     starts_at, ends_at = times or Times(each.starts_at, each.ends_at)
-    over, seen = times is None or each.project_id not in projects, call.may_read(each.project_id)
+    over = times is None or (each.project_id and each.project_id not in there.projects)
+    over = over or (each.department_id and each.department_id not in there.departments)
+    seen = not each.project_id or call.may_read(each.project_id)
+    seen_too = not each.department_id or may_read_department(call, each.department_id)
     return answers.CapacityReservation(
         id=each.id,
         cluster_id=cluster.cluster_id,
         cluster_name=cluster.name,
         name=each.name,
-        project_id=each.project_id if seen else None,
+        project_id=(each.project_id or None) if seen else None,
         project_name=each.project_name if seen else "another project",
+        department_id=(each.department_id or None) if seen_too else None,
+        department_name=each.department_name if seen_too else "another department",
+        workload_labels=each.workload_labels,
         state="Over" if over else "InProgress" if starts_at <= now else "Planned",
         starts_at=starts_at,
         ends_at=ends_at,
@@ -229,6 +290,8 @@ async def _answer(
         node_pools=list(each.node_pools),
         labels=each.labels,
         gpus=each.gpus,
+        node_count=each.node_count,
+        exact=each.exact,
         lead_seconds=each.lead_seconds,
         reserved_by=by[each.reserved_by],
     )

@@ -61,6 +61,7 @@ class LoggedRows:
             | {
                 **await self._of_project(state.project_id),
                 "cluster_name": await self._cluster_name(state.cluster_id),
+                "cluster_lost_since": self._lost_since(state),
                 # Measured use stands in the tables alone.
                 "idle_gpus": None if entry.row.gpu_allocated_milli else 0,
                 "work_at_risk": gpu_hours_at_risk(state, now or self._now() or datetime.now(UTC)),
@@ -114,6 +115,11 @@ class LoggedRows:
             "department_id": known.department_id if known is not None and there else None,
             "department_name": known.department_name if known is not None and there else None,
         }
+
+    def _lost_since(self, state: Workload) -> datetime | None:
+        known = self._directory.cluster(state.cluster_id) if state.pods.live.size else None
+        lost = known is not None and known.exists and not known.connected
+        return known.connection_changed_at if known is not None and lost else None
 
     async def _cluster_name(self, cluster_id: str) -> str | None:
         known, key = self._directory.cluster(cluster_id), key_of_id(cluster_id)

@@ -24,7 +24,7 @@ from services.api.errors import not_found
 from services.api.issues import Issue, shown
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import SERVICE_ACCOUNT, SERVICE_ACCOUNTS
-from services.api.places import directory_caught_up, directory_fresh, find_project
+from services.api.places import administered, directory_caught_up, directory_fresh, find_project
 
 PROJECT_FILTER: Final = Query(name="projectId", help="Only of this project.")
 SHOWN_BEFORE: Final = (
@@ -50,7 +50,7 @@ class ServiceAccountCreation(Body, frozen=True, kw_only=True):
 )
 async def list_service_accounts(call: Call) -> Answer[answers.ServiceAccounts]:
     headers = await directory_fresh(call)
-    projects = await _administered(call, call.values["projectId"])
+    projects = await administered(call, call.values["projectId"], Permission.GRANT_PROJECT_ROLES)
     makers = {account.created_by for project in projects for account in project.accounts.values()}
     subjects = await call.api.actors.subjects_of(makers)
     rows = [
@@ -59,21 +59,6 @@ async def list_service_accounts(call: Call) -> Answer[answers.ServiceAccounts]:
         for _, account in sorted(project.accounts.items())
     ]
     return read_answer(answers.ServiceAccounts(service_accounts=rows), call.api.directory.seq, headers)
-
-
-async def _administered(call: Call, wanted: str | None) -> list[Project]:
-    """The projects in which the caller may give roles, or that one of them. Raises 403 and 404."""
-    if wanted is not None:
-        project = await find_project(call, wanted)
-        if project is None or not call.may_read(wanted):
-            raise not_found("there is no such project")
-        call.require(Permission.GRANT_PROJECT_ROLES, wanted)
-        return [project]
-    every = call.api.directory.projects.values()
-    projects = [p for p in every if call.grants.allows(Permission.GRANT_PROJECT_ROLES, p.project_id)]
-    if not projects:
-        call.require(Permission.GRANT_PROJECT_ROLES, None)
-    return projects
 
 
 @reads(SERVICE_ACCOUNT, tag="Organisation", summary="Get a service account", query=(MIN_SEQ,), errors=(404,))

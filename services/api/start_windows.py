@@ -18,12 +18,12 @@ from events.windows import (
     window_text,
 )
 from services.api import answers
+from services.api.clusters import require_some_role
 from services.api.context import MIN_SEQ, Call, Look, read_answer, version_header
-from services.api.errors import not_found
 from services.api.issues import Issue, shown
 from services.api.operations import Answer, changes, reads
-from services.api.paths import START_WINDOWS
-from services.api.places import directory_caught_up, directory_fresh, project_chain
+from services.api.paths import START_WINDOWS, WINDOWS
+from services.api.places import directory_caught_up, directory_fresh, readable_project
 
 
 class StartWindowsSetting(Body, frozen=True, kw_only=True):
@@ -35,6 +35,27 @@ class StartWindowsSetting(Body, frozen=True, kw_only=True):
     """
     ends_running: bool = False
     """Whether preemptible workloads that run are told to end when a window closes. They go on in the next one."""
+    over_quota_only: bool = False
+    """Whether the windows are about what the project uses beyond its quota: workloads start within it at any time. Not
+    with `endsRunning`.
+    """
+
+
+@reads(
+    WINDOWS,
+    tag="Organisation",
+    summary="List the windows of projects: of those that you may read, and that have any",
+    query=(MIN_SEQ,),
+    errors=(403,),
+)
+async def list_start_windows(call: Look) -> Answer[answers.StartWindowsOfProjects]:
+    require_some_role(call)
+    headers = await directory_fresh(call)
+    known = sorted(call.api.directory.projects.values(), key=lambda project: project.name)
+    found = [each for each in known if each.start_windows is not None and call.may_read(each.project_id)]
+    return read_answer(
+        answers.StartWindowsOfProjects(windows=[_answer(each) for each in found]), call.api.directory.seq, headers
+    )
 
 
 @reads(
@@ -46,9 +67,7 @@ class StartWindowsSetting(Body, frozen=True, kw_only=True):
 )
 async def get_start_windows(call: Look) -> Answer[answers.StartWindows]:
     headers = await directory_fresh(call)
-    chain = await project_chain(call, call.id)
-    if chain is None or not call.may_read(chain.state.project_id):
-        raise not_found("there is no such project")
+    chain = await readable_project(call)
     headers = version_header(chain.version) | headers
     return read_answer(_answer(chain.state), call.api.directory.seq, headers)
 
@@ -67,10 +86,14 @@ async def set_start_windows(call: Call) -> Answer[answers.HttpResponse]:
     windows = None
     if given.windows:
         read = tuple(dict.fromkeys(map(read_window, given.windows)))
-        windows = StartWindows(zone=given.zone, windows=read, ends_running=given.ends_running)
+        windows = StartWindows(
+            zone=given.zone, windows=read, ends_running=given.ends_running, over_quota_only=given.over_quota_only
+        )
     reply = await call.send(SetStartWindows(project_id=call.id, windows=windows))
     await directory_caught_up(call, reply)
     told = "at any time" if windows is None else f"only {windows.told}"
+    if windows is not None and windows.over_quota_only:
+        return call.accepted(reply, f"project {call.id} may go over its quota {told}")
     return call.accepted(reply, f"workloads of project {call.id} may start {told}")
 
 
@@ -86,6 +109,12 @@ def _issues(setting: StartWindowsSetting) -> Iterator[Issue]:
     if setting.ends_running and not setting.windows:
         details = "ends what runs when a window closes, and there is none; give windows, or leave it out"
         yield Issue(field="endsRunning", details=details)
+    if setting.over_quota_only and not setting.windows:
+        details = "is about windows, and there is none; give windows, or leave it out"
+        yield Issue(field="overQuotaOnly", details=details)
+    if setting.over_quota_only and setting.ends_running:
+        details = "is not given with overQuotaOnly: nothing is ended when such a window closes"
+        yield Issue(field="endsRunning", details=details)
 
 
 def _answer(project: Project) -> answers.StartWindows:
@@ -97,6 +126,7 @@ def _answer(project: Project) -> answers.StartWindows:
         zone=None if windows is None else windows.zone,
         windows=[] if windows is None else [window_text(each) for each in windows.windows],
         ends_running=windows is not None and windows.ends_running,
+        over_quota_only=windows is not None and windows.over_quota_only,
         open=state.is_open,
         changes_at=state.changes_at,
     )

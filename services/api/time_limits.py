@@ -9,11 +9,10 @@ from events.time_limits import LONGEST_SECONDS, SetTimeLimits, TimeLimit
 from events.workload.kinds import KINDS
 from services.api import answers
 from services.api.context import MIN_SEQ, Call, Look, read_answer, version_header
-from services.api.errors import not_found
 from services.api.issues import Issue, shown
 from services.api.operations import Answer, changes, reads
 from services.api.paths import TIME_LIMITS
-from services.api.places import directory_caught_up, directory_fresh, project_chain
+from services.api.places import directory_caught_up, directory_fresh, readable_project
 
 SHORTEST_IDLE_SECONDS = 300
 """Of a limit on idle GPUs: between two measurements a GPU may do nothing for a moment."""
@@ -47,9 +46,7 @@ class TimeLimitsSetting(Body, frozen=True, kw_only=True):
 )
 async def get_time_limits(call: Look) -> Answer[answers.TimeLimits]:
     headers = await directory_fresh(call)
-    chain = await project_chain(call, call.id)
-    if chain is None or not call.may_read(chain.state.project_id):
-        raise not_found("there is no such project")
+    chain = await readable_project(call)
     headers = version_header(chain.version) | headers
     return read_answer(_answer(chain.state), call.api.directory.seq, headers)
 

@@ -127,7 +127,8 @@ async def _eviction(call: Call, version: int) -> tuple[explanation.EvictionExpla
 
 
 def _cluster_lost(details: dict[str, Any]) -> str:
-    return cluster_lost(details["name"], datetime.fromisoformat(details["lost_since"]), details["seconds"])
+    since = datetime.fromisoformat(details["lost_since"])
+    return cluster_lost(details["name"], since, details["seconds"], details.get("problem", ""))
 
 
 async def _named(call: Call, text: str) -> str:

@@ -97,6 +97,11 @@ class Engine:
             await self._apply(commits[start:end])
             start = end
 
+    @property
+    def writing(self) -> asyncio.Task[None] | None:
+        """The write that is under way; its errors are raised by the next `apply` or `flush`."""
+        return None if self._writing is None or self._writing.done() else self._writing
+
     async def flush(self) -> None:
         """Wait until everything taken in is written."""
         if self._writing is not None:

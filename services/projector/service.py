@@ -47,6 +47,10 @@ HALTED_SECONDS: Final = 5.0
 """How often a halted one looks whether there is a new schema, which a rebuild makes."""
 IDLE_SECONDS: Final = 5.0
 """Nothing to do while nothing comes, but to see that a batch was written."""
+GATHERED_COMMITS: Final = 1_000
+"""Of those that come while a batch is being written, so many are taken in at once: a transaction is a dozen questions
+to Postgres, however little it writes, and where much comes each takes long. As many as a follower hands out in one go:
+what lies there already is folded meanwhile."""
 LAST_WRITE_SECONDS: Final = 0.02
 """Nothing more came for so long: see to what is being written, so that its errors are met at once."""
 
@@ -161,7 +165,7 @@ class Projector:
     async def _until_stopped(
         self, commits_of: AsyncGenerator[list[Commit], None], engine: Engine
     ) -> AsyncGenerator[list[Commit], None]:
-        """What the follower yields; in its pauses what was written is seen to."""
+        """What the follower yields, together what comes during a write; in its pauses what was written is seen to."""
         stopped = asyncio.ensure_future(self.stop.wait())
         arriving = asyncio.ensure_future(anext(commits_of))
         try:
@@ -174,6 +178,13 @@ class Projector:
                     return
                 commits = arriving.result()
                 arriving = asyncio.ensure_future(anext(commits_of))
+                while len(commits) < GATHERED_COMMITS and (writing := engine.writing) is not None:
+                    await asyncio.wait((stopped, arriving, writing), return_when=asyncio.FIRST_COMPLETED)
+                    # What ends the following is raised with the next look, behind what was gathered.
+                    if stopped.done() or not arriving.done() or arriving.exception() is not None:
+                        break
+                    commits = [*commits, *arriving.result()]
+                    arriving = asyncio.ensure_future(anext(commits_of))
                 yield commits
         finally:
             stopped.cancel()

@@ -12,14 +12,17 @@ from typing import Any, Final
 import numpy as np
 
 from events.aggregate import Chain
-from events.capacity import KeptFor, Reserved, Times
+from events.capacity import KeptFor, Parts, Reserved, Times, shared_out
 from events.cluster import Cluster
+from events.department import DEFAULT_DEPARTMENT_ID, Department
 from events.maintenance import Maintenance
 from events.node import MOST_MAINTAINED, BeginMaintenance, EndMaintenance, MaintenanceOf, Node
 from events.phases import WaitingReason
 from events.project import Project
 from events.workload.spec import MAX_GRACE_SECONDS
-from services.scheduler.snapshot import Booleans, Closing, NodeMark
+from events.workload.state import Workload
+from services.scheduler.classes import labels_of
+from services.scheduler.snapshot import Booleans, Closing, Holder, Labelled, NodeMark
 
 LONGEST_GRACE: Final = timedelta(seconds=MAX_GRACE_SECONDS)
 CLOCKS_APART: Final = timedelta(minutes=10)
@@ -40,12 +43,15 @@ class Calendar:
         """By key of a node: for which it is cordoned, or drained."""
         self._reserved: dict[str, tuple[Reserved, ...]] = {}
         """By id of a cluster that exists."""
-        self._projects: set[str] = set()
-        """Ids of those that exist: for others nothing is reserved."""
+        self.labelled: Labelled = ()
+        """As of Snapshot."""
+        self._projects: dict[str, str] = {}
+        """By id of those that exist, the department: for others nothing is reserved. Likewise with departments."""
+        self._departments: set[str] = {DEFAULT_DEPARTMENT_ID}
         self._fitting: dict[str, dict[str, Node]] = {}
         """By id of a reservation: the nodes, by key, that it may be about."""
-        self._kept: dict[str, set[str]] = {}
-        """Likewise, keys of those that it is about, as long as no node changes."""
+        self._kept: dict[str, Parts] = {}
+        """Likewise, those that are kept by it, as long as no node of the cluster changes."""
         self._found: tuple[object, tuple[NodeMark, ...]] | None = None
         """The marks, and by which state of the entries; None where a node or an entry changed since."""
         self._kept_now: tuple[object, dict[str, tuple[KeptFor, ...]]] | None = None
@@ -67,6 +73,12 @@ class Calendar:
         self._reserved.pop(cluster.cluster_id, None)
         if reserved:
             self._reserved[cluster.cluster_id] = reserved
+        self.labelled = tuple(
+            (each.id, each.workload_labels)
+            for _, of in sorted(self._reserved.items())
+            for each in of
+            if each.workload_labels
+        )
         for each in before:
             self._covered.pop(each.id, None)
             self._opened.pop(each.id, None)
@@ -80,9 +92,29 @@ class Calendar:
                     self._set(key, chain.state)
 
     def set_project(self, before: Project, after: Project) -> None:
-        self._projects.discard(before.project_id)
+        was = self._projects.pop(before.project_id, None)
         if after.exists:
-            self._projects.add(after.project_id)
+            self._projects[after.project_id] = after.department_id
+        if was != self._projects.get(after.project_id):
+            self._forget_kept()
+
+    def set_department(self, before: Department, after: Department) -> None:
+        if before.department_id != DEFAULT_DEPARTMENT_ID:
+            self._departments.discard(before.department_id)
+        if after.exists:
+            self._departments.add(after.department_id)
+        if before.exists != after.exists:
+            self._forget_kept()
+
+    def _forget_kept(self) -> None:
+        """For whom something is reserved is otherwise now: what one had, another may have."""
+        self._kept.clear()
+        self._forget_found()
+
+    def is_for(self, entry: Reserved, state: Workload) -> bool:
+        """Whether such a workload may use what is reserved."""
+        department_id = self._projects.get(state.project_id, "")
+        return entry.is_for(state.project_id, department_id) and entry.fits_labels(labels_of(state))
 
     def set_node(self, key: str, before: Node, after: Node) -> None:
         of = after.out_for
@@ -110,7 +142,7 @@ class Calendar:
                 fitting[key] = node
             else:
                 fitting.pop(key, None)
-            self._kept.pop(each.id, None)
+            self._kept.pop(each.id, None)  # of each: what one has, another has not
         for each in self._planned.get(node.cluster_id, ()):
             covered, opened = self._covered.setdefault(each.id, set()), self._opened.setdefault(each.id, set())
             begun = node.begun(each.itself)
@@ -184,56 +216,72 @@ class Calendar:
         return tuple(found)
 
     def _reservations(self, rows: Mapping[str, int], now: datetime) -> Iterator[Closing]:
-        for entry, times in self._times(now):
+        for cluster_id, entry, times in self._times(now):
             left = max((times.starts_at - now).total_seconds(), 0.0)
             if left > max(entry.lead_seconds, MAX_GRACE_SECONDS):
                 continue
             mask = self._masks.get((entry.id, False))
             if mask is None or len(mask) != len(rows):
                 mask = self._masks[entry.id, False] = np.zeros(len(rows), dtype=np.bool_)
-                mask[[rows[key] for key in self._nodes_of(entry)]] = True
-            called = f"reservation {entry.name} for project {entry.project_name}"
+                mask[[rows[key] for key in self._nodes_of(cluster_id, entry)]] = True
+            called = f"reservation {entry.name} for {entry.holder_told()}"
             reason = WaitingReason.CAPACITY_RESERVED
             firm_too = left <= entry.lead_seconds
-            yield Closing(called, mask, times.starts_at, times.ends_at, left, reason, entry.project_id, firm_too)
+            holder = Holder(entry.id, self._projects_of(entry), bool(entry.workload_labels))
+            parts = {rows[key]: kept for key, kept in self._nodes_of(cluster_id, entry).items() if kept is not None}
+            yield Closing(called, mask, times.starts_at, times.ends_at, left, reason, holder, parts, firm_too)
 
-    def _nodes_of(self, entry: Reserved) -> set[str]:
+    def _projects_of(self, entry: Reserved) -> frozenset[str] | None:
+        """As of Holder."""
+        if not (entry.project_id or entry.department_id):
+            return None
+        return frozenset(id_ for id_, department_id in self._projects.items() if entry.is_for(id_, department_id))
+
+    def _nodes_of(self, cluster_id: str, entry: Reserved) -> Parts:
         kept = self._kept.get(entry.id)
         if kept is None:
-            kept = self._kept[entry.id] = entry.chosen(self._fitting.get(entry.id, {}))
+            living = [each for each in self._reserved[cluster_id] if self._lives(each)]
+            self._kept |= shared_out(living, self._fitting)
+            kept = self._kept[entry.id]
         return kept
 
-    def _times(self, now: datetime) -> Iterator[tuple[Reserved, Times]]:
+    def _lives(self, entry: Reserved) -> bool:
+        """Whether those are there for whom it is."""
+        known = not entry.project_id or entry.project_id in self._projects
+        return known and (not entry.department_id or entry.department_id in self._departments)
+
+    def _times(self, now: datetime) -> Iterator[tuple[str, Reserved, Times]]:
+        """With the id of the cluster."""
         for cluster_id in sorted(self._reserved):
             for entry in self._reserved[cluster_id]:
-                if entry.project_id in self._projects and (times := entry.times(now)) is not None:
-                    yield entry, times
+                if self._lives(entry) and (times := entry.times(now)) is not None:
+                    yield cluster_id, entry, times
 
     def kept_now(self, now: datetime) -> dict[str, tuple[KeptFor, ...]]:
         """By key of a node: for what only one project may use it now, or soon: others have their grace before."""
         on = [
-            KeptFor(entry, times.starts_at)
-            for entry, times in self._times(now)
+            (cluster_id, KeptFor(entry, times.starts_at))
+            for cluster_id, entry, times in self._times(now)
             if times.starts_at - LONGEST_GRACE <= now
         ]
         if self._kept_now is None or self._kept_now[0] != on:
             found: dict[str, tuple[KeptFor, ...]] = {}
-            for kept in on:
-                for key in self._nodes_of(kept.entry):
-                    found[key] = (*found.get(key, ()), kept)
+            for cluster_id, kept in on:
+                for key, devices in self._nodes_of(cluster_id, kept.entry).items():
+                    found[key] = (*found.get(key, ()), kept._replace(devices=devices))
             self._kept_now = on, found
         return self._kept_now[1]
 
     def next_change(self, now: datetime) -> datetime | None:
         """When something begins, or is over, next."""
         times = [at for entry in self._all() for at in (entry.starts_at, entry.ends_at) if at > now]
-        times += [at for _, of in self._times(now) for at in (of.starts_at - LONGEST_GRACE, *of) if at > now]
+        times += [at for *_, of in self._times(now) for at in (of.starts_at - LONGEST_GRACE, *of) if at > now]
         return min(times, default=None)
 
     def passed(self, since: datetime, now: datetime) -> bool:
         """Whether anything began, or was over, in between."""
         planned = any(since < at <= now for entry in self._all() for at in (entry.starts_at, entry.ends_at))
-        return planned or any(since < at <= now for _, times in self._times(since) for at in times)
+        return planned or any(since < at <= now for *_, times in self._times(since) for at in times)
 
     def _all(self) -> Iterator[Maintenance]:
         for cluster_id in sorted(self._planned):

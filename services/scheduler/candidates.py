@@ -60,6 +60,7 @@ class Candidates:
         "_kept",
         "_keys",
         "_largest_milli",
+        "_lasting",
         "_lead",
         "_lead_key",
         "_lead_row",
@@ -89,7 +90,9 @@ class Candidates:
         *,
         closings: tuple[Closing, ...] = (),
     ) -> None:
-        self._room, self._request, self._packed = room, request, scores
+        self._room, self._request = room, request
+        first = [each for each in scores[0] if not each[0].lasting]
+        self._packed = [first, *scores[1:]]
         asked = [each for each in filters if each.asks(request)]
         self._full = [each.full for each in asked if each.full is not None]
         rows = np.flatnonzero(room.nodes.pool == pool)
@@ -103,13 +106,17 @@ class Candidates:
         self._share_milli: Integers = view.share_milli[~refused]
         self.gpu_milli: Integers = request.gpu_devices * self._share_milli
         """What a pod takes of each node's devices, in all."""
-        self._keys = self._keyed(View(room, request, self.rows, self._share_milli))
+        view = View(room, request, self.rows, self._share_milli)
+        lasting = _together([each for each in scores[0] if each[0].lasting], view)
+        self._lasting: Integers | None = lasting if lasting.any() else None
+        """What the scores that no pod changes add to the first part of each key; None where that is nothing."""
+        self._keys = self._with_lasting(self._keyed(view), slice(None))
         """By the scores that are packed first."""
         self._ties: list[Integers] = [np.full(len(self.rows), UNKNOWN) for _ in scores[1:]]
         """By the others; found out where the first leave nodes alike."""
         by_room = all(each.by_room for each in asked if each.full is not None)
         self._kept: list[_Kept | None] = [
-            {} if _by_room(each) and (n or by_room) else None for n, each in enumerate(scores)
+            {} if _by_room(each) and (n or by_room) else None for n, each in enumerate(self._packed)
         ]
         """Keys by the state of a node, as they are packed; None where they do not follow from that."""
         self._shares_alike = len(set(self.gpu_milli.tolist())) <= 1
@@ -186,7 +193,8 @@ class Candidates:
 
     def _stand_of_lead(self) -> Stand:
         assert self._stands is not None
-        state = (int(self._share_milli[self._lead]), *self._room.exact_state(self._lead_row, self._request))
+        lasting = 0 if self._lasting is None else int(self._lasting[self._lead])
+        state = (lasting, int(self._share_milli[self._lead]), *self._room.exact_state(self._lead_row, self._request))
         stand = self._stands.get(state)
         if stand is None:
             if len(self._stands) >= MOST_KEPT:
@@ -379,6 +387,8 @@ class Candidates:
         state = self._room.state(row, self._request)
         if not self._shares_alike:
             state = (int(self._share_milli[index]), *state)
+        if self._lasting is not None and not n:
+            state = (int(self._lasting[index]), *state)
         key = kept.get(state)
         if key is None:
             if len(kept) >= MOST_KEPT:
@@ -389,7 +399,13 @@ class Candidates:
     def _found(self, n: int, at: Integers) -> Integers:
         """Keys of these of the rows, anew."""
         view = View(self._room, self._request, self.rows[at], self._share_milli[at])
-        return _together(self._packed[n], view) if n else self._keyed(view)
+        return _together(self._packed[n], view) if n else self._with_lasting(self._keyed(view), at)
+
+    def _with_lasting(self, keys: Integers, at: Integers | slice) -> Integers:
+        """Keys of these of the rows, with what does not change; those without room stay so."""
+        if self._lasting is None:
+            return keys
+        return np.where(keys == NO_ROOM, NO_ROOM, keys + np.where(keys == NO_ROOM, 0, self._lasting[at]))
 
     def _keyed(self, view: View) -> Integers:
         refused = refused_by(self._full, view)

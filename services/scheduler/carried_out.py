@@ -20,7 +20,7 @@ from events.workload.places import bindable
 from events.workload.pod import PodRef, PodsBound, pod_id
 from events.workload.state import Workload, schedulable
 from services.scheduler.batches import ACTOR
-from services.scheduler.classes import NOTHING, Place, Ready, class_of, lasts, ready
+from services.scheduler.classes import NOTHING, Place, Ready, class_of, ready, rights_of
 from services.scheduler.planning import Policy
 from services.scheduler.policy.phases.grow import GROWS_AGAIN_AFTER
 from services.scheduler.policy.rules import Age
@@ -136,7 +136,7 @@ def _place(snapshot: Snapshot, policy: Policy, state: Workload, waits: Pending |
         # What makes room for others goes before all who wait.
         order=tuple(each.value(state, age) for each in policy.orders) if waits is None else waits.order[0],
         stint=stint,
-        lasts_seconds=lasts(() if project is None else project.time_limits, state),
+        rights=rights_of(() if project is None else project.time_limits, snapshot.labelled, state),
     )
 
 
@@ -361,7 +361,7 @@ def _moving(snapshot: Snapshot, changed: Mapping[str, _Changed]) -> Iterable[Mov
             pod = of.after.pods.live.get(pod_id(ref))
             pod_set = next(each for each in of.after.pod_sets if each.name == ref.pod_set)
             if pod is not None and pod.node_key in rows:
-                yield Moving(class_of(key, of.after, pod_set, of.place.lasts_seconds), rows[pod.node_key])
+                yield Moving(class_of(key, of.after, pod_set, of.place.rights), rows[pod.node_key])
 
 
 def _running(snapshot: Snapshot, changed: Mapping[str, _Changed]) -> dict[str, tuple[Workload, ...]]:

@@ -26,7 +26,7 @@ from services.scheduler.policy.filters import calendar, taints
 from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.words import counted
 from services.scheduler.scene import MOST_QUEUES, Holding, Scene
-from services.scheduler.snapshot import Bound, Closing, PodClass, Snapshot
+from services.scheduler.snapshot import Bound, BoundKey, Closing, PodClass, Snapshot
 from services.scheduler.what_if import NEVER
 
 MOST_TRIED: Final = 40
@@ -320,7 +320,7 @@ def tolerated_taints(scene: Scene) -> Generator[Trial, bool, None]:
     table, view = scene.snapshot.nodes, scene.view(part)
     numbers = {int(table.taints[row]) for row in view.rows.tolist() if table.usable[row] and not table.cordoned[row]}
     for number in sorted(numbers)[:MOST_ALIKE]:
-        new = [taint for taint in table.taint_sets[number] if not taints.tolerates(part.request, taint)]
+        new = taints.refusing_among(table.taint_sets[number], part.request)
         if not new:
             continue
         more = (*tolerations, *(Toleration(key=each.key, operator="Exists", effect="Any") for each in new))
@@ -360,10 +360,14 @@ def raised_bounds(scene: Scene) -> Generator[Trial, bool, None]:
             return
 
 
+def _most(bound: Bound, raised: dict[BoundKey, int]) -> int:
+    return bound.milli if bound.window is not None else raised.get(bound.key, bound.milli)
+
+
 def _raised(of: Snapshot, raised: list[tuple[Bound, int]]) -> Trial:
     milli = {bound.key: most for bound, most in raised}
     projects = {
-        id_: replace(view, bounds=tuple(each._replace(milli=milli.get(each.key, each.milli)) for each in view.bounds))
+        id_: replace(view, bounds=tuple(each._replace(milli=_most(each, milli)) for each in view.bounds))
         for id_, view in of.projects.items()
     }
     steps = tuple(
@@ -386,7 +390,8 @@ def _too_tight(scene: Scene, pool: str) -> Iterator[tuple[Bound, int]]:
         shares = view.share_milli[view.share_milli <= WHOLE_GPU_MILLI]
         needed += count * part.request.gpu_devices * int(shares.min(initial=WHOLE_GPU_MILLI))
     # Counted as it is before this plan: what others get in it, they have.
-    for bound in quota.bounds(scene.planning, scene.pod_class, pool):
+    lasting = (each for each in quota.bounds(scene.planning, scene.pod_class, pool) if each.window is None)
+    for bound in lasting:
         if quota.left_under(scene.planning, bound, later=False) < needed:
             yield bound, bound.milli - quota.left_under(scene.planning, bound, later=False) + needed
 
@@ -580,10 +585,13 @@ def window_opens(scene: Scene) -> Generator[Trial, bool, None]:
     """The next window of its project is open."""
     project_id = scene.pod_class.project_id
     view = scene.snapshot.projects.get(project_id)
-    if view is None or view.closed is None or view.closed.opens_at is None:
+    closed = None if view is None else view.closed or view.within_quota
+    if view is None or closed is None or closed.opens_at is None:
         return
-    projects = scene.snapshot.projects | {project_id: replace(view, closed=None)}
-    of = f"wait until {view.closed.opens_at:%Y-%m-%d %H:%M} UTC, when a window of project {view.name} opens"
+    bounds = tuple(each for each in view.bounds if each.window is None)
+    opened = replace(view, closed=None, within_quota=None, bounds=bounds)
+    projects = scene.snapshot.projects | {project_id: opened}
+    of = f"wait until {closed.opens_at:%Y-%m-%d %H:%M} UTC, when a window of project {view.name} opens"
     yield Trial((Step(act="wait", of=of),), replace(scene.snapshot, projects=projects))
 
 

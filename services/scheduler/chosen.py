@@ -81,6 +81,7 @@ class ChosenClusters:
                     among=tuple(id_ for id_ in state.among if id_ in alike),
                     lost_since=since,
                     seconds=seconds,
+                    problem=lost.problem,
                 )
                 yield Departure(key, command)
                 count += 1

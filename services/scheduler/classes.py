@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from events.phases import WaitingReason
 from events.time_limits import TimeLimit
@@ -13,13 +13,37 @@ from events.workload.pod import PodRef
 from events.workload.pod_sets import PodSet
 from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import Workload
-from services.scheduler.snapshot import GangPart, Growth, Pending, PodClass, Together, grace_of
+from services.scheduler.snapshot import GangPart, Growth, Labelled, Pending, PodClass, Together, grace_of
 from services.scheduler.waits import Stint, gives_way
 
 ENDS_LATE_SECONDS: Final = 600
 """How much later than a limit on running time says a workload may have ended: its pods start first, which is no running
 time, and a limit acts some seconds late.
 """
+
+
+class Rights(NamedTuple):
+    """What the calendar asks of a workload; each as of PodClass."""
+
+    lasts_seconds: int | None
+    entitled: tuple[str, ...] = ()
+
+
+def rights_of(limits: Sequence[TimeLimit], labelled: Labelled, state: Workload) -> Rights:
+    """Args: limits, its project's; labelled, as of Snapshot."""
+    return Rights(lasts(limits, state), entitled(labelled, state))
+
+
+def entitled(labelled: Labelled, state: Workload) -> tuple[str, ...]:
+    """As of PodClass."""
+    if not labelled:
+        return ()
+    has = labels_of(state)
+    return tuple(id_ for id_, labels in labelled if labels.items() <= has.items())
+
+
+def labels_of(state: Workload) -> dict[str, str]:
+    return {each.name: each.value for each in state.spec.labels}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +53,7 @@ class Place:
     order: tuple[float, ...]
     """What the policy's orders say of it."""
     stint: Stint
-    lasts_seconds: int | None
-    """As of PodClass."""
+    rights: Rights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +76,7 @@ def ready(key: str, state: Workload, place: Place, pods: Sequence[PodRef]) -> Re
         refs.setdefault(pod.pod_set, []).append(pod)
     if not refs:
         return NOTHING
-    classes = _classes(key, state, refs, place.lasts_seconds)
+    classes = _classes(key, state, refs, place.rights)
     return Ready(
         waiting=tuple(
             (pod_class, _entry(key, state, place, (pod_class, pods), number))
@@ -95,7 +118,7 @@ def _entry(key: str, state: Workload, place: Place, of: tuple[PodClass, tuple[Po
 
 
 def _classes(
-    key: str, state: Workload, ready: Mapping[str, Sequence[PodRef]], lasts: int | None
+    key: str, state: Workload, ready: Mapping[str, Sequence[PodRef]], rights: Rights
 ) -> list[tuple[PodClass, tuple[PodRef, ...]]]:
     """The classes of a workload's pods that may be bound now: one for each pod set, or one for a whole gang. What an
     elastic one may grow by is not among them.
@@ -105,7 +128,7 @@ def _classes(
         needed = {pod_set.name: needed_of(state, pod_set) for pod_set in sets}
         ready = {name: refs[: needed[name]] for name, refs in ready.items() if needed[name]}
         sets = [pod_set for pod_set in sets if pod_set.name in ready]
-    classes = [class_of(key, state, pod_set, lasts) for pod_set in sets]
+    classes = [class_of(key, state, pod_set, rights) for pod_set in sets]
     if not classes:
         return []
     if not any(pod_set.minimum for pod_set in sets):
@@ -123,34 +146,35 @@ def _classes(
 
 
 @for_the_very_same
-def _known_classes(_: PodSet) -> dict[tuple[str, str, bool, int | None, int, tuple[str, ...]], PodClass]:
-    """Those of its pods that were asked for: by project, cluster, whether others may take their place, how long they
-    last at most, their grace, and the clusters among which one is chosen.
+def _known_classes(_: PodSet) -> dict[tuple[str, str, bool, Rights, int, tuple[str, ...]], PodClass]:
+    """Those of its pods that were asked for: by project, cluster, whether others may take their place, their
+    rights, their grace, and the clusters among which one is chosen.
     """
     return {}
 
 
-def class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None) -> PodClass:
+def class_of(key: str, state: Workload, pod_set: PodSet, rights: Rights) -> PodClass:
     """Workloads of a sweep have the very same pod sets."""
     among = () if state.cluster_id else state.among
     if state.left and among:
         among = tuple(id_ for id_ in among if id_ not in state.left)
     known = _known_classes(pod_set)
-    alike = state.project_id, state.cluster_id, state.preemptible, lasts, grace_of(state), among
+    alike = state.project_id, state.cluster_id, state.preemptible, rights, grace_of(state), among
     found = known.get(alike)
     if found is None or pod_set.pod_affinity is not None:
-        found = known[alike] = _new_class_of(key, state, pod_set, lasts, among)
+        found = known[alike] = _new_class_of(key, state, pod_set, rights, among)
     return found
 
 
-def _new_class_of(key: str, state: Workload, pod_set: PodSet, lasts: int | None, among: tuple[str, ...]) -> PodClass:
+def _new_class_of(key: str, state: Workload, pod_set: PodSet, rights: Rights, among: tuple[str, ...]) -> PodClass:
     return PodClass(
         project_id=state.project_id,
         cluster_id=state.cluster_id,
         pools=pod_set.node_pools,
         request=pod_set.template.request,
         preemptible=state.preemptible,
-        lasts_seconds=lasts,
+        lasts_seconds=rights.lasts_seconds,
+        entitled=rights.entitled,
         grace_seconds=grace_of(state),
         among=among,
         together=_together(key, pod_set.pod_affinity),
@@ -165,7 +189,7 @@ def _growth(
         needed = needed_of(state, pod_set)
         refs = tuple(ready.get(pod_set.name, ()))[needed:]
         if pod_set.elastic and refs:
-            pod_class = class_of(key, state, pod_set, place.lasts_seconds)
+            pod_class = class_of(key, state, pod_set, place.rights)
             return Growth(
                 pod_class=pod_class,
                 entry=_entry(key, state, place, (pod_class, refs), number),

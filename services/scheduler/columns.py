@@ -18,7 +18,10 @@ FIRST_ROWS: Final = 64
 FIRST_DEVICES: Final = 8
 """The usual most GPUs of a node; more widen the column."""
 REFUSING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
-"""Taints that keep a pod away which tolerates nothing. PreferNoSchedule keeps none away."""
+"""Taints that keep a pod away which tolerates nothing."""
+SOFT_EFFECT: Final = "PreferNoSchedule"
+"""Taints that keep none away; other nodes are better."""
+_EFFECTS: Final = REFUSING_EFFECTS | {SOFT_EFFECT}
 LARGEST: Final = 2**62
 """What is more, or less than its negative, counts as this: sums and differences of two still fit 64 bits."""
 
@@ -56,7 +59,7 @@ class Columns:
         self._labels_frozen: NodeLabels | None = None
         """Made anew once a label changed or a node came: what was found out about them is kept until then."""
         self._taint_sets: dict[tuple[Taint, ...], int] = {}
-        """Numbers of the sets of refusing taints; those that no node has any more are forgotten in time."""
+        """Numbers of the sets of taints; those that no node has any more are forgotten in time."""
         self._nodes: list[Node] = []
         """Row by row, for columns that are made later."""
         self._offered: Counter[str] = Counter()
@@ -71,12 +74,12 @@ class Columns:
         self.names[row], self.gpu_models[row] = node.name, node.facts.gpu_model
         facts, numbers = node.facts, self._numbers
         # Since when they are there makes no difference here, and would make a set of each node.
-        refusing = tuple(
+        taints = tuple(
             taint if taint.since is None else msgspec.structs.replace(taint, since=None)
             for taint in facts.taints
-            if taint.effect in REFUSING_EFFECTS
+            if taint.effect in _EFFECTS
         )
-        numbers["taints"][row] = self._taint_sets.setdefault(refusing, len(self._taint_sets))
+        numbers["taints"][row] = self._taint_sets.setdefault(taints, len(self._taint_sets))
         if len(self._taint_sets) > 2 * len(self.keys) + FIRST_ROWS:
             self._forget_taint_sets()
         if facts.labels is not self._labels[row] and facts.labels != self._labels[row]:

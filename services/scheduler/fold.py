@@ -19,6 +19,7 @@ from events.aggregate import CLUSTER, DEPARTMENT, LOG, NODE, PROJECT, WORKLOAD, 
 from events.capacity import KeptFor
 from events.cluster import Cluster
 from events.commit import Commit
+from events.department import Department
 from events.installation import LOG_KEY
 from events.node import Node, reservation_id
 from events.phases import FINISHED, DesiredPhase, PodPhase, WaitingReason
@@ -32,7 +33,7 @@ from events.workload.state import Workload, schedulable
 from services.runtime.log.log_fold import LogFold
 from services.scheduler.calendar import Calendar
 from services.scheduler.chosen import ChosenClusters
-from services.scheduler.classes import NOTHING, Place, Ready, class_of, ready, stands_alike
+from services.scheduler.classes import NOTHING, Place, Ready, Rights, class_of, ready, stands_alike
 from services.scheduler.columns import Columns
 from services.scheduler.forecast import Forecast, Kept
 from services.scheduler.held import Held
@@ -169,6 +170,8 @@ class SchedulingState(LogFold):
                 self._project_changed(before.state, after.state)
             case _:
                 self.freed += 1  # a department; or the log was restored, before all else here
+                if isinstance(after.state, Department):
+                    self._calendar.set_department(before.state, after.state)
 
     def _resize(self, commit: Commit, before: Workload, after: Workload) -> None:
         """It has another number of pods from now on, and went on with those that it had."""
@@ -201,16 +204,23 @@ class SchedulingState(LogFold):
         self.freed += 1
         self._windows.set_project(after)
         self._calendar.set_project(before, after)
+        if before.department_id != after.department_id:
+            self._dirty_emptied.update(self._kept)  # what is kept for its department
         if before.time_limits != after.time_limits:
             # How long what waits would run at most is otherwise now.
-            for key, state in self._settled_workloads.items():
-                if state.project_id == after.project_id:
-                    self._take_out(key)
-                    self._dirty_workloads.add(key)
+            self._classify_anew(key for key, of in self._settled_workloads.items() if of.project_id == after.project_id)
+
+    def _classify_anew(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._take_out(key)
+            self._dirty_workloads.add(key)
 
     def _cluster_changed(self, before: Cluster, after: Cluster) -> None:
         self.freed += 1
+        labelled = self._calendar.labelled
         self._calendar.set_cluster(after, self.nodes)
+        if self._calendar.labelled != labelled:
+            self._classify_anew(self._settled_workloads)
         if (before.cluster_id, before.connected) == (after.cluster_id, after.connected):
             return
         ids = {before.cluster_id, after.cluster_id}
@@ -243,6 +253,8 @@ class SchedulingState(LogFold):
         for chain in self.projects.values():
             self._windows.set_project(chain.state)
             self._calendar.set_project(chain.state, chain.state)
+        for chain in self.departments.values():
+            self._calendar.set_department(chain.state, chain.state)
 
     def beside(self) -> bytes:
         """What is to be kept with the chains, as it does not follow from them: pods that came and are gone, for whom
@@ -291,10 +303,10 @@ class SchedulingState(LogFold):
         for key in sorted(self._dirty_workloads):
             self._settle_workload(key, now)
         self._dirty_workloads.clear()
-        tellable: dict[tuple[str, str], bool] = {}
+        tellable, is_for = dict[tuple[str, str], bool](), self._calendar.is_for
         for key in self._dirty_emptied & self._emptied.keys():
             self._emptied[key] = tuple(
-                sorted(leavers(self.nodes[key].state, self.workloads, tellable, self._kept.get(key, ())))
+                sorted(leavers(self.nodes[key].state, self.workloads, tellable, self._kept.get(key, ()), is_for))
             )
         self._dirty_emptied.clear()
         self.held.forget_promises()
@@ -332,6 +344,8 @@ class SchedulingState(LogFold):
             and before.facts is after.facts
             and before.present
             and after.cordoned >= before.cordoned
+            # Beside what is kept of a node there is the more room, the more of that is in use.
+            and not any(each.devices is not None for each in self._kept.get(key, ()))
         ):
             pass  # only took more in: nothing was freed
         else:
@@ -402,8 +416,7 @@ class SchedulingState(LogFold):
         stint = self._waits.of(state)
         # One that made room for others has a place, and goes before all who wait.
         order = (-INFINITE,) if key in self._moved else self._order(state, stint.since)
-        lasting = self.owners.lasts(state)
-        found = ready(key, state, Place(order=order, stint=stint, lasts_seconds=lasting), pods)
+        found = ready(key, state, Place(order=order, stint=stint, rights=self._rights(state)), pods)
         if not found.waiting:
             self._nothing_to_bind(key, state, retry_at if idle else None)
         return found
@@ -436,7 +449,7 @@ class SchedulingState(LogFold):
         """What the planner would look at now if there were also this workload, under this key."""
         self.settle(now)
         stint = Stint(now.timestamp(), now.timestamp())
-        place = Place(order=self._order(state, stint.since), stint=stint, lasts_seconds=self.owners.lasts(state))
+        place = Place(order=self._order(state, stint.since), stint=stint, rights=self._rights(state))
         return self._seen(now, _Imagined(state, ready(key, state, place, bindable(state, now))))
 
     def _seen(self, now: datetime, also: "_Imagined | None") -> Snapshot:
@@ -474,6 +487,7 @@ class SchedulingState(LogFold):
             moving=tuple(each for _, each in self._returning()) if queues or growing else (),
             growing=growing,
             running=running,
+            labelled=self._calendar.labelled,
             marks=self._calendar.marks(self.nodes, now),
             must_leave=tuple(
                 (self.workloads[key].state, tuple(of_workload)) for key, of_workload in sorted(must_leave.items())
@@ -488,7 +502,8 @@ class SchedulingState(LogFold):
         return standing(snapshot, POLICY, self._known)
 
     def _view(self, project_id: str) -> ProjectView | None:
-        return self.owners.project(project_id, self._windows.closed(project_id))
+        windows = self._windows
+        return self.owners.project(project_id, windows.closed(project_id), windows.within_quota(project_id))
 
     def is_idle(self, now: datetime) -> bool:
         """Whether nothing waits or may grow, nothing is to be released or reported, and no node is to be emptied."""
@@ -503,6 +518,9 @@ class SchedulingState(LogFold):
 
     def _closings(self, now: datetime) -> tuple[Closing, ...]:
         return self._calendar.closings(self._columns.rows, now)
+
+    def _rights(self, state: Workload) -> Rights:
+        return self.owners.rights(state, self._calendar.labelled)
 
     def _grows(self, key: str, growth: Growth, now: datetime) -> Growth:
         resized = self._resized.get(key)
@@ -547,7 +565,7 @@ class SchedulingState(LogFold):
                 pod_set = next((each for each in state.pod_sets if each.name == name), None)
                 row = self._columns.rows.get(pod.node_key)
                 if held in self.held.leaving and pod_set is not None and row is not None:
-                    yield held, Moving(class_of(key, state, pod_set, self.owners.lasts(state)), row)
+                    yield held, Moving(class_of(key, state, pod_set, self._rights(state)), row)
 
     def _promises(self, *, ended: bool = True) -> dict[str, int]:
         """What is promised to each workload (by its id), in thousandths of a GPU: to those that made room for others

@@ -38,7 +38,7 @@ def without_report(fold: SchedulingState, state: Workload) -> Iterator[str]:
     """Of one that waits: which clusters it left, and which of those that it may go to do not report."""
     for cluster in to_come_back(fold, state):
         if cluster.cluster_id not in state.left:
-            yield f"cluster {cluster.name} {_silent(cluster)}, and it may go there once it does"
+            yield f"cluster {cluster.name} {_silent(cluster)}, and it may go there once it reports again"
         elif cluster.connected:
             yield f"it left cluster {cluster.name}, which reports again, and its old pods there have not ended yet"
         else:
@@ -70,4 +70,6 @@ def _silent(cluster: Cluster) -> str:
     since = cluster.connection_changed_at
     if since is None:
         return "has never reported"
+    if cluster.problem:
+        return f"has been lost since {since:%Y-%m-%d %H:%M:%S} UTC (its agent reports a problem: {cluster.problem})"
     return f"has not reported since {since:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,15 +1,15 @@
 """Which pods have to leave their node, and when: it got a taint that they do not tolerate, or not for ever, or an
-administrator drains it, or it is kept for another project now. Pure.
+administrator drains it, or it is kept for others now. Pure.
 
 Times stand in the log, with the taint and the drain, so whoever decides later decides the same.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from events.aggregate import Chain
-from events.capacity import KeptFor
+from events.capacity import KeptFor, Reserved
 from events.node import NO_EXECUTE, Node, Taint, run_of
 from events.phases import PodPhase
 from events.workload.evictions import EvictionReason, evictable, leaving_with
@@ -28,6 +28,7 @@ LONGEST_SECONDS: Final = 100 * 365 * 24 * 3600
 AT_ONCE: Final = datetime.min.replace(tzinfo=UTC)
 """Not since when it is so: that may be a time to come, by the clock of whoever decided it."""
 
+type IsFor = Callable[[Reserved, Workload], bool]
 type _Why = tuple[datetime, EvictionReason, str]
 """From when on, by which rule, and in words."""
 
@@ -36,17 +37,22 @@ def leavers(
     node: Node,
     workloads: Mapping[str, Chain[Any]],
     tellable: dict[tuple[str, str], bool],
-    kept: Sequence[KeptFor] = (),
+    kept: Sequence[KeptFor],
+    is_for: IsFor,
 ) -> Iterator[MustLeave]:
     """Of the runs on a node those that hold a place there which they can give up.
 
     Args:
         tellable: whether runs of a pod set can be told to end, by workload key and name; what is found out is added. A
             workload of thousands of pods is looked at once, and not for each node.
-        kept: by which reservations the node is kept for a project, now or soon.
+        kept: by which reservations the node is kept for some, now or soon.
+        is_for: whether a reservation is for a workload.
     """
     # Alike for all of a pod set: to look at a hundred taints once for each of its pods takes long.
-    whys: dict[tuple[str, str], _Why | None] = {}
+    whys: dict[tuple[str, str, tuple[str, ...]], _Why | None] = {}
+    in_the_way = {
+        each.entry.id: _in_the_way(node, each, workloads, is_for) for each in kept if each.devices is not None
+    }
     for id_, reservation in node.reservations.items():
         key = reservation.workload_key
         chain = workloads.get(key)
@@ -55,14 +61,54 @@ def leavers(
         pod = None if state is None or ref is None else state.pods.live.get(pod_id(ref))
         if state is None or ref is None or pod is None or not pod.is_run(ref) or not evictable(pod):
             continue
-        of = key, ref.pod_set
+        others = [
+            each for each in kept if not is_for(each.entry, state) and id_ in in_the_way.get(each.entry.id, (id_,))
+        ]
+        set_, of = (key, ref.pod_set), (key, ref.pod_set, tuple(each.entry.id for each in others))
         if of not in whys:
-            if of not in tellable:
-                tellable[of] = schedulable(state) and (_all_seen(state) or bool(leaving_with(state, (ref,))))
+            if set_ not in tellable:
+                tellable[set_] = schedulable(state) and (_all_seen(state) or bool(leaving_with(state, (ref,))))
             request = next((each.template.request for each in state.pod_sets if each.name == ref.pod_set), None)
-            whys[of] = _why(node, state, request, kept) if tellable[of] and request is not None else None
+            whys[of] = _why(node, state, request, others) if tellable[set_] and request is not None else None
         if (why := whys[of]) is not None:
             yield MustLeave(why[0], key, ref, why[1], why[2])
+
+
+def _in_the_way(node: Node, kept: KeptFor, workloads: Mapping[str, Chain[Any]], is_for: IsFor) -> set[str]:
+    """Ids of what others hold on a node of which a part is kept: on its devices, and as much beside them as keeps CPU
+    or memory from those. What ends already makes room, too.
+    """
+    wanted, found = set(kept.devices or ()), set[str]()
+    free = [node.free_cpu_milli, node.free_memory_bytes]
+    beside: list[str] = []
+    for id_, held in sorted(node.reservations.items()):
+        chain = workloads.get(held.workload_key)
+        state: Workload | None = None if chain is None else chain.state
+        mine = state is not None and is_for(kept.entry, state)
+        on = {share.device for share in held.devices} & set(kept.devices or ())
+        if state is None or mine or not state.preemptible:
+            wanted -= on
+            continue
+        ref = run_of(id_, state.workload_id)
+        pod = None if ref is None else state.pods.live.get(pod_id(ref))
+        ends = pod is None or not evictable(pod)
+        if on or ends:
+            found |= {id_} if on else set()
+            free[0] += held.cpu_milli
+            free[1] += held.memory_bytes
+        else:
+            beside.append(id_)
+    gpus = max(node.facts.gpu_count, 1)
+    need = len(wanted) * (node.facts.cpu_milli // gpus), len(wanted) * (node.facts.memory_bytes // gpus)
+    for id_ in beside:
+        if free[0] >= need[0] and free[1] >= need[1]:
+            break
+        held = node.reservations[id_]
+        if (free[0] < need[0] and held.cpu_milli) or (free[1] < need[1] and held.memory_bytes):
+            found.add(id_)
+            free[0] += held.cpu_milli
+            free[1] += held.memory_bytes
+    return found
 
 
 def _all_seen(state: Workload) -> bool:
@@ -97,11 +143,8 @@ def _why(node: Node, state: Workload, request: PodRequest, kept: Sequence[KeptFo
     if state.preemptible:
         # They have ended when it begins: a long grace would else take the time that is kept for others.
         grace = timedelta(seconds=grace_of(state))
-        for each, starts_at in kept:
-            if each.project_id != state.project_id:
-                since = f"{starts_at:%Y-%m-%d %H:%M} UTC"
-                message = (
-                    f"node {node.name} is kept for project {each.project_name} from {since} on: reservation {each.name}"
-                )
-                found.append((starts_at - grace, "reserved", message))
+        for each, starts_at, _ in kept:
+            since = f"{starts_at:%Y-%m-%d %H:%M} UTC"
+            message = f"node {node.name} is kept for {each.holder_told()} from {since} on: reservation {each.name}"
+            found.append((starts_at - grace, "reserved", message))
     return min(found, default=None)

@@ -11,8 +11,8 @@ from events.ids import key_of_id
 from events.project import Project
 from events.quotas import MAX_CLUSTER_LOST, MAX_MINIMUM_RUNTIME, PoolQuota
 from events.workload.state import Workload
-from services.scheduler.classes import lasts
-from services.scheduler.snapshot import Bound, Closed, ClusterView, ProjectView, Weights
+from services.scheduler.classes import Rights, rights_of
+from services.scheduler.snapshot import Bound, Closed, ClusterView, Labelled, ProjectView, Weights
 
 
 class Owners:
@@ -43,7 +43,8 @@ class Owners:
         states = (chain.state for chain in self._clusters.values())
         return {state.cluster_id: _cluster_view(state, pools.get(state.cluster_id, set())) for state in states}
 
-    def project(self, project_id: str, closed: Closed | None) -> ProjectView | None:
+    def project(self, project_id: str, closed: Closed | None, within_quota: Closed | None) -> ProjectView | None:
+        """Args: closed, within_quota: as of ProjectView."""
         key = key_of_id(project_id)
         chain = None if key is None else self._projects.get(key)
         if chain is None:
@@ -56,9 +57,11 @@ class Owners:
             pools=chain.state.node_pools or (() if department is None else department.node_pools),
             bounds=(
                 *_bounds("project", project_id, chain.state),
+                *_of_window(project_id, chain.state, within_quota),
                 *(() if department is None else _bounds("department", department.department_id, department)),
             ),
             closed=closed,
+            within_quota=within_quota,
             weights=_weights(chain.state),
             department_weights=_weights(department),
             minimum_runtime=_minimum_runtime(chain.state, department),
@@ -85,10 +88,10 @@ class Owners:
         # The log may say any number, of seconds that no span can hold.
         return timedelta(seconds=min(seconds, MAX_CLUSTER_LOST)) if seconds is not None and seconds > 0 else None
 
-    def lasts(self, state: Workload) -> int | None:
-        """As of PodClass."""
+    def rights(self, state: Workload, labelled: Labelled) -> Rights:
+        """Args: labelled, as of Snapshot."""
         chain = self._projects.get(key_of_id(state.project_id) or "")
-        return lasts(() if chain is None else chain.state.time_limits, state)
+        return rights_of(() if chain is None else chain.state.time_limits, labelled, state)
 
 
 def _cluster_view(state: Cluster, on_nodes: AbstractSet[str]) -> ClusterView:
@@ -126,3 +129,15 @@ def _bounds(noun: str, id_: str, of: Project | Department) -> Iterator[Bound]:
         for firm, milli in ((True, each.gpu_quota_milli), (False, each.gpu_limit_milli)):
             if milli is not None:
                 yield Bound(holder=f"{noun} {of.name}", id=id_, pool=each.node_pool, firm=firm, milli=milli)
+
+
+def _of_window(id_: str, of: Project, closed: Closed | None) -> Iterator[Bound]:
+    """Outside of windows for what is over quota: the quotas bound all that the project holds. Where it has none beside
+    those of node pools, it may hold as much as these are together.
+    """
+    if closed is None:
+        return
+    pools = {each.node_pool: each.gpu_quota_milli for each in of.pool_quotas if each.gpu_quota_milli is not None}
+    everywhere = sum(pools.values()) if of.gpu_quota_milli is None else of.gpu_quota_milli
+    for pool, milli in ({"": everywhere} | pools).items():
+        yield Bound(holder=f"project {of.name}", id=id_, pool=pool, firm=False, milli=milli, window=closed)

@@ -241,6 +241,8 @@ class Planning:
         self.values: dict[Together, int] = {}
         """Of workloads whose pods stay together: the number of the label's value where some of them are."""
         self._packed, self.placed, self.choices = packed(policy.scores), Placed(), Choices()
+        self.partly: dict[PodClass, list[tuple[str, int, frozenset[int]]]] = {}
+        """As of beside.beside, of what was looked at: pools, rows, and devices that are kept there for others."""
         self.pools: dict[tuple[PodClass, bool], list[tuple[str, Candidates]]] = {}
         """As of pools.pools_of, what was asked for before."""
         self._parts: dict[PodClass, list[tuple[GangPart, PodClass]]] = {}

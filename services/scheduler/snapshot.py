@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Final, NamedTuple, override
 
 import numpy as np
@@ -89,6 +90,8 @@ class PodClass:
     """After so long all of it has ended, by its project's limit on running time and its grace; None: nobody knows."""
     grace_seconds: int = 0
     """For so long its pods still run once they are told to give way; 0 where they need not."""
+    entitled: tuple[str, ...] = ()
+    """Ids of reservations of capacity that are for workloads with certain labels, which its workload has."""
     among: tuple[str, ...] = ()
     """Ids of the clusters among which the scheduler chooses; none where the workload has one."""
     together: Together | None = None
@@ -100,7 +103,8 @@ class PodClass:
 
     def __post_init__(self) -> None:
         where = self.project_id, self.cluster_id, self.pools, self.among
-        of = (*where, self.request, self.preemptible, self.lasts_seconds, self.grace_seconds, self.together, self.gang)
+        of = (*where, self.request, self.preemptible, self.lasts_seconds, self.grace_seconds)
+        of = (*of, self.entitled, self.together, self.gang)
         object.__setattr__(self, "hashed", hash(of))
 
     @override
@@ -248,6 +252,16 @@ class ClusterView:
     """Every pool, in the order in which they are tried where nobody says otherwise."""
 
 
+class Closed(NamedTuple):
+    """That workloads of a project may not start now, or only within its quota."""
+
+    told: str
+    """Its windows, for a person."""
+    opens_at: datetime | None
+    """When the next one opens; None where none ever does."""
+    ends_running: bool
+
+
 class Bound(NamedTuple):
     """What pods of a project, or of all projects of a department, may hold of GPUs together."""
 
@@ -260,6 +274,8 @@ class Bound(NamedTuple):
     firm: bool
     """Whether only non-preemptible pods count."""
     milli: int
+    window: Closed | None = None
+    """That it is the quota, beyond which its project goes only in these windows; None: it bounds at any time."""
 
     @property
     def key(self) -> BoundKey:
@@ -284,16 +300,6 @@ class Weights:
         return self.pools.get(pool, self.everywhere)
 
 
-class Closed(NamedTuple):
-    """That workloads of a project may not start now."""
-
-    told: str
-    """Its windows, for a person."""
-    opens_at: datetime | None
-    """When the next one opens; None where none ever does."""
-    ends_running: bool
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     name: str
@@ -307,10 +313,31 @@ class ProjectView:
     department_weights: Weights = field(default_factory=Weights)
     closed: Closed | None = None
     """None where its workloads may start."""
+    within_quota: Closed | None = None
+    """None where it may go over its quota."""
     minimum_runtime: timedelta = timedelta(0)
     """How long pods of its workloads run before their place may be taken."""
     time_limits: tuple[TimeLimit, ...] = ()
     """Of its workloads, by kind."""
+
+
+class Holder(NamedTuple):
+    """Those for whom capacity is reserved."""
+
+    reservation: str
+    """Its id."""
+    projects: frozenset[str] | None
+    """Their ids; None: of any project."""
+    labelled: bool
+    """Whether their workloads need labels, too."""
+
+    def has(self, pod_class: PodClass) -> bool:
+        mine = self.projects is None or pod_class.project_id in self.projects
+        return mine and (not self.labelled or self.reservation in pod_class.entitled)
+
+
+type Labelled = tuple[tuple[str, dict[str, str]], ...]
+"""Ids of reservations that are for workloads with certain labels, and those labels."""
 
 
 class Closing(NamedTuple):
@@ -325,8 +352,10 @@ class Closing(NamedTuple):
     left_seconds: float
     """Until it begins; 0 once it has."""
     reason: WaitingReason = WaitingReason.MAINTENANCE
-    project_id: str = ""
-    """Of the only project that may use them; empty: none may."""
+    holder: Holder | None = None
+    """Those that alone may use them; None: none may."""
+    parts: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+    """By row, the devices of nodes of which only these are kept."""
     firm_too: bool = True
     """Whether it is so close that what does not give way is kept away."""
 
@@ -337,7 +366,7 @@ class Closing(NamedTuple):
         Args:
             minimum: for how long pods of its project run before their place may be taken.
         """
-        if self.project_id and self.project_id == pod_class.project_id:
+        if self.holder is not None and self.holder.has(pod_class):
             return False
         if not self.left_seconds:
             return True
@@ -490,6 +519,7 @@ class Snapshot:
     growing: tuple[Growth, ...] = ()
     running: dict[str, tuple[Workload, ...]] = field(default_factory=dict[str, tuple[Workload, ...]])
     """By project id: preemptible workloads that hold nodes, and elastic ones."""
+    labelled: Labelled = ()
     marks: tuple[NodeMark, ...] = ()
     """Nodes that are to be taken out of service now, or back."""
     must_leave: tuple[tuple[Workload, tuple[MustLeave, ...]], ...] = ()

@@ -166,7 +166,8 @@ def _estimate(scene: Scene) -> _Estimated:
     forecast, reason = scene.fold.forecast, scene.waiting.reason
     if reason in NEVER:
         return {"no_estimate": "it starts only once somebody has changed something"}
-    closed = None if (project := scene.snapshot.projects.get(scene.state.project_id)) is None else project.closed
+    project = scene.snapshot.projects.get(scene.state.project_id)
+    closed = None if project is None else project.closed or project.within_quota
     if reason is WaitingReason.OUTSIDE_WINDOW and closed is not None and closed.opens_at is not None:
         return {"no_estimate": f"not before its project's next window opens at {closed.opens_at:%Y-%m-%d %H:%M} UTC"}
     if reason in BY_CALENDAR and (entries := closings_of(scene, scene.parts[0][0])):
@@ -214,18 +215,20 @@ def _ahead(scene: Scene) -> int:
 def _counts(scene: Scene, part: PodClass) -> Iterator[NodeCount]:
     """How many nodes each ground keeps the pods from."""
     for id_ in scene.clusters:
-        for each in counts_of(scene.view_of(part, id_), scene.filters(part), reports=_reports(scene.snapshot, id_)):
+        for each in counts_of(scene.view_of(part, id_), scene.filters(part), lost=_lost(scene.snapshot, id_)):
             yield replace_fields(each, cluster=scene.cluster_name(id_))
 
 
-def _reports(snapshot: Snapshot, cluster_id: str) -> bool:
-    """Whether it does, as far as that is known."""
+def _lost(snapshot: Snapshot, cluster_id: str) -> str:
+    """What is told of its nodes where it is lost, as far as that is known; else empty."""
     view = snapshot.clusters.get(cluster_id)
-    return view is None or view.connected
+    if view is None or view.connected:
+        return ""
+    return "the agent of their cluster reports a problem" if view.problem else "their cluster does not report"
 
 
-def counts_of(view: View, filters: list[Filter], *, reports: bool = True) -> Iterator[NodeCount]:
-    """Of nodes of one cluster, which reports or does not."""
+def counts_of(view: View, filters: list[Filter], *, lost: str = "") -> Iterator[NodeCount]:
+    """Of nodes of one cluster. `lost`: why it takes no pods, where it is."""
     asked = wish(view.request)
 
     def count(ground: str, nodes: int, message: str) -> NodeCount:
@@ -242,8 +245,8 @@ def counts_of(view: View, filters: list[Filter], *, reports: bool = True) -> Ite
     for each in filters:
         if each.closed is not None and (refused := each.closed.refuses(view)).any():
             told = each.closed.words(view.at(refused)) or "not ready, or its cluster does not report"
-            if each is takes_pods.FILTER and not reports:
-                told = "their cluster does not report"
+            if each is takes_pods.FILTER and lost:
+                told = lost
             yield count(each.name, int(refused.sum()), told)
             view = view.at(~refused)
     room = np.ones(len(view.rows), dtype=np.bool_)
@@ -383,7 +386,7 @@ def _place(planning: Planning, pod_class: PodClass, row: int, held: Reservation 
         scores = tuple(ScoreOf(name=name, value=int(column[i])) for name, column in zip(names, columns, strict=True))
         return Option(node=table.names[at], node_pool=pools.get(int(table.pool[at]), ""), scores=scores)
 
-    there = _reports(planning.snapshot, pod_class.cluster_id)
+    lost = _lost(planning.snapshot, pod_class.cluster_id)
     own = next((i for i in order if int(fit.rows[i]) == row), None)
     key = None if own is None else tuple(int(column[own]) for column in columns)
     better = 0 if key is None else sum(tuple(int(column[i]) for column in columns) < key for i in order)
@@ -395,5 +398,5 @@ def _place(planning: Planning, pod_class: PodClass, row: int, held: Reservation 
         chosen=None if own is None else option(own),
         others=tuple(option(i) for i in [i for i in order if i != own][:MOST_PLACES]),
         rank=0 if own is None else better + 1,
-        refused=tuple(each for each in counts_of(view, filters, reports=there) if each.ground != "room"),
+        refused=tuple(each for each in counts_of(view, filters, lost=lost) if each.ground != "room"),
     )

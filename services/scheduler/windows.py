@@ -44,8 +44,15 @@ class ProjectWindows:
 
     def closed(self, project_id: str) -> Closed | None:
         """None where its workloads may start now, as of the last look at the time."""
+        return self._closed(project_id, over_quota_only=False)
+
+    def within_quota(self, project_id: str) -> Closed | None:
+        """Likewise, None where it may go over its quota now."""
+        return self._closed(project_id, over_quota_only=True)
+
+    def _closed(self, project_id: str, *, over_quota_only: bool) -> Closed | None:
         state = self._states.get(project_id, _ALWAYS)
-        if state.is_open:
+        if state.is_open or self._windows[project_id].over_quota_only != over_quota_only:
             return None
         windows = self._windows[project_id]
         return Closed(windows.told, state.changes_at, windows.ends_running)

@@ -5,7 +5,6 @@ import heapq
 import itertools
 import os
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -232,7 +231,3 @@ OPENERS: dict[str, Callable[[Path], Awaitable[Watched]]] = {"local": open_local,
 async def log_text(backend: Backend, **more: Any) -> list[str]:
     fields: dict[str, Any] = {"workload_id": WORKLOAD, "pod_key": KEY}
     return [line.text async for lines in backend.logs(LogsRequest(**(fields | more))) for line in lines]
-
-
-def short_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="muster-agent-", ignore_cleanup_errors=True)

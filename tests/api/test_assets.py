@@ -205,7 +205,7 @@ def test_of_two_writers_one_gets_the_name_and_one_version(admin: httpx.Client, s
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(20)
+        writer.join(60)
     assert sorted(answers) == [202, 400, 400, 400]
 
 

@@ -89,6 +89,62 @@ def test_what_is_reserved_for_a_project_ends_with_it(served: Served, lab: str) -
         assert again.status_code == 202
 
 
+def test_who_reserves_for_a_department_and_labels_reads_that_and_ends_it_with_the_department(
+    served: Served, lab: str
+) -> None:
+    labels = [{"name": "course", "value": "ml"}]
+    body = {"clusterId": lab, "name": "course", "nodes": ["gpu-1"], "gpus": 4, "exact": True, **times()}
+    with served.client() as admin, served.client("alice") as alice:
+        made = admin.post("/api/v1/org-unit/departments", json={"name": f"d-{lab[:8]}"})
+        department = made.json()["id"]
+        theirs = body | {"departmentId": department, "workloadLabels": labels}
+        assert admin.post(RESERVATIONS, json=theirs).status_code == 202
+        row = admin.get(f"{RESERVATIONS}/{lab}/course").json()
+        assert (row["departmentName"], row["workloadLabels"]) == (f"d-{lab[:8]}", {"course": "ml"})
+        assert (row["gpus"], row["exact"], row["projectName"]) == (4, True, "")
+        hidden = alice.get(f"{RESERVATIONS}/{lab}/course").json()
+        assert (hidden["departmentId"], hidden["departmentName"]) == (None, "another department")
+        told = admin.delete(f"/api/v1/org-unit/departments/{department}").json()["message"]
+        assert "course" in told
+        assert admin.get(f"{RESERVATIONS}/{lab}/course").json()["state"] == "Over"
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({}, "of nobody"),
+        ({"projectId": "x", "departmentId": "y"}, "one department"),
+        ({"projectId": "x", "gpus": 1, "nodeCount": 1}, "beside gpus"),
+        ({"projectId": "x", "exact": True}, "with gpus only"),
+        ({"departmentId": "y"}, "no department"),
+        ({"projectId": "x"}, "no project"),
+    ],
+)
+def test_what_cannot_be_reserved_so_is_refused_by_name(
+    served: Served, lab: str, given: dict[str, Any], word: str
+) -> None:
+    with served.client() as admin:
+        answer = admin.post(RESERVATIONS, json={"clusterId": lab, "name": "x", "nodes": ["gpu-1"], **times(), **given})
+    assert answer.status_code == 400
+    assert word in answer.text
+
+
+def test_the_windows_of_those_projects_are_listed_that_have_any_and_that_one_may_read(served: Served) -> None:
+    with served.client() as admin, served.client("alice") as alice:
+        night = project(admin, "night")
+        path, body = f"{PROJECTS}/{night}/start-windows", {"windows": ["20:00-06:00"], "overQuotaOnly": True}
+        assert "go over its quota" in admin.put(path, json=body).json()["message"]
+        listed = admin.get("/api/v1/calendar/windows").json()["windows"]
+        assert [(row["projectName"], row["overQuotaOnly"]) for row in listed] == [("night", True)]
+        assert alice.get("/api/v1/calendar/windows").json()["windows"] == []
+        wrong = admin.put(path, json=body | {"endsRunning": True})
+        assert "endsRunning" in wrong.text
+        assert wrong.status_code == 400
+        assert admin.put(path, json={"overQuotaOnly": True}).status_code == 400
+        assert admin.put(path, json={}).status_code == 202
+        assert admin.get("/api/v1/calendar/windows").json()["windows"] == []
+
+
 def test_who_may_not_see_a_project_is_told_of_another_one(served: Served, lab: str) -> None:
     body = {"clusterId": lab, "name": "secret", "nodes": ["gpu-1"], **times()}
     with served.client() as admin, served.client("alice") as alice:

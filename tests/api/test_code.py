@@ -7,20 +7,21 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from development.servers import EVERYTHING, NatsServer, PostgresServer
-from events.subjects import ALL_CODE
+from events.subjects import ALL_CODE, CODE_STREAM
 from services.api.code import remove_unused
 from services.api.context import CodeLimits
 from services.runtime.code.kept import KeptCode
-from services.runtime.code.limits import KUBERNETES_MAX_BYTES, PART_BYTES
+from services.runtime.code.limits import PART_BYTES
 from services.runtime.log.jetstream import JetStreamEventStore
+from services.runtime.nats.calls import call
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests
 from tests.support.api import Served, serving
@@ -30,13 +31,29 @@ MOST_PARTS = 4
 PROJECT_PARTS = 6
 
 
-@pytest.fixture
-def served(
+@pytest.fixture(scope="module")
+def running(
     nats_server: NatsServer, postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     limits = {"code_max_bytes": MOST_PARTS * PART_BYTES, "code_project_max_bytes": PROJECT_PARTS * PART_BYTES}
     with serving(nats_server, postgres_server, tmp_path_factory.mktemp("api"), **limits) as running:
         yield running
+
+
+@pytest.fixture
+def served(running: Served) -> Served:
+    """With no code, and no mark of any: all that the api knows of it is in the stream."""
+
+    async def purge() -> None:
+        nc = await connect(running.settings, EVERYTHING)
+        try:
+            answer = await nc.request(call("STREAM.PURGE", CODE_STREAM), b"", timeout=60)
+            assert "error" not in msgspec.json.decode(answer.data)
+        finally:
+            await nc.close()
+
+    asyncio.run(purge())
+    return running
 
 
 @dataclass
@@ -125,32 +142,6 @@ def test_what_is_wrong_with_a_part_is_said_by_its_field(served: Served, more: di
         (answer,) = send(served, admin, archive(1), **more)
     assert answer.status_code == 400, answer.text
     assert field in [issue["field"] for issue in answer.json()["complianceIssues"]]
-
-
-def test_a_kubernetes_cluster_takes_less_and_says_how_much(
-    nats_server: NatsServer, postgres_server: PostgresServer, tmp_path: Path
-) -> None:
-    """It lies in the store of that cluster."""
-    with (
-        serving(nats_server, postgres_server, tmp_path, code_max_bytes=2 * KUBERNETES_MAX_BYTES) as served,
-        served.client() as admin,
-    ):
-        cluster = admin.post(f"{V1}/clusters", json={"name": "gpu-1", "kind": "kubernetes"}).json()["id"]
-        place = {"projectId": served.project, "clusterId": cluster}
-        limits = admin.get(f"{V1}/code", params=place).json()
-        most = KUBERNETES_MAX_BYTES // PART_BYTES
-        assert limits["maxBytes"] == KUBERNETES_MAX_BYTES
-        assert admin.get(f"{V1}/code", params=place | {"clusterId": served.cluster}).json()["maxBytes"] > most
-        (refused,) = send(served, admin, archive(most + 1), 0, clusterId=cluster)
-        assert refused.status_code == 400
-        (issue,) = refused.json()["complianceIssues"]
-        assert issue["field"] == "parts"
-        assert f"at most {KUBERNETES_MAX_BYTES} bytes are taken by clusters of kind kubernetes" in issue["details"]
-        given = archive(2)
-        assert [answer.status_code for answer in send(served, admin, given, clusterId=cluster)] == [202, 202]
-        body = served.training(spec={"code": given.digest}, clusterId=cluster)
-        made = admin.post(f"{V1}/workloads/trainings", json=body)
-        assert (made.status_code, made.json()["spec"]["code"]) == (202, given.digest)
 
 
 def test_what_is_not_what_its_digest_says_is_not_kept_and_takes_no_room(served: Served) -> None:

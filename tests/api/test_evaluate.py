@@ -25,6 +25,7 @@ from services.runtime.process.settings import Settings
 from services.scheduler.batches import ACTOR
 from services.scheduler.fold import SchedulingState
 from services.scheduler.service import Answering
+from tests.support.any_request import agree_on_any
 from tests.support.api import Served
 from tests.support.requests import POLICY_DEFAULTS, agree, evaluated
 
@@ -84,11 +85,11 @@ def a_scheduler_that_answers(settings: Settings) -> Generator[None]:
     thread = threading.Thread(target=loop.run_until_complete, args=(answer(),))
     thread.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(60)
         yield
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
+        thread.join(60)
         loop.close()
 
 
@@ -193,6 +194,13 @@ def test_whoever_may_not_submit_there_evaluates_nothing(admin: httpx.Client, ser
 def test_what_evaluates_well_is_accepted_and_nothing_else(admin: httpx.Client, served: Served) -> None:
     """Sixty requests under three policies; tests/faults/test_evaluate.py takes ten thousand."""
     agree(admin, served, random.Random(SEED), policies=3, requests=20)
+
+
+def test_any_field_of_any_kind_evaluates_as_it_is_accepted_and_is_read_back_as_it_was_asked(
+    admin: httpx.Client, served: Served
+) -> None:
+    """Sixty requests; tests/faults/test_evaluate.py takes five thousand."""
+    agree_on_any(admin, served, random.Random(SEED), requests=60)
 
 
 def test_the_scheduler_is_asked_where_it_would_run_and_nobody_waits_for_one_that_is_away(

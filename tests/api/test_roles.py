@@ -141,6 +141,7 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "get_start_windows": READ,
     "set_start_windows": ADMINISTRATORS_DO,
     "list_reservations": EVERYBODY,
+    "list_start_windows": EVERYBODY,
     "get_reservation": EVERYBODY,
     "reserve_capacity": ADMINISTRATORS_DO,
     "change_reservation": ADMINISTRATORS_DO,

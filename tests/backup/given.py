@@ -16,7 +16,7 @@ from development.servers import EVERYTHING, NatsServer
 from events.aggregate import LOG
 from events.installation import LOG_KEY, Log
 from events.subjects import aggregate_subject
-from services.runtime.backup.archive import Manifest, Message
+from services.runtime.backup.archive import Message
 from services.runtime.backup.check import compare, read_manifest
 from services.runtime.backup.place import Place
 from services.runtime.backup.restore import Restored, restore
@@ -110,10 +110,6 @@ def chain_of(messages: list[Message]) -> str:
             chain + one.seq.to_bytes(8, "big") + len(subject).to_bytes(4, "big") + subject + one.data
         ).digest()
     return chain.hex()
-
-
-def files_of(folder: Path, manifest: Manifest) -> set[str]:
-    return {segment.file for segment in manifest.segments} | {part.file for part in manifest.kept}
 
 
 async def compared(server: NatsServer, folder: Path | str) -> int:

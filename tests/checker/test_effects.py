@@ -70,20 +70,20 @@ def run(folder: Path, *, code: int = 0, seconds: float = 0, try_: int = 0) -> "s
 
 
 def test_a_pod_says_when_it_begins_when_it_ends_well_and_that_another_runs(tmp_path: Path) -> None:
-    assert run(tmp_path).wait(10) == 0
+    assert run(tmp_path).wait(60) == 0
     assert read_lines(tmp_path / "effects") == list(GOOD)
-    assert run(tmp_path, code=3, try_=1).wait(10) == 3
+    assert run(tmp_path, code=3, try_=1).wait(60) == 3
     assert [line.what for line in read_lines(tmp_path / "effects")] == ["begin", "end", "begin"]
     first = run(tmp_path, seconds=60)
     try:
         while len(read_lines(tmp_path / "effects")) < 4:
             assert first.poll() is None
-        assert run(tmp_path).wait(10) == 0
+        assert run(tmp_path).wait(60) == 0
     finally:
         first.kill()
-        first.wait(10)
+        first.wait(60)
     assert "beside another" in [line.what for line in read_lines(tmp_path / "effects")]
-    assert run(tmp_path).wait(10) == 0
+    assert run(tmp_path).wait(60) == 0
     assert [line.what for line in read_lines(tmp_path / "effects")][-2:] == ["begin", "end"]
 
 

@@ -397,6 +397,19 @@ def test_capacity_is_reserved_changed_and_given_back_by_the_command_line(admin: 
     assert muster(*reservation, "set", "bench", *at, "--gpus", "all", "--weekly", "off").code == 0
     row = muster(*reservation, "list", "-o", "json").json()[0]
     assert (row["gpus"], row["weekly"], row["nodes"]) == (None, False, ["hall-0"])
+    assert muster(*reservation, "set", "bench", *at, "--node-count", "1", "--for-label", "use=demo").code == 0
+    row = muster(*reservation, "list", "-o", "json").json()[0]
+    assert (row["nodeCount"], row["projectId"], row["workloadLabels"]) == (1, None, {"use": "demo"})
+    assert muster(*reservation, "set", "bench", *at, "--gpus", "2", "--exact", "on").code == 0
+    assert muster("calendar", "window", "set", "default", "20:00-06:00", "--over-quota-only").code == 0
+    entries = muster("calendar", "list", "-o", "json").json()
+    assert {(each["kind"], each["name"]) for each in entries} >= {("reservation", "bench"), ("window", "default")}
+    told = {each["name"]: each["about"] for each in entries}
+    assert told["bench"] == "for use=demo: 2 exactly GPUs of nodes hall-0"
+    assert told["default"] == "over quota only Mon-Sun 20:00-06:00 UTC"
+    assert muster("calendar", "window", "list", "-o", "json").json()[0]["overQuotaOnly"] is True
+    assert muster("calendar", "window", "delete", "default").code == 0
+    assert muster("calendar", "window", "list", "-o", "json").json() == []
     assert muster(*reservation, "delete", "bench", *at, "-y").code == 0
     assert muster(*reservation, "delete", "bench", *at, "-y").code == 3
     assert muster("project", "create", "leaves").code == 0
@@ -579,7 +592,7 @@ def test_a_replay_is_looked_at_with_the_same_commands_and_removed_by_one(
         assert len(json.loads(muster("replay", "list", "-o", "json").out)) == 1, "nothing was made"
         gone = muster("replay", "rm", "then")
         assert gone.code == 0, gone.err
-        assert it.wait(30) == 1
+        assert it.wait(60) == 1
         assert "was removed" in it.stderr.read()
     assert list(read_contexts(contexts).contexts) == ["live"]
 

@@ -86,6 +86,9 @@ def test_csv_has_pools_and_labels(columns: tuple[Column, ...]) -> None:
         ("leadSeconds", "--lead", "/api/v1/calendar/maintenance"),
         ("gpus", "--gpus", "/api/v1/calendar/reservations"),
         ("projectId", "--for", "/api/v1/calendar/reservations"),
+        ("departmentId", "--for-department", "/api/v1/calendar/reservations"),
+        ("workloadLabels[0].name", "--for-label", "/api/v1/calendar/reservations"),
+        ("nodeCount", "--node-count", "/api/v1/calendar/reservations"),
         ("zone", "--zone", "/api/v1/org-unit/projects/1/start-windows"),
     ],
 )

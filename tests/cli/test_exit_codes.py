@@ -200,7 +200,7 @@ def test_a_reader_that_has_had_enough_gets_no_complaint(api: ShapeServer) -> Non
     assert process.stderr is not None
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(20) == 1
+    assert process.wait(60) == 1
 
 
 def test_every_code_is_documented_in_the_help(muster: Any) -> None:

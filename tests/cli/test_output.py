@@ -36,6 +36,16 @@ def test_a_table_has_headings_and_ages_and_nothing_is_cut_in_a_pipe(listed: Shap
     assert "\x1b" not in "".join(lines)
 
 
+def test_a_table_says_that_what_is_being_deleted_waits_for_its_pods(api: ShapeServer, muster: Any) -> None:
+    """Of pods that it left on a lost cluster the table has no node: what explains them is named."""
+    ending = workload_row(phase="Deleting", phaseMessage=None, phaseReason=None, currentNodes=["n-1"])
+    left = ending | {"id": "0a1b2c3d-0000-8a6b-9c7d-0123456789ab", "name": "left", "currentNodes": []}
+    api.on("GET", "/workloads", Reply(body={"workloads": [ending, left], "next": None}))
+    _, first, second = muster("workload", "list").out.splitlines()
+    assert first.endswith("its pods are ending")
+    assert second.endswith("its pods have not ended: see `muster explain`")
+
+
 def test_utc_shows_exact_times_and_no_headers_leaves_the_heading_out(listed: ShapeServer, muster: Any) -> None:
     lines = muster("workload", "list", "--utc", "--no-headers").out.splitlines()
     assert len(lines) == 2

@@ -220,7 +220,7 @@ def test_a_description_of_what_is_being_deleted_says_for_what_that_waits(
     assert line.endswith(DELETING["message"] if asked else "before")
 
 
-def test_each_score_of_the_scheduler_is_shown_in_gpus_or_cores() -> None:
+def test_each_score_of_the_scheduler_is_shown_in_gpus_cores_or_taints() -> None:
     assert {score.name for score in POLICY.scores} == set(ONE_OF)
 
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,13 +51,20 @@ def written(tmp_path: Path) -> Any:
 
 def test_what_is_set_becomes_a_change() -> None:
     sets = ("quota.vision=16", "limit.vision/h100=none", "weight.speech=2.5", "minimumRuntime.speech=10m")
-    policy = ("policy.reserveAfter=never", "policy.takeBack=off", "policy.scores=free_gpus,free_cpu")
+    policy = (
+        "policy.reserveAfter=never",
+        "policy.takeBack=off",
+        "policy.scores=free_gpus,free_cpu",
+        "policy.headStart=6h",
+    )
     found = asked((*sets, *policy), None, None).change(("vision", "speech"), (), lambda: "c", ("default", "h100"))
     assert found.projects == {
         "vision": Bounds(gpu_quota_milli=16_000, pools={"h100": PoolBounds(gpu_limit_milli=None)}),
         "speech": Bounds(over_quota_weight=2.5, minimum_runtime_seconds=600),
     }
-    assert found.policy == PolicyChange(reserve_after_seconds=None, take_back=False, scores=("free_gpus", "free_cpu"))
+    assert found.policy == PolicyChange(
+        reserve_after_seconds=None, head_start_seconds=6 * 3600, take_back=False, scores=("free_gpus", "free_cpu")
+    )
 
 
 def test_a_file_of_changes_says_the_same_and_more(written: Any) -> None:
@@ -237,9 +245,9 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(Path.cwd())},
         text=True,
     )
-    while not psutil.Process(process.pid).children():
+    while not (children := psutil.Process(process.pid).children()):
         assert process.poll() is None
-    children = psutil.Process(process.pid).children()
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (ExitCode.INTERRUPTED, "")

@@ -11,9 +11,15 @@ from tests.support.api import Served, serving
 from tests.support.commands import going_on
 
 
-@pytest.fixture
-def served(nats_server: NatsServer, postgres_server: PostgresServer, tmp_path: Path) -> Generator[Served]:
-    with serving(nats_server, postgres_server, tmp_path) as running:
+@pytest.fixture(scope="module")
+def served(
+    nats_server: NatsServer, postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Served]:
+    """With a workload that says nothing."""
+    with serving(nats_server, postgres_server, tmp_path_factory.mktemp("timeouts")) as running:
+        with running.client() as client:
+            made = client.post("/api/v1/workloads/trainings", json=running.training(name="silent"))
+            assert made.status_code == 202, made.text
         yield running
 
 
@@ -28,8 +34,6 @@ def environment(served: Served, home: Path) -> dict[str, str]:
 def test_what_follows_ends_at_its_timeout_also_where_nothing_comes(
     served: Served, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    with served.client() as client:
-        assert client.post("/api/v1/workloads/trainings", json=served.training(name="silent")).status_code == 202
     with going_on(environment(served, tmp_path), (*command, "--timeout", "2s")) as [one]:
         assert one.wait() == 7, one.err
         assert one.err[-1].endswith("ed for 2s")

@@ -246,7 +246,7 @@ def test_listening_and_what_has_been_tell_the_same_events(served: Served, muster
         listened = [event.id for event in itertools.islice(muster.listen(types=["WorkloadSubmitted"]), 3)]
     finally:
         done.set()
-        thread.join(30)
+        thread.join(60)
     past = [row.event for row in muster.events(project_id=served.project, types=["WorkloadSubmitted"])]
     assert set(listened) <= {event.id for event in past}
     assert made.id in [
@@ -275,7 +275,7 @@ def test_output_that_the_server_ends_early_is_not_taken_for_the_end(served: Serv
         revoke.start()
         with pytest.raises(LogsCut) as cut:
             list(viewer.logs(made.id, follow=True))
-        revoke.join(30)
+        revoke.join(60)
     muster.send(operations.grant_role(vic))
     assert cut.value.details in {"not_permitted", "not_in_project"}
 

@@ -56,7 +56,7 @@ class Agent:
         self.private = new_private()
         self._world = world
 
-    async def recipe(self, word: StartPod, *, public: bytes | None = None, seconds: float = 8) -> RunPod | None:
+    async def recipe(self, word: StartPod, *, public: bytes | None = None, seconds: float = 60) -> RunPod | None:
         answers = await self._world.nc.subscribe(agent_recipes_subject(CLUSTER_ID))
         asked = RecipeRequest(
             pod_key=word.pod_key, token=word.token, public_key=public_of(self.private) if public is None else public

@@ -17,13 +17,15 @@ pytestmark = pytest.mark.anyio
 OTHER = "00443214-c74a-8d5a-a1b2-0123456789ab"
 
 
-async def fates(world: World, *workloads: str, cluster_id: str = CLUSTER_ID) -> dict[str, str] | None:
-    """None where nothing is said."""
+async def fates(
+    world: World, *workloads: str, cluster_id: str = CLUSTER_ID, seconds: float = 60
+) -> dict[str, str] | None:
+    """None where nothing is said for so long."""
     answers = await world.nc.subscribe(agent_recipes_subject(cluster_id))
     try:
         request = msgspec.json.encode(FatesRequest(workloads=workloads))
         await world.nc.publish(recipes_subject(cluster_id), request)
-        return dict(msgspec.json.decode((await answers.next_msg(timeout=1)).data, type=Fates).fates)
+        return dict(msgspec.json.decode((await answers.next_msg(timeout=seconds)).data, type=Fates).fates)
     except TimeoutError:
         return None
     finally:
@@ -66,7 +68,7 @@ async def test_nothing_is_said_of_what_is_not_in_the_log_and_none_learns_of_anot
     """What a restore lost may have its data left: nobody deletes that for it."""
     async with serving(world.server):
         workload = await world.create(command="true")
-        assert await fates(world, OTHER, "", "a.b") is None
-        assert await fates(world, workload, cluster_id=OTHER) is None
+        assert await fates(world, OTHER, "", "a.b", seconds=1) is None
+        assert await fates(world, workload, cluster_id=OTHER, seconds=1) is None
         await asyncio.sleep(0)
         assert await fates(world, workload) == {workload: "kept"}

@@ -31,7 +31,6 @@ POD_FIELDS: dict[str, Any] = {
 }
 NODE_SUBJECT = observed_node_subject(CLUSTER, node_key(CLUSTER, "n1"))
 POD_SUBJECT = observed_pod_subject(CLUSTER, POD)
-OWN_KEY = "the key that its subject names, of this workload and pod"
 BEAT_SUBJECT = observed_cluster_subject(CLUSTER)
 
 

@@ -33,12 +33,12 @@ from events.workload.commands import CreateWorkload, DeleteWorkload
 from services.commands.batches import Batches
 from services.commands.counts import Counts
 from services.commands.handle import Commands
-from services.commands.keys import MemoryKeys
 from services.commands.limits import CreationLimits
 from services.runtime.identity.directory import Directory
 from services.runtime.log.jetstream import STREAM_FULL_CODE
 from services.runtime.log.memory import MemoryEventStore
 from services.runtime.log.store import Outcome, Rejected, Unknown
+from tests.support.memory_keys import MemoryKeys
 
 pytestmark = pytest.mark.anyio
 

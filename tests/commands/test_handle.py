@@ -37,7 +37,6 @@ from events.workload.life import UndoableAct
 from events.workload.pod import PodRef
 from services.commands.counts import Counts
 from services.commands.handle import MAX_TRIES, Commands, utc_now
-from services.commands.keys import MemoryKeys
 from services.commands.limits import ACT_BYTES, CreationLimits
 from services.commands.turns import Turns
 from services.runtime.identity.directory import Directory
@@ -46,6 +45,7 @@ from services.runtime.log.memory import MemoryEventStore
 from services.runtime.log.store import Conflict, Outcome, Rejected, Unknown
 from services.runtime.nats.requests import UnansweredError
 from tests.events.given import SERVICE, context, fact, placement
+from tests.support.memory_keys import MemoryKeys
 
 pytestmark = pytest.mark.anyio
 

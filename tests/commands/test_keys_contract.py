@@ -8,9 +8,10 @@ import pytest
 from development.servers import EVERYTHING
 from development.streams import recreate_streams
 from events.envelope import Accepted
-from services.commands.keys import JetStreamKeys, Kept, Keys, MemoryKeys, Pledged, Released, Settled
+from services.commands.keys import JetStreamKeys, Kept, Keys, Pledged, Released, Settled
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests
+from tests.support.memory_keys import MemoryKeys
 
 pytestmark = pytest.mark.anyio
 

@@ -69,7 +69,6 @@ from services.cluster_sync.recipes import Recipes
 from services.commands import batches
 from services.commands.counts import Counts
 from services.commands.handle import Commands, serve
-from services.commands.keys import MemoryKeys
 from services.commands.limits import CreationCounts, CreationLimits
 from services.commands.watch import LogWatch, Room
 from services.feed.writer import _commit_id
@@ -101,6 +100,7 @@ from tests.agent.given import NODES
 from tests.runtime.test_authentication import EC, NOW, StaticKeys
 from tests.support.any_bytes import HEADERS, messages, packed
 from tests.support.draws import draws
+from tests.support.memory_keys import MemoryKeys
 
 spoiled = settings(
     max_examples=draws(60),

@@ -322,4 +322,4 @@ def test_the_health_check_of_a_container_tells_what_readyz_says(answer: str | No
                         asked += piece
                     assert asked.startswith(b"GET /readyz HTTP/1.0\r\n\r\n")
                     connection.sendall(f"HTTP/1.1 {answer}\r\nConnection: close\r\n\r\n{{}}".encode())
-            assert (asking.wait(30) == 0) is healthy
+            assert (asking.wait(60) == 0) is healthy

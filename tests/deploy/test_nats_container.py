@@ -84,7 +84,7 @@ def container(tmp_path: Path, disk: SmallDisk) -> Iterator[Container]:
     yield made
     if made.process is not None:
         made.process.terminate()
-        made.process.wait(20)
+        made.process.wait(60)
 
 
 async def test_it_ends_when_it_cannot_write_and_writes_again_when_it_is_started_again(

@@ -8,6 +8,8 @@ import pytest
 from tests.support.sample import keep_some
 
 ONE_IN = 3
+TIMEOUT_SECONDS = 300
+"""The first test of a module starts all of Muster, which takes over a minute where a machine has much else to do."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,6 +18,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("e2e") is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
     if config.option.short:
         keep_some(config, items, one_in, of=alike)
 

@@ -92,7 +92,7 @@ def test_what_waits_says_why_and_its_log_goes_on_by_itself_once_it_runs(stack: S
         assert following.stderr is not None
         assert "what its pods write comes here once they run" in following.stderr.readline()
         typed(stack, folder, "training", "delete", "waits", "--yes")
-        assert following.wait(30) is not None
+        assert following.wait(60) is not None
 
 
 def test_a_follower_misses_no_run_however_short(stack: Stack, api: Api) -> None:

@@ -197,7 +197,7 @@ def test_a_command_a_shell_an_attachment_and_a_port_lead_into_a_pod_and_the_hist
         until(lambda: (_echoed(here) == b"cba" and select.select([seen], [], [], 0.5)[0]) or None, 60)
         assert seen.readline() == b"heard 3\n"
         forwarding.send_signal(signal.SIGINT)
-        assert forwarding.wait(20) == 130
+        assert forwarding.wait(60) == 130
         assert stack.muster("workspace", "delete", "inside").returncode == 0
         attached.wait(60)
 

@@ -72,7 +72,7 @@ class Supervisor:
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         said = self.process.stdout.read(), self.process.stderr.read()
-        self.process.wait(30)
+        self.process.wait(60)
         return said
 
 

@@ -112,8 +112,8 @@ def _interrupted_by_ctrl_c(stack: Stack) -> str:
 
     assert stack.process is not None
     stack.process.send_signal(signal.SIGINT)
-    assert stack.process.wait(10) == 0
-    assert not psutil.wait_procs(everything, timeout=1)[1]
+    assert stack.process.wait(60) == 0
+    assert not psutil.wait_procs(everything, timeout=30)[1]
     return running
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from events.aggregate import WORKLOAD
+from events.aggregate import PROJECT, WORKLOAD
 from events.commit import Actor
 from events.decision import Context
 from events.ids import incarnation_id, workload_key
-from events.refusal import Refusal
+from events.project import CreateProject, Project
+from events.refusal import REFUSALS, Refusal
 from events.workload.commands import CreateWorkload, PlacePods, PodFact, PodFactKind, ReportPods
 from events.workload.places import bindable
 from events.workload.pod import Placement, PodRef
@@ -101,3 +102,25 @@ class Story:
 
 def names(events: Sequence[Any]) -> list[str]:
     return [type(event).__name__ for event in events]
+
+
+class ProjectGiven:
+    """A project, and what is done to it."""
+
+    def __init__(self) -> None:
+        self.state: Project = PROJECT.initial
+        self.do(CreateProject(name="vision"), command_id="create")
+        self.id = self.state.project_id
+
+    def do(self, command: Any, **circumstances: Any) -> tuple[Any, ...]:
+        events = PROJECT.decide(command, self.state, context(**circumstances))
+        assert not isinstance(events, Refusal), events
+        for event in events:
+            self.state = PROJECT.evolve(self.state, event)
+        return events
+
+    def refusal(self, command: Any, **circumstances: Any) -> str:
+        refused = PROJECT.decide(command, self.state, context(**circumstances))
+        assert isinstance(refused, Refusal), refused
+        assert refused.code in REFUSALS
+        return refused.code

@@ -12,14 +12,14 @@ from events.aggregate import AGGREGATES
 
 KNOWN: Final = {
     "asset": (3, "b76e415f63b5"),
-    "cluster": (9, "004b5f5b8c11"),
+    "cluster": (10, "f013fe728d8b"),
     "department": (3, "160b303e84b2"),
     "hours": (1, "3e43f81ae15d"),
     "log": (1, "a5444f9f85d0"),
     "node": (9, "56d79f0b3942"),
     "policy": (3, "e50a43252122"),
     "prices": (1, "8fcf2c5d2bd8"),
-    "project": (12, "3126bb93c26f"),
+    "project": (13, "f6aadb441151"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
     "workload": (20, "caa6e6aa07ea"),

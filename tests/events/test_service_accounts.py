@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from events.actors import fit_subject, is_account, shown_without_record
-from events.aggregate import PROJECT, TENANT
+from events.aggregate import TENANT
 from events.authorize import ACCOUNT_PERMISSIONS, ROLE_PERMISSIONS, Permission
 from events.codec import encode_event
 from events.commands import UserCommand
@@ -17,10 +17,9 @@ from events.project import (
     CreateProject,
     DeleteProject,
     GrantProjectRole,
-    Project,
     RevokeProjectRole,
 )
-from events.refusal import REFUSALS, Refusal
+from events.refusal import Refusal
 from events.service_accounts import (
     MAX_ACCOUNTS,
     AccountRole,
@@ -31,33 +30,13 @@ from events.service_accounts import (
     token_hash,
 )
 from events.tenant import GrantTenantRole
-from tests.events.given import ALICE, NOW, context
+from tests.events.given import ALICE, NOW, ProjectGiven, context
 
 CI = "service-account:vision/ci"
 TODAY = NOW.date()
 
 
-class Given:
-    """A project, and what is done to it."""
-
-    def __init__(self) -> None:
-        self.state: Project = PROJECT.initial
-        self.do(CreateProject(name="vision"), command_id="create")
-        self.id = self.state.project_id
-
-    def do(self, command: Any, **circumstances: Any) -> tuple[Any, ...]:
-        events = PROJECT.decide(command, self.state, context(**circumstances))
-        assert not isinstance(events, Refusal), events
-        for event in events:
-            self.state = PROJECT.evolve(self.state, event)
-        return events
-
-    def refusal(self, command: Any, **circumstances: Any) -> str:
-        refused = PROJECT.decide(command, self.state, context(**circumstances))
-        assert isinstance(refused, Refusal), refused
-        assert refused.code in REFUSALS
-        return refused.code
-
+class Given(ProjectGiven):
     def account(self, name: str = "ci", token: str = "t", role: AccountRole = "researcher") -> CreateServiceAccount:
         return CreateServiceAccount(project_id=self.id, name=name, role=role, token_hash=token_hash(token))
 

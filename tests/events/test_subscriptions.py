@@ -4,39 +4,17 @@ from typing import Any
 
 import pytest
 
-from events.aggregate import PROJECT
 from events.codec import encode_event
 from events.ids import key_of_id, project_key
-from events.project import ChangeProject, CreateProject, DeleteProject, Project
-from events.refusal import REFUSALS, Refusal
+from events.project import ChangeProject, DeleteProject
 from events.subscriptions import MAX_OF_PROJECT, CreateSubscription, DeleteSubscription
 from services.runtime.nats.nkeys import KeyPair, new_seed
-from tests.events.given import ALICE, NOW, context
+from tests.events.given import ALICE, NOW, ProjectGiven
 
 KEY = KeyPair(new_seed("user")).public
 
 
-class Given:
-    """A project, and what is done to it."""
-
-    def __init__(self) -> None:
-        self.state: Project = PROJECT.initial
-        self.do(CreateProject(name="vision"), command_id="create")
-        self.id = self.state.project_id
-
-    def do(self, command: Any, **circumstances: Any) -> tuple[Any, ...]:
-        events = PROJECT.decide(command, self.state, context(**circumstances))
-        assert not isinstance(events, Refusal), events
-        for event in events:
-            self.state = PROJECT.evolve(self.state, event)
-        return events
-
-    def refusal(self, command: Any, **circumstances: Any) -> str:
-        refused = PROJECT.decide(command, self.state, context(**circumstances))
-        assert isinstance(refused, Refusal), refused
-        assert refused.code in REFUSALS
-        return refused.code
-
+class Given(ProjectGiven):
     def subscription(self, name: str = "chat", *, from_seq: int = 17) -> CreateSubscription:
         return CreateSubscription(project_id=self.id, name=name, public_key=KEY, from_seq=from_seq)
 

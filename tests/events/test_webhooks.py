@@ -9,11 +9,9 @@ import hypothesis.strategies as st
 import pytest
 from msgspec.structs import replace
 
-from events.aggregate import PROJECT
 from events.codec import encode_event
 from events.ids import key_of_id, project_key
-from events.project import CreateProject, DeleteProject, Project
-from events.refusal import REFUSALS, Refusal
+from events.project import DeleteProject
 from events.webhooks import (
     MAX_OF_PROJECT,
     OLD_KEY_SIGNS,
@@ -25,32 +23,12 @@ from events.webhooks import (
     Webhook,
     fits,
 )
-from tests.events.given import ALICE, NOW, context
+from tests.events.given import ALICE, NOW, ProjectGiven
 
 URL = "https://example.com/muster"
 
 
-class Given:
-    """A project, and what is done to it."""
-
-    def __init__(self) -> None:
-        self.state: Project = PROJECT.initial
-        self.do(CreateProject(name="vision"), command_id="create")
-        self.id = self.state.project_id
-
-    def do(self, command: Any, **circumstances: Any) -> tuple[Any, ...]:
-        events = PROJECT.decide(command, self.state, context(**circumstances))
-        assert not isinstance(events, Refusal), events
-        for event in events:
-            self.state = PROJECT.evolve(self.state, event)
-        return events
-
-    def refusal(self, command: Any, **circumstances: Any) -> str:
-        refused = PROJECT.decide(command, self.state, context(**circumstances))
-        assert isinstance(refused, Refusal), refused
-        assert refused.code in REFUSALS
-        return refused.code
-
+class Given(ProjectGiven):
     def webhook(self, name: str = "chat", command_id: str = "one") -> Webhook:
         self.do(CreateWebhook(project_id=self.id, name=name, url=URL), command_id=command_id)
         return next(webhook for webhook in self.state.webhooks.values() if not name or webhook.name == name)

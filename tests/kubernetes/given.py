@@ -101,10 +101,12 @@ async def open_kubernetes(
 
 
 @asynccontextmanager
-async def two_agents(plane: ControlPlane, folder: Path) -> AsyncGenerator[tuple[KubernetesWatched, KubernetesWatched]]:
+async def two_agents(
+    plane: ControlPlane, folder: Path, **configuration: Any
+) -> AsyncGenerator[tuple[KubernetesWatched, KubernetesWatched]]:
     """Of one cluster."""
-    one = await open_kubernetes(plane, folder / "one")
-    other = await open_kubernetes(plane, folder / "other", cluster_id=one.project)
+    one = await open_kubernetes(plane, folder / "one", **configuration)
+    other = await open_kubernetes(plane, folder / "other", cluster_id=one.project, **configuration)
     try:
         yield one, other
     finally:

@@ -21,8 +21,9 @@ from events.cluster_protocol import SourceToLookAt
 from events.workload.volumes import ClaimedFolder, NewClaim, SharedFolder
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes.act.shared import SharedVolumes
+from services.agent.backends.kubernetes.backend import KubernetesBackend
 from tests.agent.given import NOW, WORKLOAD
-from tests.kubernetes.given import KubernetesWatched, open_kubernetes
+from tests.kubernetes.given import KubernetesWatched, open_kubernetes, two_agents
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]
 
@@ -251,6 +252,54 @@ async def test_what_a_dead_agent_left_half_made_is_made_whole_or_taken_away(
         await eventually(lambda: not claims(third) and not volumes(third))
     finally:
         await third.close()
+
+
+@pytest.mark.usefixtures("binding")
+async def test_of_two_agents_that_live_one_makes_it_and_who_was_killed_midway_makes_nothing_more(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One stands still between claim and volume, says nothing any more, as after `kill -9`, and wakes up late."""
+    make = SharedVolumes._make_volume
+    reached, wakes = asyncio.Event(), asyncio.Event()
+    async with two_agents(control_plane, tmp_path, unused_shared_seconds=0.5) as (one, late):
+        assert isinstance(one.backend, KubernetesBackend)
+        assert isinstance(late.backend, KubernetesBackend)
+        stands_still = one.backend._shared
+
+        async def stopped(of: SharedVolumes, *given: Any) -> Any:
+            if of is stands_still:
+                reached.set()
+                await wakes.wait()
+            return await make(of, *given)
+
+        await owner(one)
+        await claimed(one, NFS)
+        monkeypatch.setattr(SharedVolumes, "_make_volume", stopped)
+        making = asyncio.create_task(apply(one, 0, shared(one)))
+        async with asyncio.timeout(60):
+            await reached.wait()
+        with pytest.raises(BackendError, match="another agent of this cluster acts"):
+            await apply(late, 0, shared(late))
+        assert (len(claims(one)), len(volumes(one))) == (1, 0)
+        renews = one.backend._lease._task
+        assert renews is not None
+        renews.cancel()
+        async with asyncio.timeout(120):
+            while not late.backend._lease.held():
+                await asyncio.sleep(0.1)
+        await late.backend.list_all()
+        # It lists and watches anew, as an agent does that has become the one that acts.
+        acts = KubernetesWatched(late.backend, control_plane, late.node, late.project)
+        await apply(acts, 0, shared(late))
+        await acts.until("running", key=KEYS[0])
+        wakes.set()
+        with pytest.raises(BackendError):
+            await making
+        (claim,), (volume,) = claims(late), volumes(late)
+        assert volume["metadata"]["name"] == claim["metadata"]["name"]
+        assert len(late.pods()) == 1
+        await end(acts, 0)
+        await eventually(lambda: not claims(late) and not volumes(late))
 
 
 async def test_a_claim_of_a_workload_stays_while_pods_of_others_read_it(cluster: KubernetesWatched) -> None:

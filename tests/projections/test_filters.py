@@ -10,7 +10,7 @@ import pytest
 
 from events.actors import Person
 from events.phases import PHASE_REASONS, Phase
-from events.workload.state import EvictionReason
+from events.workload.evictions import EvictionReason
 from projections.filters import FIELDS, OPERATORS, Filter, InvalidQueryError, WorkloadQuery, going_on_only
 from projections.queries import Queries, QueryTimeoutError
 from projections.row_json import WORKLOAD_COLUMNS, row_to_json

@@ -4,7 +4,7 @@ log is cut into batches, and what was left behind counts as lost, and no more as
 
 import random
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -13,7 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 
 from development.servers import PostgresServer
+from events.cluster import ReportCluster
 from events.commit import Commit
+from events.ids import cluster_key
 from events.workload.at_risk import gpu_hours_at_risk
 from projections.filters import WorkloadQuery
 from projections.migrate import prepare
@@ -24,6 +26,7 @@ from services.projector.writer import Writer
 from services.runtime.log.memory import MemoryEventStore
 from tests.projections.conftest import as_reader
 from tests.scheduler.test_lost_cluster import moved, old_pods
+from tests.scheduler.world import World
 from tests.support.draws import draws
 from tests.support.random_lives import Lives
 from tests.support.tables import Tables
@@ -103,3 +106,49 @@ async def test_what_was_left_behind_is_no_more_at_risk_nor_idle(
     assert at_risk
     assert row["work_at_risk"] == pytest.approx(at_risk, rel=0.001)
     assert row["idle_gpus"] == 1
+
+
+@pytest.mark.anyio
+async def test_a_row_says_since_when_the_cluster_of_its_pods_is_lost(
+    postgres_server: PostgresServer, postgres_database: str
+) -> None:
+    """Given one workload that runs and one that waits, when their cluster is lost: only of the first something is not
+    known. Its agent says a problem later, and is heard again in the end.
+    """
+    world = World()
+    cluster_id = world.cluster()
+    world.project()
+    world.node("n", gpu_count=1)
+    runs, waits = world.submit("runs", gpu_devices_request=1), world.submit("waits", gpu_devices_request=1)
+    world.settle()
+    world.fact(runs, "running")
+    reader_url = as_reader(postgres_database)
+    await prepare(postgres_database, reader_url)
+    pool, queries = await open_pool(postgres_database), Queries(reader_url)
+    writer = Writer(pool, "muster_v1")
+    engine = Engine(MemoryEventStore(), writer, await writer.checkpoint())
+    told = 0
+
+    async def lost_since() -> dict[str, datetime | None]:
+        nonlocal told
+        await engine.apply(world.commits[told:])
+        await engine.flush()
+        told = len(world.commits)
+        rows = (await queries.within(None).workloads(WorkloadQuery(projects=None))).rows
+        return {row["name"]: row["cluster_lost_since"] for row in rows}
+
+    try:
+        assert await lost_since() == {"runs": None, "waits": None}
+        since = world.now
+        world.connect(cluster_id, connected=False)
+        assert await lost_since() == {"runs": since, "waits": None}
+        world.now += timedelta(minutes=1)
+        problem = ReportCluster(cluster_id=cluster_id, connected=False, problem="no API server")
+        world.do("cluster", cluster_key("local"), problem)
+        assert await lost_since() == {"runs": since, "waits": None}
+        world.connect(cluster_id)
+        assert await lost_since() == {"runs": None, "waits": None}
+        assert world.workload(waits).phase == "Pending"
+    finally:
+        await queries.close()
+        await pool.close()

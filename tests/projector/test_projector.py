@@ -1,7 +1,7 @@
 """The projector on real Postgres: exactly once, whatever dies, and loud where it must not go on."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
 from msgspec.structs import replace
@@ -11,17 +11,19 @@ from events.aggregate import Draft
 from events.commit import Commit
 from events.workload.commands import DeleteWorkload, ResumeWorkload, SuspendWorkload
 from events.workload.spec import TrainingSpec
+from projections.changes import Changes
 from projections.filters import WorkloadQuery
 from projections.postgres import Pool
 from projections.queries import ProjectionsUnavailableError, Queries
 from services.projector.engine import Engine
-from services.projector.service import check_same_log, current_schema
+from services.projector.service import Projector, check_same_log, current_schema
 from services.projector.verify import verify
-from services.projector.writer import CheckpointMovedError, Writer
+from services.projector.writer import Checkpoint, CheckpointMovedError, Writer
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.log.memory import MemoryEventStore
 from services.runtime.log.store import Committed, EventStore, LogGapError
 from services.runtime.nats.connection import connect
+from services.runtime.process.host import Health
 from tests.projections.happenings import Happenings
 from tests.projector.conftest import Run
 from tests.support.lives import FIRST, World, busy_world, feed, pieces
@@ -295,3 +297,40 @@ async def append_all(store: EventStore, world: World) -> None:
 
 def everything() -> WorkloadQuery:
     return WorkloadQuery(projects=None)
+
+
+async def test_what_comes_while_a_batch_is_written_is_taken_in_together(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction is a dozen questions to Postgres: where much comes, rows would fall behind by many small ones."""
+    world, store = busy_world(40, nodes=2, at_once=16), MemoryEventStore()
+    feed(store, world.commits)
+    first, *others = pieces(world.commits, 12)
+    go_on, all_came, write = asyncio.Event(), asyncio.Event(), Writer.write
+
+    async def held_up(writer: Writer, changes: Changes, old_seq: int, new: Checkpoint) -> None:
+        await go_on.wait()
+        await write(writer, changes, old_seq, new)
+
+    async def arrivals() -> AsyncGenerator[list[Commit]]:
+        for piece in (first, *others):
+            yield list(piece)
+        all_came.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Writer, "write", held_up)
+    writer = Writer(pool, await current_schema(pool))
+    engine = Engine(store, writer, await writer.checkpoint())
+    projector = Projector(store, pool, Health("projector"), asyncio.Event())
+    taken = projector._until_stopped(arrivals(), engine)
+    await engine.apply(await anext(taken))
+    gathering = asyncio.ensure_future(anext(taken))
+    await asyncio.wait_for(all_came.wait(), SECONDS)
+    go_on.set()
+    together = await asyncio.wait_for(gathering, SECONDS)
+    await engine.apply(together)
+    await engine.flush()
+    await taken.aclose()
+    assert len(others) > 2
+    assert together == [commit for piece in others for commit in piece]
+    assert (await writer.checkpoint()).seq == world.commits[-1].seq

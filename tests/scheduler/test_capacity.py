@@ -8,15 +8,19 @@ import pytest
 from events.capacity import CancelCapacityReservation, ReserveCapacity
 from events.cluster import NodePool, SetNodePool
 from events.codec import decode_commit, encode_commit
+from events.department import department_key
 from events.ids import cluster_key, project_key
 from events.phases import Phase, PodPhase, WaitingReason
-from events.project import DeleteProject
+from events.project import ChangeProject, DeleteProject
 from events.refusal import Refusal
+from events.workload.fields.metadata import Label
 from services.scheduler.classes import ENDS_LATE_SECONDS
 from services.scheduler.fold import SchedulingState
+from services.scheduler.policy.filters.calendar import told_of
 from services.scheduler.simulation.ledger import RefusedError
 from services.scheduler.snapshot import Plan
 from tests.scheduler.test_maintenance import FIRM, HOUR, fresh, limit
+from tests.scheduler.test_quotas import department
 from tests.scheduler.test_take_back import gang
 from tests.scheduler.world import World
 
@@ -280,6 +284,223 @@ def test_the_same_follows_from_the_log_read_anew_and_from_a_snapshot() -> None:
     assert not lab.check().violations
 
 
+def of_department(lab: Lab) -> str:
+    """A project of the department `ai` with a reservation of n0 that begins in two hours; its id."""
+    where = department(lab, "ai")
+    mate = lab.project("mate", **where)
+    lab.owner = lab.project("kin", **where)
+    lab.reserve("n0", project_id="", project_name="", **where)
+    return mate
+
+
+def test_for_a_department_all_of_its_projects_may_use_the_nodes_and_nobody_else() -> None:
+    lab = Lab("n0")
+    mate = of_department(lab)
+    soft = lab.begun("soft")
+    lab.at(lab.now + 2 * HOUR)
+    assert lab.workload(soft).pods["main", 0].phase is PodPhase.STOPPING
+    assert "kept for department ai" in lab.workload(soft).message
+    lab.fact(soft, "stopped")
+    assert lab.places(lab.begun("one", project_id=mate, **FIRM))
+    assert lab.places(lab.begun("two", project_id=lab.owner, **FIRM))
+    other = lab.begun("other", **FIRM)
+    assert lab.reason(other) == WaitingReason.CAPACITY_RESERVED
+    assert "reservation bench for department ai until" in lab.workload(other).message
+    assert not lab.check().violations
+
+
+def test_a_project_that_leaves_the_department_gives_way_and_one_that_comes_gets_in() -> None:
+    lab = Lab("n0")
+    mate = of_department(lab)
+    lab.at(lab.now + 2 * HOUR)
+    theirs = lab.begun("theirs", project_id=mate)
+    ours = lab.begun("ours", **FIRM)
+    assert lab.places(theirs)
+    assert not lab.places(ours)
+    elsewhere, ai = department(lab, "else"), lab.chain("department", department_key("ai")).state.department_id
+    lab.do("project", project_key("mate"), ChangeProject(project_id=mate, **elsewhere))
+    into = ChangeProject(project_id=lab.project_id, department_id=ai, department_name="ai")
+    lab.do("project", project_key("default"), into)
+    lab.settle()
+    assert lab.workload(theirs).pods["main", 0].phase is PodPhase.STOPPING
+    assert lab.places(ours)
+    assert_kept(lab)
+
+
+def test_for_workloads_with_labels_those_get_in_that_have_all_of_them_whatever_their_project_is() -> None:
+    lab = Lab("n0")
+    lab.reserve("n0", project_id="", project_name="", workload_labels={"team": "nlp", "use": "demo"})
+    soft = lab.begun("soft", labels=(Label(name="team", value="nlp"),))
+    lab.at(lab.now + 2 * HOUR)
+    both = Label(name="team", value="nlp"), Label(name="use", value="demo")
+    assert lab.workload(soft).pods["main", 0].phase is PodPhase.STOPPING, "it has one of two"
+    assert lab.places(lab.begun("demo", labels=both, **FIRM))
+    assert lab.places(lab.begun("demo", project_id=lab.owner, labels=both))
+    late = lab.begun("late", labels=(Label(name="team", value="nlp"), Label(name="use", value="test")))
+    assert lab.reason(late) == WaitingReason.CAPACITY_RESERVED
+    assert "for workloads with team=nlp,use=demo until" in lab.workload(late).message
+    assert told_of(lab.workload(late).message)
+    assert_kept(lab)
+
+
+def test_of_a_project_only_workloads_with_the_label_get_in() -> None:
+    lab = Lab("n0")
+    lab.reserve("n0", after=timedelta(0), workload_labels={"use": "demo"})
+    lab.settle()
+    demo = (Label(name="use", value="demo"),)
+    assert lab.places(lab.begun("mine", project_id=lab.owner, labels=demo))
+    assert not lab.places(lab.begun("other", labels=demo))
+    plain = lab.begun("plain", project_id=lab.owner)
+    assert not lab.places(plain)
+    assert "for project owner with use=demo until" in lab.workload(plain).message
+
+
+def test_where_the_labels_of_a_reservation_change_who_waits_is_looked_at_again() -> None:
+    lab = Lab("n0")
+    lab.reserve("n0", after=timedelta(0), workload_labels={"use": "demo"})
+    lab.settle()
+    key = lab.begun("w", project_id=lab.owner, labels=(Label(name="use", value="test"),))
+    assert not lab.places(key)
+    lab.reserve("n0", after=timedelta(0), new=False, workload_labels={"use": "test"})
+    lab.settle()
+    assert lab.places(key)
+    assert_kept(lab)
+
+
+def assert_kept(lab: Lab) -> None:
+    """What the fold has kept is what another one finds out from the log, or from a snapshot."""
+    restored = SchedulingState()
+    restored.restore(lab.fold.seq, lab.fold.chains, beside=lab.fold.beside())
+    kept = lab.fold.snapshot(lab.now)
+    for fold in (fresh(lab), restored):
+        of = fold.snapshot(lab.now)
+        assert of.must_leave == kept.must_leave
+        assert [queue.pod_class for queue in of.queues] == [queue.pod_class for queue in kept.queues]
+        assert [(*each[:1], each.rows.tolist(), *each[2:]) for each in of.nodes.closings] == [
+            (*each[:1], each.rows.tolist(), *each[2:]) for each in kept.nodes.closings
+        ]
+
+
+def test_so_many_nodes_are_the_first_ones_with_gpus_or_without() -> None:
+    lab = Lab("n1", "n2", pool="gpu")
+    lab.node("n0", gpu_count=0, pool="gpu")
+    lab.reserve(node_pools=("gpu",), node_count=2, after=timedelta(0))
+    lab.settle()
+    assert lab.places(lab.begun("w", **FIRM))[0][0] == "n2"
+    small = lab.begun("small", gpu_devices_request=0, cpu_core_request=20.0, **FIRM)
+    assert lab.places(small)[0][0] == "n2"
+
+
+def kept_by(lab: Lab) -> dict[str, list[str]]:
+    nodes = lab.fold.snapshot(lab.now).nodes
+    return {each.called.split()[1]: [nodes.names[row] for row in each.rows.nonzero()[0]] for each in nodes.closings}
+
+
+def test_two_projects_that_want_so_much_of_one_pool_have_other_nodes_of_it_and_keep_them() -> None:
+    """Given three of one pool, when the first is over, or one comes that begins earlier, then nobody's nodes change."""
+    lab = Lab("n0", "n1", "n2", "n3", pool="gpu")
+    whose: dict[str, Any] = {"project_id": lab.project_id, "project_name": "default"}
+    starts = lab.reserve(name="one", node_pools=("gpu",), gpus=4, lasts=2 * HOUR)
+    lab.reserve(name="two", node_pools=("gpu",), node_count=1, after=3 * HOUR, lasts=4 * HOUR, **whose)
+    lab.reserve(name="mine", node_pools=("gpu",), gpus=3, after=3 * HOUR, lasts=HOUR)
+    assert kept_by(lab) == {"one": ["n0"], "two": ["n1"], "mine": ["n2"]}
+    lab.reserve(name="early", node_pools=("gpu",), gpus=99, after=HOUR, lasts=48 * HOUR, **whose)
+    assert kept_by(lab) == {"one": ["n0"], "two": ["n1"], "mine": ["n2"], "early": ["n3"]}
+    lab.now = starts + 3 * HOUR
+    assert kept_by(lab) == {"two": ["n1"], "early": ["n3"]}
+    assert_kept(lab)
+
+
+def exactly(lab: Lab, gpus: int, **more: Any) -> datetime:
+    given: dict[str, Any] = {"node_pools": ("gpu",)} | more
+    return lab.reserve(gpus=gpus, exact=True, **given)
+
+
+def devices(lab: Lab, key: str) -> list[int]:
+    return [share[0] for _, shares in lab.places(key).values() for share in shares]
+
+
+def test_exactly_so_many_gpus_leave_the_rest_of_the_node_to_others() -> None:
+    lab = Lab("n0", gpu_count=8, pool="gpu")
+    exactly(lab, 3, after=timedelta(0))
+    lab.settle()
+    others = [lab.begun(f"o{n}", gpu_devices_request=2, **FIRM) for n in range(3)]
+    assert [devices(lab, key) for key in others] == [[3, 4], [5, 6], []]
+    assert lab.reason(others[2]) == WaitingReason.CAPACITY_RESERVED
+    assert devices(lab, lab.begun("small", gpu_devices_request=1)) == [7]
+    own = lab.begun("own", project_id=lab.owner, gpu_devices_request=3)
+    assert devices(lab, own) == [0, 1, 2]
+    assert not lab.check().violations
+    assert_kept(lab)
+
+
+def test_two_have_other_gpus_of_one_node() -> None:
+    lab = Lab("n0", "n1", gpu_count=8, pool="gpu")
+    whose: dict[str, Any] = {"project_id": lab.project_id, "project_name": "default"}
+    exactly(lab, 10, name="one", after=timedelta(0))
+    exactly(lab, 4, name="two", after=timedelta(0), **whose)
+    lab.settle()
+    mine = lab.begun("mine", gpu_devices_request=4, **FIRM)
+    assert (lab.places(mine)[0][0], devices(lab, mine)) == ("n1", [2, 3, 4, 5])
+    assert devices(lab, lab.begun("more", gpu_devices_request=2)) == [6, 7]
+    assert not lab.places(lab.begun("most", gpu_devices_request=1))
+    wide = lab.begun("wide", project_id=lab.owner, gpu_devices_request=8)
+    assert lab.places(wide)[0][0] == "n0"
+    assert devices(lab, lab.begun("rest", project_id=lab.owner, gpu_devices_request=2)) == [0, 1]
+    assert not lab.check().violations
+
+
+def test_when_it_begins_those_end_that_hold_its_gpus_and_others_stay() -> None:
+    lab = Lab("n0", gpu_count=4, pool="gpu")
+    softs = [lab.begun(f"s{n}") for n in range(4)]
+    starts = exactly(lab, 2)
+    lab.at(starts - timedelta(seconds=30))
+    phases = [lab.workload(key).pods["main", 0].phase for key in softs]
+    assert phases == [PodPhase.STOPPING] * 2 + [PodPhase.RUNNING] * 2
+    for key in softs[:2]:
+        lab.fact(key, "stopped")
+    lab.settle()
+    assert [lab.reason(key) for key in softs[:2]] == [WaitingReason.CAPACITY_RESERVED] * 2
+    assert devices(lab, lab.begun("own", project_id=lab.owner, gpu_devices_request=2)) == [0, 1]
+    lab.at(starts + HOUR)
+    assert not lab.check().violations
+
+
+def test_its_part_of_cpu_and_memory_is_kept_with_its_gpus() -> None:
+    """Given a node of 4 GPUs and 32 cores, when 2 GPUs are kept, then so are 16 cores, until those use them."""
+    lab = Lab("n0", gpu_count=4, pool="gpu")
+    early = [lab.begun(f"c{n}", gpu_devices_request=0, cpu_core_request=8.0) for n in range(4)]
+    assert all(lab.places(key) for key in early)
+    starts = exactly(lab, 2, lead_seconds=0)
+    lab.at(starts - timedelta(seconds=30))
+    stopping = [key for key in early if lab.workload(key).pods["main", 0].phase is PodPhase.STOPPING]
+    assert len(stopping) == 2, "as many as keep its part from it"
+    for key in stopping:
+        lab.fact(key, "stopped")
+    lab.at(starts)
+    assert [lab.reason(key) for key in stopping] == [WaitingReason.CAPACITY_RESERVED] * 2
+    own = lab.begun("own", project_id=lab.owner, gpu_devices_request=2, cpu_core_request=4.0)
+    assert lab.places(own)
+    assert sum(bool(lab.places(key)) for key in stopping) == 1, "its GPUs are in use: what else there is, is free"
+    assert not lab.check().violations
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"gpus": 1, "node_count": 1},
+        {"node_count": 0},
+        {"exact": True},
+        {"exact": True, "node_count": 1},
+        {"project_id": ""},
+        {"department_id": "x"},
+    ],
+)
+def test_no_command_can_ask_for_what_cannot_be(more: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        Lab("n0").reserve("n0", **more)
+
+
 def refused(lab: Lab, *nodes: str, **more: Any) -> Refusal:
     with pytest.raises(RefusedError) as caught:
         lab.reserve(*nodes, **more)
@@ -351,6 +572,7 @@ def test_two_projects_cannot_be_given_the_same_nodes_for_the_same_time(
         ({"weekly": True}, {"after": 3 * HOUR, "weekly": True}),
         ({"nodes": (), "labels": {"rack": "3"}}, {"nodes": (), "labels": {"rack": "4"}}),
         ({"node_pools": ("gpu",)}, {"node_pools": ("cpu",)}),
+        ({"nodes": (), "node_pools": ("gpu",), "gpus": 3}, {"nodes": (), "node_pools": ("gpu",), "node_count": 2}),
         ({}, {"gone_projects": ("owner",)}),
         ({}, {"project_id": "owner"}),
     ],

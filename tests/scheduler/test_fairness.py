@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
+from development.fairness.load import Load
 from development.fairness.shares import ideal, steps
-from development.fairness.simulation import Simulation
 from events.ids import workload_key
 from tests.scheduler.test_fair_share import held, until_rest
 from tests.scheduler.test_take_back import cluster
@@ -17,8 +17,7 @@ from tests.scheduler.test_take_back import cluster
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_arrives_on_an_overloaded_cluster_starts_and_evicts_nobody_in_turn(seed: int) -> None:
     """A fifth more than there is room for: what arrived in the first third of the time has started."""
-    outcome = Simulation(nodes=2, load=1.2, seed=seed).run(days=3)
-    assert outcome.ends is not None
+    outcome = Load(nodes=2, load=1.2, seed=seed).run(days=3)
     assert outcome.unstarted(outcome.ends - timedelta(days=2)) == []
     assert outcome.in_turn() == set()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from events.cluster import RemoveCluster, ReportCluster
-from events.ids import cluster_key, project_key
+from events.ids import cluster_key, node_key, project_key
 from events.node import NodeRemoved
 from events.phases import Phase
 from events.project import ChangeProject
@@ -463,7 +463,7 @@ def test_a_cluster_that_would_take_it_is_named_though_it_is_lost_and_was_never_l
     world.settle()
     found = why(world.fold, world.workload(key).workload_id, world.now, None)
     assert found.message.endswith(
-        "; cluster a has not reported since 2026-03-01 00:00:01 UTC, and it may go there once it does"
+        "; cluster a has not reported since 2026-03-01 00:00:01 UTC, and it may go there once it reports again"
     )
     assert found.changes[0].message == "have the agent of cluster a report again"
     assert {(each.cluster, each.message) for each in found.nodes if each.ground == "takes_pods"} == {
@@ -523,6 +523,67 @@ def test_who_stays_on_a_lost_cluster_is_told_that_nobody_knows_whether_it_runs(
 
     world.connect(both[0], "a")
     assert why(world.fold, id_, world.now, None).outcome == "runs"
+
+
+def test_a_lost_cluster_whose_agent_then_reports_a_problem_is_lost_since_it_was_silent() -> None:
+    """Given a cluster that is silent, when its agent says a problem: the time goes on, and the problem is told."""
+    world, both = two(a=(4,), b=(2,), cluster_lost_seconds=WAIT)
+    key = world.submit("w", among=both, gpu_devices_request=1)
+    world.settle()
+    world.fact(key, "running")
+    since = world.now
+    lose(world, both[0], "a", seconds=WAIT // 2)
+    problem = "its API server refuses the token"
+    world.do("cluster", cluster_key("a"), ReportCluster(cluster_id=both[0], connected=False, problem=problem))
+    told = f"has been lost since {since:%Y-%m-%d %H:%M:%S} UTC"
+
+    found = why(world.fold, world.workload(key).workload_id, world.now, None)
+    assert found.message.startswith(f"cluster a {told} (its agent reports a problem: {problem}), so nobody knows")
+    assert [each.message for place in found.places for each in place.refused] == [
+        "the agent of their cluster reports a problem"
+    ]
+    assert world.fold.next_due() == since + timedelta(seconds=WAIT)
+
+    world.now = since + timedelta(seconds=WAIT)
+    assert [each.key for each in world.cycle().departures] == [key]
+    assert world.workload(key).message == (
+        f"cluster a {told}, which is longer than its project waits (600 s): its agent reports {problem}"
+    )
+    assert not world.check().violations
+
+
+@pytest.mark.parametrize("first", ["left", "back"])
+@pytest.mark.parametrize("end", ["stopped", "succeeded", "failed"])
+def test_a_cluster_that_comes_back_while_it_is_left_changes_nothing_whichever_is_stored_first(
+    monkeypatch: pytest.MonkeyPatch, first: str, end: Any
+) -> None:
+    """Given a plan by which a workload leaves, when its cluster is back before that is stored, or right after it: the
+    workload goes once, its old pod keeps its place until it ends, and its end counts for nothing else.
+    """
+    world, both = two(a=(4,), b=(2,), cluster_lost_seconds=WAIT)
+    key = world.submit("w", among=both, gpu_devices_request=1)
+    world.settle()
+    world.fact(key, "running")
+    lose(world, both[0], "a")
+    with monkeypatch.context() as patch:
+        if first == "back":
+            patch.setattr(world, "looked_at", lambda *_: world.connect(both[0], "a"))  # between plan and commit
+        assert [each.key for each in world.cycle().departures] == [key]
+    if first == "left":
+        world.connect(both[0], "a")
+    state = world.workload(key)
+    assert (state.attempt, state.cluster_id, [*state.left]) == (2, "", [both[0]])
+
+    world.settle()
+    assert cluster_of(world, key) == "b", "its old pod is still there"
+    held = world.chain("node", node_key(both[0], "a0")).state.reservations
+    assert [each.workload_key for each in held.values()] == [key]
+    left_pod_ends(world, key, both[0], kind=end)
+    world.settle()
+    assert not world.chain("node", node_key(both[0], "a0")).state.reservations
+    state = world.workload(key)
+    assert (state.attempt, cluster_of(world, key), state.phase, state.succeeded) == (2, "b", Phase.INITIALIZING, 0)
+    assert not world.check().violations
 
 
 def test_what_is_deleted_says_for_what_it_waits_and_what_to_do_where_that_never_comes() -> None:

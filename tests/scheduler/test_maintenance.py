@@ -19,6 +19,7 @@ from services.scheduler.fold import SchedulingState
 from services.scheduler.policy.filters.calendar import told_of
 from services.scheduler.policy.phases.report import is_news
 from services.scheduler.snapshot import Plan, Waiting
+from services.scheduler.why import why
 from tests.scheduler.world import World
 
 FIRM: dict[str, Any] = {"preemptibility": "non-preemptible"}
@@ -138,7 +139,8 @@ def test_what_its_project_lets_run_for_so_long_is_let_in_where_it_may(minimum: i
 
 
 def test_a_minimum_runtime_does_not_count_before_the_lead_time_nor_of_what_has_ended_by_its_limit() -> None:
-    for more, limited in (({"lead_seconds": 1800}, None), ({}, 600)):
+    cases: list[tuple[dict[str, Any], int | None]] = [({"lead_seconds": 1800}, None), ({}, 600)]
+    for more, limited in cases:
         world = lab("n0")
         plan_maintenance(world, "n0", after=HOUR, **more)
         limit(world, limited)
@@ -651,32 +653,28 @@ def reasons_told(world: World, key: str) -> list[str]:
     ]
 
 
-def beside_a_full_node() -> tuple[World, str]:
-    """It waits for GPUs: one node is full, and on the other one is maintenance soon."""
-    world = lab("n0", "n1")
-    plan_maintenance(world, "n1")
-    holder = world.submit("holder", gpu_devices_request=4, **FIRM)
-    world.settle()
-    world.fact(holder, "running")
+def behind_two() -> tuple[World, str]:
+    """It waits for two entries of its only node, of which one goes on for longer."""
+    world = lab("n0")
+    plan_maintenance(world, "n0")
+    plan_maintenance(world, "n0", name="rack", lasts=48 * HOUR)
     key = world.submit("firm", gpu_devices_request=2, **FIRM)
     world.settle()
-    assert world.workload(key).reason == "insufficient_gpu"
+    assert world.workload(key).reason == "maintenance"
     assert "maintenance firmware" in world.workload(key).message
     return world, key
 
 
 def test_where_it_is_cancelled_the_reason_of_what_waits_on_does_not_name_it_any_more() -> None:
     """The table tells what holds now. The code stays the same, and the sentence does not."""
-    world, key = beside_a_full_node()
-    small = world.submit("small", gpu_devices_request=3)
-    world.settle()
-    world.fact(small, "running")
+    world, key = behind_two()
 
     cancel(world)
     at(world, world.now + timedelta(seconds=11))
 
     assert not world.places(key)
-    assert world.workload(key).reason == "insufficient_gpu"
+    assert world.workload(key).reason == "maintenance"
+    assert "maintenance rack" in world.workload(key).message
     assert "firmware" not in world.workload(key).message
     assert fresh(world).snapshot(world.now).queues
 
@@ -686,18 +684,15 @@ def test_what_was_told_anew_with_the_same_code_is_not_told_again_and_all_others_
 ) -> None:
     """GIVEN more workloads than one plan tells of, THEN each is told once that the entry is cancelled, and it ends."""
     monkeypatch.setattr(plan_module, "MAX_UPDATES_PER_PLAN", 2)
-    world, key = beside_a_full_node()
+    world, key = behind_two()
     keys = [key, *(world.submit(f"firm-{n}", gpu_devices_request=2, **FIRM) for n in range(4))]
     world.settle()
     assert all("maintenance firmware" in world.workload(each).message for each in keys)
-    small = world.submit("small", gpu_devices_request=3, **FIRM, priority_class="very-high")
-    world.settle()
 
     cancel(world)
     at(world, world.now + timedelta(seconds=11))
 
-    assert world.places(small)
-    assert {world.workload(each).reason for each in keys} == {"insufficient_gpu"}
+    assert {world.workload(each).reason for each in keys} == {"maintenance"}
     assert not any("firmware" in world.workload(each).message for each in keys)
     told = [reasons_told(world, each) for each in keys]
     world.now += timedelta(minutes=1)
@@ -716,14 +711,12 @@ def test_a_sentence_that_only_reads_as_if_it_named_an_entry_is_not_told_over_and
 
 
 def test_who_came_while_it_was_planned_is_told_that_it_is_cancelled_as_those_who_came_before() -> None:
-    world = lab("n0", "n1")
-    for name in ("one", "other"):
-        world.submit(name, gpu_devices_request=4, **FIRM)
-    world.settle()
+    world = lab("n0")
+    plan_maintenance(world, "n0", name="rack", lasts=48 * HOUR)
     first = world.submit("first", gpu_devices_request=2, **FIRM)
     world.settle()
-    assert world.workload(first).reason == "insufficient_gpu"
-    plan_maintenance(world, "n1")
+    assert world.workload(first).reason == "maintenance"
+    plan_maintenance(world, "n0")
     second = world.submit("second", gpu_devices_request=2, **FIRM)
     at(world, world.now + timedelta(seconds=1))
     assert "maintenance firmware" in world.workload(second).message
@@ -772,8 +765,40 @@ def test_where_its_end_is_moved_the_reason_says_the_new_one() -> None:
     assert f"to {world.now - timedelta(seconds=11) + 4 * HOUR:%Y-%m-%d %H:%M} UTC" in state.message
 
 
+def beside_a_full_node(count: int = 1) -> tuple[World, list[str]]:
+    """So many wait for GPUs: one node is full, and on the other one is maintenance soon."""
+    world = lab("n0", "n1")
+    plan_maintenance(world, "n1")
+    holder = world.submit("holder", gpu_devices_request=4, **FIRM)
+    world.settle()
+    world.fact(holder, "running")
+    keys = [world.submit(f"firm-{n}", gpu_devices_request=3, **FIRM) for n in range(count)]
+    world.settle()
+    assert {world.workload(key).reason for key in keys} == {"insufficient_gpu"}
+    return world, keys
+
+
+def test_a_boundary_tells_nothing_to_those_who_wait_for_the_same_reason_before_and_after() -> None:
+    """GIVEN many that wait for GPUs, WHEN maintenance of another node begins, is moved and is over, THEN the log has no
+    new event of any but who gets the room then.
+    """
+    world, keys = beside_a_full_node(40)
+    told = {key: reasons_told(world, key) for key in keys}
+    assert all("1 taking no new pods (maintenance or reservations)" in texts[-1] for texts in told.values())
+
+    starts = world.now + 2 * HOUR
+    for moment in (starts - HOUR, starts, starts + HOUR / 2, starts + 2 * HOUR):
+        at(world, moment)
+        at(world, moment + timedelta(seconds=11))
+
+    started = [key for key in keys if world.places(key)]
+    assert len(started) == 1
+    assert all(reasons_told(world, key) == told[key] for key in keys)
+    assert not world.check().violations
+
+
 def test_numbers_that_are_others_by_now_are_told_no_second_time() -> None:
-    world, key = beside_a_full_node()
+    world, (key,) = beside_a_full_node()
     told = reasons_told(world, key)
     world.node("n2", gpu_count=1)
     at(world, world.now + timedelta(minutes=1))
@@ -791,5 +816,8 @@ def test_the_reason_names_an_entry_once_and_without_counting_twice() -> None:
     assert world.places(other)
     key = world.submit("firm", gpu_devices_request=2, **FIRM)
     world.settle()
-    assert "1 taking no new pods (maintenance firmware from 2026-" in world.workload(key).message
-    assert "by maintenance" not in world.workload(key).message
+    assert "1 taking no new pods (maintenance or reservations)" in world.workload(key).message
+    found = why(world.fold, world.workload(key).workload_id, world.now, None)
+    closed = [each.message for each in found.nodes if each.ground == "calendar"]
+    assert len(closed) == 1
+    assert closed[0].count("maintenance firmware from 2026-") == 1

@@ -128,6 +128,72 @@ def test_a_node_tainted_prefer_no_schedule_still_takes_pods(world: World):
     assert world.places(key) == {0: ("a", [])}
 
 
+def soft(*keys: str) -> dict[str, Any]:
+    return {"taints": tuple(Taint(key=key, effect="PreferNoSchedule") for key in keys)}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"cpu_core_request": 1.0},
+        {"gpu_devices_request": 1},
+        {"gpu_devices_request": 1, "gpu_request_type": "portion", "gpu_portion_request": 0.5},
+    ],
+    ids=["no GPU", "whole GPUs", "portions"],
+)
+def test_a_node_tainted_prefer_no_schedule_takes_pods_only_once_no_other_has_room(
+    world: World, request_: dict[str, Any]
+):
+    """Given nodes that are the fuller, and so the better, the more of such taints they have. PreferNoSchedule scores
+    (S044, issue section 2).
+    """
+    world.node("two", gpu_count=1, cpu_milli=1_000, **soft("a", "b"))
+    world.node("one", gpu_count=2, cpu_milli=2_000, **soft("a"))
+    world.node("none", gpu_count=4, cpu_milli=4_000)
+    share = 2 if "gpu_portion_request" in request_ else 1
+    key = world.submit("w", completions=7 * share, parallelism=7 * share, **request_)
+    world.settle()
+    placed = world.places(key)
+    assert [placed[index][0] for index in range(7 * share)] == (
+        ["none"] * 4 * share + ["one"] * 2 * share + ["two"] * share
+    )
+
+
+def test_pods_that_come_one_after_the_other_stay_away_from_soft_taints_too(world: World):
+    world.node("soft", cpu_milli=2_000, **soft("a"))
+    world.node("hard", cpu_milli=8_000)
+    keys: list[str] = []
+    for n in range(4):
+        keys.append(world.submit(f"w{n}", cpu_core_request=1.0))
+        world.settle()
+    assert {world.places(key)[0][0] for key in keys} == {"hard"}
+
+
+@pytest.mark.parametrize(
+    ("toleration", "chosen"),
+    [
+        (Toleration(key="a", operator="Exists", effect="PreferNoSchedule"), "soft"),
+        (Toleration(key="a", operator="Exists", effect="Any"), "soft"),
+        (Toleration(key="a", operator="Exists", effect="NoSchedule"), "open"),
+    ],
+    ids=["of this effect", "of any", "of another"],
+)
+def test_a_soft_taint_that_is_tolerated_makes_no_difference(world: World, toleration: Toleration, chosen: str):
+    world.node("soft", cpu_milli=1_000, **soft("a"))
+    world.node("open", cpu_milli=4_000)
+    key = world.submit("w", cpu_core_request=1.0, tolerations=(toleration,))
+    world.settle()
+    assert world.places(key)[0][0] == chosen
+
+
+def test_a_pool_that_comes_first_goes_before_one_without_soft_taints(world: World):
+    world.node("soft", pool="first", **soft("a"))
+    world.node("open", pool="second")
+    key = world.submit("w", node_pools=("first", "second"))
+    world.settle()
+    assert world.places(key)[0][0] == "soft"
+
+
 def test_a_pod_that_must_stay_with_others_waits_for_room_where_they_are(world: World):
     together: dict[str, Any] = {"pod_affinity": PodAffinity(type="Required", key="zone")}
     for name, zone in (("x1", "x"), ("x2", "x"), ("y1", "y")):

@@ -39,6 +39,7 @@ from tests.scheduler.test_take_back import gang
 from tests.scheduler.world import GIB, World
 from tests.support.draws import draws
 
+SOFT = (Taint(key="soft", effect="PreferNoSchedule"),)
 GPU_MEMORY = [0, 16 * GIB, 80 * GIB]
 
 node_facts = st.fixed_dictionaries(
@@ -50,7 +51,7 @@ node_facts = st.fixed_dictionaries(
         "max_pods": st.integers(0, 6),
         "pool": st.sampled_from(["default", "a", "b"]),
         "ready": st.sampled_from([True, True, True, False]),
-        "taints": st.sampled_from([(), (), (), (Taint(key="t"),), (Taint(key="nvidia.com/gpu"),)]),
+        "taints": st.sampled_from([(), (), (), (Taint(key="t"),), (Taint(key="nvidia.com/gpu"),), SOFT]),
         "foreign_cpu_milli": st.integers(0, 2_000),
         "foreign_gpus": st.integers(0, 3),
         "foreign_pods": st.integers(0, 2),

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from events.ids import cluster_key, node_key, project_key
 from events.maintenance import PlanMaintenance
@@ -20,7 +21,7 @@ from events.workload.pod import PodRef
 from services.scheduler.simulation.change import Bounds, Change, NewNode, PolicyChange
 from services.scheduler.simulation.engine import Simulation
 from services.scheduler.simulation.figures import Figures, off, percentile, size_of
-from services.scheduler.simulation.frames import encode_job
+from services.scheduler.simulation.frames import decode_job, encode_job
 from services.scheduler.simulation.past import EmptyError, Moment, Past, PastReader
 from services.scheduler.simulation.script import Job, Settings
 from services.scheduler.simulation.trace import EPOCH, TraceWorkload, cluster_id, facts_of, script_of
@@ -85,6 +86,9 @@ def test_a_project_within_its_quota_takes_back_and_what_was_evicted_begins_anew(
     gone_on = played(work, on, quota, stop_seconds=10, goes_on=True)
     assert gone_on.lost_gpu_hours == 0
     assert gone_on.seconds == 160, "the sixty that were left when it was told to end"
+    saved = played(work, on, quota, stop_seconds=10, goes_on=True, saves_every_seconds=15)
+    assert saved.lost_gpu_hours == pytest.approx(4 * 10 / HOUR), "since the second checkpoint"
+    assert saved.seconds == 170
 
 
 def test_without_taking_back_nobody_is_evicted() -> None:
@@ -106,6 +110,21 @@ def test_room_is_kept_for_what_is_wide_after_the_time_that_the_policy_says() -> 
     wide = [next(wait for wait in figures.waits if wait.size == "2-4 GPUs") for figures in (never, soon)]
     assert wide[0].seconds > 3000
     assert wide[1].seconds < 700
+
+
+@pytest.mark.parametrize(
+    ("seconds", "first"), [(UNSET, "high"), (None, "high"), (600.0, "high"), (60.0, "low"), (0.0, "low")]
+)
+def test_who_waits_for_longer_than_the_head_start_of_its_priority_goes_first(seconds: Any, first: str) -> None:
+    """One of a low priority has waited for two minutes when one of a rank more comes."""
+    work = [
+        job("holder", 0, 1000, 4),
+        job("low", 10, 5000, 4, priority="very-low"),
+        job("high", 130, 5000, 4, priority="low"),
+    ]
+    figures = played(work, nodes(4), Change(policy=PolicyChange(head_start_seconds=seconds, take_back=False)))
+    order = {"high": [0, 5990, 870], "low": [0, 990, 5870]}
+    assert [round(wait.seconds) for wait in figures.waits] == order[first]
 
 
 def test_more_nodes_shorten_the_wait_and_fewer_lengthen_it() -> None:
@@ -177,18 +196,15 @@ def test_the_same_job_has_the_same_outcome_byte_for_byte_in_any_process() -> Non
         "figures = Simulation(decode_job(sys.stdin.buffer.read())).run(); "
         "sys.stdout.buffer.write(msgspec.json.encode(figures))"
     )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            input=data,
-            capture_output=True,
-            check=True,
-            env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": str(Path.cwd())},
-        ).stdout
-        for _ in range(2)
-    }
-    assert len(found) == 1
-    figures = msgspec.json.decode(found.pop(), type=Figures)
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        input=data,
+        capture_output=True,
+        check=True,
+        env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": str(Path.cwd())},
+    ).stdout
+    assert found == msgspec.json.encode(Simulation(decode_job(data)).run())
+    figures = msgspec.json.decode(found, type=Figures)
     assert figures.evictions > 0
     assert figures.count("started") > 20
 

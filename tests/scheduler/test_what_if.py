@@ -23,7 +23,7 @@ from events.workload.spec import (
     beside_with_defaults,
     with_defaults,
 )
-from services.scheduler.classes import Place, ready
+from services.scheduler.classes import Place, Rights, ready
 from services.scheduler.service import imagined
 from services.scheduler.waits import Stint
 from services.scheduler.what_if import NEVER
@@ -178,7 +178,7 @@ def test_whom_it_would_have_told_to_end_is_told_by_name_and_rule(world: World) -
 # -- what is told is what happens --------------------------------------------------------------------------------------
 
 
-NOWHERE: Final = Place(order=(), stint=Stint(0.0, 0.0), lasts_seconds=None)
+NOWHERE: Final = Place(order=(), stint=Stint(0.0, 0.0), rights=Rights(None))
 
 
 class Asking(World):

@@ -7,9 +7,12 @@ import pytest
 
 from events.ids import project_key
 from events.phases import Phase, WaitingReason
+from events.project import ChangeProject
+from events.quotas import PoolQuota
 from events.windows import SetStartWindows, StartWindows, read_window
 from services.scheduler.fold import SchedulingState
 from services.scheduler.snapshot import Plan
+from services.scheduler.why import why
 from tests.scheduler.test_maintenance import fresh
 from tests.scheduler.test_take_back import gang
 from tests.scheduler.world import BEGIN, World
@@ -185,3 +188,102 @@ def test_who_sets_windows_that_end_what_runs_outside_of_them_has_it_told_why() -
     evicted = [each for planned in world.settle() for each in planned.evictions]
     assert [each.key for each in evicted] == [key]
     assert evicted[0].message == "it runs outside of the windows of its project (Mon-Fri 20:00-06:00 UTC)"
+
+
+def test_where_the_windows_change_and_the_next_one_opens_as_before_the_reason_says_the_new_ones() -> None:
+    """What the log told before names windows that there are no more."""
+    world = lab("n0")
+    key = started(world, "w")
+    setting(world, "Mon-Fri 20:00-04:00")
+    at(world, world.now + timedelta(seconds=11))
+    assert "Mon-Fri 20:00-04:00 UTC" in world.workload(key).message
+    assert "the next one opens at 2026-03-02 20:00 UTC" in world.workload(key).message
+
+
+# -- windows for what is over quota -----------------------------------------------------------------------------------
+
+
+def over_quota(quota: int | None = 2_000, **more: Any) -> World:
+    """Of four GPUs two are the project's, at noon of a Monday, when its window is closed."""
+    world = lab("n0")
+    windows = StartWindows(zone="UTC", windows=(read_window("Mon-Fri 20:00-06:00"),), over_quota_only=True)
+    world.do("project", project_key("default"), SetStartWindows(project_id=world.project_id, windows=windows))
+    change = ChangeProject(project_id=world.project_id, gpu_quota_milli=quota, **more)
+    world.do("project", project_key("default"), change)
+    return world
+
+
+def test_outside_its_windows_a_project_stays_within_its_quota_and_in_them_it_goes_over_it() -> None:
+    world = over_quota()
+    keys = [started(world, f"w{n}") for n in range(4)]
+
+    assert [bool(world.places(key)) for key in keys] == [True, True, False, False]
+    state = world.workload(keys[2])
+    assert state.reason == WaitingReason.OUTSIDE_WINDOW
+    assert "goes over its quota only in its windows" in state.message
+    assert "hold 2 GPUs of 2 GPUs; the next one opens at 2026-03-02 20:00 UTC" in state.message
+    at(world, OPENS)
+    assert all(world.places(key) for key in keys)
+    for index in (2, 3):
+        world.fact(keys[index], "running")
+    assert not [each for plan in at(world, CLOSES) for each in plan.evictions], "what runs goes on"
+    world.fact(keys[0], "succeeded")
+    world.settle()
+    late = started(world, "late")
+    assert world.workload(late).reason == WaitingReason.OUTSIDE_WINDOW, "three go on of two"
+    assert not world.check().violations
+
+
+@pytest.mark.parametrize(("quota", "starts"), [(None, False), (0, False), (1_000, True)])
+def test_a_project_without_a_quota_uses_gpus_only_in_such_windows(quota: int | None, *, starts: bool) -> None:
+    world = over_quota(quota)
+    assert bool(world.places(started(world, "w"))) is starts
+    assert world.places(world_without_gpu(world))
+
+
+def world_without_gpu(world: World) -> str:
+    key = world.submit("cpu", gpu_devices_request=0)
+    world.settle()
+    return key
+
+
+def test_quotas_of_node_pools_are_its_quota_where_it_has_no_other() -> None:
+    world = over_quota(None, pool_quotas=(PoolQuota(node_pool="default", gpu_quota_milli=1_000),))
+    first, second = started(world, "a"), started(world, "b")
+    assert world.places(first)
+    assert world.workload(second).reason == WaitingReason.OUTSIDE_WINDOW
+
+
+def test_what_is_wider_than_the_quota_waits_for_the_window_and_not_for_ever() -> None:
+    world = over_quota()
+    key = world.submit("wide", gpu_devices_request=3)
+    world.settle()
+    assert world.workload(key).reason == WaitingReason.OUTSIDE_WINDOW
+    at(world, OPENS)
+    assert world.places(key)
+
+
+def test_explain_names_the_window_that_lets_it_go_over_its_quota() -> None:
+    world = over_quota()
+    keys = [started(world, f"w{n}") for n in range(3)]
+    found = why(world.fold, world.workload(keys[2]).workload_id, world.now, None)
+    assert found.reason == "outside_window"
+    assert found.changes[0].message.startswith("wait until 2026-03-02 20:00 UTC")
+    assert found.no_estimate.startswith("not before its project's next window opens")
+
+
+def test_the_same_follows_from_the_log_read_anew_of_windows_for_what_is_over_quota() -> None:
+    world = over_quota()
+    for n in range(3):
+        started(world, f"w{n}")
+    for moment in (world.now, OPENS, CLOSES):
+        world.now = moment
+        kept, of = world.fold.snapshot(moment), fresh(world).snapshot(moment)
+        assert of.projects == kept.projects
+        assert of.held_milli == kept.held_milli
+
+
+def test_nothing_is_ended_by_a_window_for_what_is_over_quota() -> None:
+    windows = StartWindows(zone="UTC", windows=(read_window("20:00-06:00"),), over_quota_only=True, ends_running=True)
+    with pytest.raises(ValueError, match="over quota"):
+        SetStartWindows(project_id="x", windows=windows)

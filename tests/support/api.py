@@ -46,6 +46,18 @@ from tests.support.databases import create_prepared
 from tests.support.poison import put
 
 START_SECONDS = 90
+STALE_SECONDS = 60
+
+
+class _Patient(httpx.Client):
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        """The api waits two seconds for its tables, then says that they are behind: here, a machine is only busy."""
+        give_up = time.monotonic() + STALE_SECONDS
+        while (answer := super().send(request, **options)).headers.get("X-Log-Stale") and time.monotonic() < give_up:
+            if request.method != "GET":
+                break
+            answer.close()
+        return answer
 
 
 @dataclass
@@ -71,11 +83,13 @@ class Served:
         """`options`: of `sign_token`."""
         return sign_token(self.key, subject=subject, issuer="muster", audience="muster", **options)
 
-    def client(self, subject: str | None = "admin", **options: Any) -> httpx.Client:
+    def client(self, subject: str | None = "admin", *, patient: bool = True, **options: Any) -> httpx.Client:
+        """`patient`: what is answered from tables that are behind is asked for again, until they are not."""
         headers = {} if subject is None else {"Authorization": f"Bearer {self.token(subject)}"}
         options["verify"] = NO_TLS if self.ca_file is None else ssl.create_default_context(cafile=self.ca_file)
         options = {"timeout": 20, **options}
-        return httpx.Client(base_url=self.url, headers=headers, trust_env=False, **options)
+        made = _Patient if patient else httpx.Client
+        return made(base_url=self.url, headers=headers, trust_env=False, **options)
 
     def page(self, path: str) -> httpx.Response:
         """One that is made at the first request. Where this machine has much else to do, the first is answered 503."""

@@ -40,7 +40,7 @@ class GoingOn:
         """Its exit code, once all that it said is read."""
         code = self.process.wait(seconds)
         for reader in self._readers:
-            reader.join(10)
+            reader.join(60)
         return code
 
     @property

@@ -97,7 +97,7 @@ class Second:
         if self.process is not None:
             self.process.terminate()
             try:
-                self.process.wait(15)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.send_signal(signal.SIGKILL)
                 self.process.wait()

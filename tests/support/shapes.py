@@ -119,7 +119,7 @@ class ShapeServer:
     def close(self) -> None:
         self.http.shutdown()
         self.http.server_close()
-        self._thread.join(5)
+        self._thread.join(60)
 
 
 WORKLOAD_ID = "0a1b2c3d-4e5f-8a6b-9c7d-0123456789ab"

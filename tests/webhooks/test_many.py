@@ -80,7 +80,7 @@ async def test_names_that_nobody_answers_for_take_two_threads_of_a_project(monke
 
     def hangs(host: str, _port: int) -> list[str]:
         asked.append(host)
-        answered.wait(20)
+        answered.wait(60)
         return []
 
     monkeypatch.setattr(post, "_look_up", hangs)

@@ -839,6 +839,10 @@ class Workload(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Name of the department of its project."""
     cluster_name: str | None
     """Name of the cluster that runs it."""
+    cluster_lost_since: datetime | None
+    """Since when the cluster of its pods is lost: it does not report, or its agent cannot work with it, so nobody
+    knows whether they still run. Null where its cluster reports, and where none of its pods holds a node.
+    """
     submitted_by: str
     """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
@@ -1481,6 +1485,13 @@ class TimeLimitsSetting(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """At most one for each kind of workloads. A kind without one has no limits."""
 
 
+class StartWindowsOfProjects(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Windows of projects that have any."""
+
+    windows: list[StartWindows]
+    """By name of the project."""
+
+
 class StartWindows(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """At which times workloads of a project may start."""
 
@@ -1494,8 +1505,10 @@ class StartWindows(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Such as `Mon-Fri 20:00-06:00`; empty if workloads may start at any time."""
     ends_running: bool
     """Whether preemptible workloads that run are told to end when a window closes."""
+    over_quota_only: bool
+    """Whether the windows are about what the project uses beyond its quota: workloads start within it at any time."""
     open: bool
-    """Whether workloads may start now."""
+    """Whether workloads may start now, or, with `over_quota_only`, the project may go over its quota."""
     changes_at: datetime | None
     """When the next window opens, or the one that is open closes. Null if it always is as it is now."""
 
@@ -1511,6 +1524,10 @@ class StartWindowsSetting(Model, frozen=True, kw_only=True, rename="camel", omit
     """
     ends_running: bool | None = None
     """Whether preemptible workloads that run are told to end when a window closes. They go on in the next one."""
+    over_quota_only: bool | None = None
+    """Whether the windows are about what the project uses beyond its quota: workloads start within it at any time.
+    Not with `endsRunning`.
+    """
 
 
 class UseNow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -1826,13 +1843,23 @@ class ReservationCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     """Labels that the nodes have, all of them; empty for nodes with any labels."""
     lead_seconds: int | None = None
     """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
-    project_id: str
-    """Id of the project whose workloads alone may use the nodes meanwhile."""
+    project_id: str | None = None
+    """Id of the project whose workloads alone may use the nodes meanwhile. Null: those of any project."""
+    department_id: str | None = None
+    """Id of the department whose projects' workloads alone may. Null: those of any department."""
+    workload_labels: list[NodeLabelFields] | None = None
+    """Labels that a workload must have to use the nodes, all of them; empty: whatever labels it has."""
     weekly: bool | None = None
     """Whether it comes again 168 hours later, until it is cancelled."""
     gpus: int | None = None
     """How many GPUs: of these nodes, in the order of their names, as many as have so many together. Null: all of
     them.
+    """
+    node_count: int | None = None
+    """How many of these nodes, in the order of their names. Null: all of them. Not with `gpus`."""
+    exact: bool | None = None
+    """Whether of the last node no more GPUs are kept than are wanted, with their part of its CPU and memory;
+    otherwise whole nodes. With `gpus` alone.
     """
     cluster_id: str
     """Id of the cluster."""
@@ -1841,7 +1868,9 @@ class ReservationCreation(Model, frozen=True, kw_only=True, rename="camel", omit
 
 
 class CapacityReservation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Nodes of a cluster that only one project may use for a time."""
+    """Nodes of a cluster, or GPUs of them, that only some may use for a time: workloads to which all fits that is
+    said of these.
+    """
 
     id: str
     """Its id. A later one of the same name has another."""
@@ -1852,11 +1881,19 @@ class CapacityReservation(Model, frozen=True, kw_only=True, rename="camel", omit
     name: str
     """Unique in its cluster among those that are not over."""
     project_id: str | None
-    """Only its workloads may use the nodes meanwhile. Null where you may not see the project."""
+    """The project whose workloads may use the nodes meanwhile. Null: of any project, or one that you may not see."""
     project_name: str
-    """Its name; `another project` where you may not see it."""
+    """Its name; `another project` where you may not see it, and empty where it is for any project."""
+    department_id: str | None
+    """The department whose projects' workloads may. Null: of any department, or one that you may not see."""
+    department_name: str
+    """Its name; `another department` where you may not see it, and empty where it is for any department."""
+    workload_labels: dict[str, str]
+    """Labels that a workload must have, all of them; empty: whatever labels it has."""
     state: MaintenanceState
-    """Whether it is still to come, goes on, or is over. It is over, too, when its project is deleted."""
+    """Whether it is still to come, goes on, or is over. It is over, too, when its project, or department, is
+    deleted.
+    """
     starts_at: datetime
     """When it begins: the time that goes on, or comes next."""
     ends_at: datetime
@@ -1871,9 +1908,13 @@ class CapacityReservation(Model, frozen=True, kw_only=True, rename="camel", omit
     """Labels that the nodes have, all of them; empty for nodes with any labels."""
     gpus: int | None
     """How many GPUs: of these nodes, in the order of their names, as many as have so many together. Null: all."""
+    node_count: int | None
+    """How many of these nodes, in the order of their names. Null: all."""
+    exact: bool
+    """Whether of the last node no more GPUs are kept than are wanted, with their part of its CPU and memory."""
     lead_seconds: int
-    """For so long before it begins no pod of another project is placed on the nodes that is non-preemptible and
-    may still run then.
+    """For so long before it begins no pod of others is placed on the nodes that is non-preemptible and may still
+    run then.
     """
     reserved_by: str
     """Who made it, or changed it last."""
@@ -1894,13 +1935,23 @@ class ReservationFields(Model, frozen=True, kw_only=True, rename="camel", omit_d
     """Labels that the nodes have, all of them; empty for nodes with any labels."""
     lead_seconds: int | None = None
     """For so long before it begins no pod is placed on the nodes that is non-preemptible and may still run then."""
-    project_id: str
-    """Id of the project whose workloads alone may use the nodes meanwhile."""
+    project_id: str | None = None
+    """Id of the project whose workloads alone may use the nodes meanwhile. Null: those of any project."""
+    department_id: str | None = None
+    """Id of the department whose projects' workloads alone may. Null: those of any department."""
+    workload_labels: list[NodeLabelFields] | None = None
+    """Labels that a workload must have to use the nodes, all of them; empty: whatever labels it has."""
     weekly: bool | None = None
     """Whether it comes again 168 hours later, until it is cancelled."""
     gpus: int | None = None
     """How many GPUs: of these nodes, in the order of their names, as many as have so many together. Null: all of
     them.
+    """
+    node_count: int | None = None
+    """How many of these nodes, in the order of their names. Null: all of them. Not with `gpus`."""
+    exact: bool | None = None
+    """Whether of the last node no more GPUs are kept than are wanted, with their part of its CPU and memory;
+    otherwise whole nodes. With `gpus` alone.
     """
 
 
@@ -4013,6 +4064,10 @@ class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """UUID of the cluster that runs it; only zeros while none is chosen."""
     cluster_name: str | None
     """Name of the cluster that runs it."""
+    cluster_lost_since: datetime | None
+    """Since when the cluster of its pods is lost: it does not report, or its agent cannot work with it, so nobody
+    knows whether they still run. Null where its cluster reports, and where none of its pods holds a node.
+    """
     submitted_by: str
     """Subject of its owner: who submitted it, or was given it since."""
     phase: Phase
@@ -7139,6 +7194,8 @@ class ClusterLeftData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """UUIDs of the clusters among which its next one is chosen: those that run programs, or simulate them, as the
     one did that it leaves. That one is among them, for the time when nothing of the workload is left there.
     """
+    problem: str | None = None
+    """What kept its agent from working with the cluster, as the agent had said; empty where that was not heard."""
 
 
 class LeftPodEndedData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -3131,6 +3131,11 @@ def set_time_limits(
     )
 
 
+def list_start_windows() -> Request[models.StartWindowsOfProjects]:
+    """List the windows of projects: of those that you may read, and that have any."""
+    return Request("GET", "/api/v1/calendar/windows", models.StartWindowsOfProjects)
+
+
 def get_start_windows(project_id: str) -> Request[models.StartWindows]:
     """Get the times at which workloads of a project may start."""
     return Request("GET", path("/api/v1/org-unit/projects/{}/start-windows", project_id), models.StartWindows)
@@ -3607,7 +3612,7 @@ def list_reservations(
 def reserve_capacity(
     body: models.ReservationCreation, *, idempotency_key: str | None = None, if_match: str | None = None
 ) -> Request[models.HttpResponse]:
-    """Reserve nodes for a project: meanwhile only its workloads may use them.
+    """Reserve nodes, or GPUs of them, for a project, a department or workloads with labels.
 
     Args:
         idempotency_key: The same request with the same key is carried out once, however often it is sent.

@@ -27,6 +27,7 @@ from services.api.answers.calendar import (
     Maintenance,
     Maintenances,
     StartWindows,
+    StartWindowsOfProjects,
 )
 from services.api.answers.clusters import (
     Cluster,
@@ -255,6 +256,7 @@ __all__ = [
     "ServiceAccountToken",
     "ServiceAccounts",
     "StartWindows",
+    "StartWindowsOfProjects",
     "StorageClass",
     "Stream",
     "Streams",

@@ -57,14 +57,25 @@ class StartWindows(Form, frozen=True, kw_only=True):
     """Such as `Mon-Fri 20:00-06:00`; empty if workloads may start at any time."""
     ends_running: bool
     """Whether preemptible workloads that run are told to end when a window closes."""
+    over_quota_only: bool
+    """Whether the windows are about what the project uses beyond its quota: workloads start within it at any time."""
     open: bool
-    """Whether workloads may start now."""
+    """Whether workloads may start now, or, with `over_quota_only`, the project may go over its quota."""
     changes_at: Moment | None
     """When the next window opens, or the one that is open closes. Null if it always is as it is now."""
 
 
+class StartWindowsOfProjects(Form, frozen=True, kw_only=True):
+    """Windows of projects that have any."""
+
+    windows: list[StartWindows]
+    """By name of the project."""
+
+
 class CapacityReservation(Form, frozen=True, kw_only=True):
-    """Nodes of a cluster that only one project may use for a time."""
+    """Nodes of a cluster, or GPUs of them, that only some may use for a time: workloads to which all fits that is said
+    of these.
+    """
 
     id: Uuid
     """Its id. A later one of the same name has another."""
@@ -75,11 +86,18 @@ class CapacityReservation(Form, frozen=True, kw_only=True):
     name: str
     """Unique in its cluster among those that are not over."""
     project_id: Uuid | None
-    """Only its workloads may use the nodes meanwhile. Null where you may not see the project."""
+    """The project whose workloads may use the nodes meanwhile. Null: of any project, or one that you may not see."""
     project_name: str
-    """Its name; `another project` where you may not see it."""
+    """Its name; `another project` where you may not see it, and empty where it is for any project."""
+    department_id: Uuid | None
+    """The department whose projects' workloads may. Null: of any department, or one that you may not see."""
+    department_name: str
+    """Its name; `another department` where you may not see it, and empty where it is for any department."""
+    workload_labels: dict[str, str]
+    """Labels that a workload must have, all of them; empty: whatever labels it has."""
     state: Literal["Planned", "InProgress", "Over"]
-    """Whether it is still to come, goes on, or is over. It is over, too, when its project is deleted."""
+    """Whether it is still to come, goes on, or is over. It is over, too, when its project, or department, is deleted.
+    """
     starts_at: Moment
     """When it begins: the time that goes on, or comes next."""
     ends_at: Moment
@@ -94,9 +112,13 @@ class CapacityReservation(Form, frozen=True, kw_only=True):
     """Labels that the nodes have, all of them; empty for nodes with any labels."""
     gpus: int | None
     """How many GPUs: of these nodes, in the order of their names, as many as have so many together. Null: all."""
+    node_count: int | None
+    """How many of these nodes, in the order of their names. Null: all."""
+    exact: bool
+    """Whether of the last node no more GPUs are kept than are wanted, with their part of its CPU and memory."""
     lead_seconds: int
-    """For so long before it begins no pod of another project is placed on the nodes that is non-preemptible and may
-    still run then.
+    """For so long before it begins no pod of others is placed on the nodes that is non-preemptible and may still run
+    then.
     """
     reserved_by: str
     """Who made it, or changed it last."""

@@ -31,7 +31,7 @@ from services.scheduler.policy.phases import (
     report,
     take_back,
 )
-from services.scheduler.policy.scores import free_cpu, free_gpus, gpu_left_over, gpu_price, node_value
+from services.scheduler.policy.scores import free_cpu, free_gpus, gpu_left_over, gpu_price, node_value, soft_taints
 
 POLICY: Final = Policy(
     filters=(
@@ -49,6 +49,7 @@ POLICY: Final = Policy(
         pods.FILTER,
     ),
     scores=(
+        soft_taints.SCORE,
         gpu_price.SCORE,
         node_value.SCORE,
         gpu_left_over.SCORE,

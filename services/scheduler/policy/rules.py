@@ -61,6 +61,8 @@ class Score:
     """Per node of the view. Asked for nodes without room too, whose values do not count."""
     by_room: bool = False
     """Whether it follows from what is free on the node alone: then it is asked once for nodes alike (Room.state)."""
+    lasting: bool = False
+    """Whether no pod that comes or goes changes it: then it is asked once. Only scores that are packed first may be."""
 
 
 class Age(NamedTuple):

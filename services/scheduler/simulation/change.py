@@ -50,6 +50,8 @@ class PolicyChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reserve_after_seconds: float | UnsetType | None = UNSET
     """None: never."""
     kept_after_eviction_seconds: float | UnsetType = UNSET
+    head_start_seconds: float | UnsetType | None = UNSET
+    """What a rank of priority is worth in waiting. None: no waiting counts as much as a rank."""
     take_back: bool = True
     """Whether anybody's place is taken for another."""
     scores: tuple[str, ...] | UnsetType = UNSET
@@ -87,6 +89,10 @@ def policy_of(usual: Policy, change: PolicyChange) -> Policy:
         reserve_after=usual.reserve_after if reserve is UNSET else _after(reserve),
         kept_after_eviction=usual.kept_after_eviction if kept is UNSET else timedelta(seconds=kept),
     )
+
+
+def head_start_of(usual: timedelta, change: PolicyChange) -> timedelta:
+    return usual if change.head_start_seconds is UNSET else _after(change.head_start_seconds)
 
 
 def _after(seconds: float | None) -> timedelta:

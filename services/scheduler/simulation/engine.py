@@ -30,8 +30,9 @@ from events.workload.commands import (
 from events.workload.pod import Pod, PodId, PodRef
 from events.workload.pods import changed, changed_left
 from events.workload.state import Workload
+from services.scheduler.fold import DEFAULT_HEAD_START
 from services.scheduler.policy.registry import POLICY
-from services.scheduler.simulation.change import department_changed, policy_of, project_changed
+from services.scheduler.simulation.change import department_changed, head_start_of, policy_of, project_changed
 from services.scheduler.simulation.figures import Figures
 from services.scheduler.simulation.ledger import Ledger, RefusedError, RestlessError
 from services.scheduler.simulation.meter import Meter
@@ -74,7 +75,8 @@ class Simulation:
         script = job.script
         self._script, self._change, self._progress = script, job.change, progress
         policy = policy_of(POLICY, job.change.policy)
-        self.ledger = Ledger(script.begin, policy=policy, seq=script.seq)
+        head_start = head_start_of(DEFAULT_HEAD_START, job.change.policy)
+        self.ledger = Ledger(script.begin, policy=policy, head_start=head_start, seq=script.seq)
         self.ledger.fold.restore(script.seq, restored(script), beside=script.beside)
         self._due: list[tuple[datetime, int, Act | _Fact]] = []
         self._count = 0
@@ -87,7 +89,7 @@ class Simulation:
         for each in script.acts:
             self._push(each.at, each)
         self._begin_otherwise()
-        self.meter = Meter(self.ledger.fold, policy, script.begin, script.loaded_until, goes_on=script.settings.goes_on)
+        self.meter = Meter(self.ledger.fold, policy, script.begin, script.loaded_until, settings=script.settings)
         self.ledger.told = self._told
         for key, chain in self.ledger.fold.workloads.items():
             self._take_up(key, chain.state)
@@ -302,7 +304,9 @@ class Simulation:
         going = self._going.pop(of, None)
         if going is not None and going.began is not None:
             number, ran = self._done.get(of, (0, 0.0))
-            self._done[of] = number, ran + (self.ledger.now - going.began).total_seconds()
+            since = (self.ledger.now - going.began).total_seconds()
+            saved = since - self._script.settings.lost(since) if self._script.settings.goes_on else since
+            self._done[of] = number, ran + saved
 
     def _stops(self, key: str, id_: PodId, pod: Pod) -> None:
         seconds = min(self._script.settings.stop_seconds, self._grace(key))

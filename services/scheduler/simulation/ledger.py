@@ -3,7 +3,7 @@ committed is in the scheduler's fold, and is told to whoever wants to know.
 """
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,7 +25,7 @@ from services.scheduler.batches import (
     update_drafts,
 )
 from services.scheduler.estimate import with_estimates
-from services.scheduler.fold import SchedulingState
+from services.scheduler.fold import DEFAULT_HEAD_START, SchedulingState
 from services.scheduler.plan import plan
 from services.scheduler.planning import Policy
 from services.scheduler.policy.registry import POLICY
@@ -53,14 +53,23 @@ class Ledger:
 
     Args:
         now: the virtual time.
+        head_start: that a rank of priority is worth.
         seq: of the last commit that there was before.
     """
 
-    def __init__(self, now: datetime, *, policy: Policy = POLICY, actor: Actor = NOBODY, seq: int = 0) -> None:
+    def __init__(
+        self,
+        now: datetime,
+        *,
+        policy: Policy = POLICY,
+        head_start: timedelta = DEFAULT_HEAD_START,
+        actor: Actor = NOBODY,
+        seq: int = 0,
+    ) -> None:
         self.now: datetime = now
         self.policy = policy
         self.seq = seq
-        self.fold = SchedulingState(orders=policy.orders)
+        self.fold = SchedulingState(orders=policy.orders, head_start=head_start)
         self.told: Told | None = None
         self.seen: Mapping[str, NodeFacts] = {}
         """By node key: facts that the last plan was made by."""

@@ -18,6 +18,7 @@ from services.scheduler.fold import SchedulingState
 from services.scheduler.plan import MAX_PODS_PER_PLAN
 from services.scheduler.planning import Planning, Policy
 from services.scheduler.simulation.figures import MILLI_PER_HOUR, Figures, How, Sample, Wait, mean, size_of
+from services.scheduler.simulation.script import Settings
 
 SAMPLES: Final = 400
 """In the loaded time: as many as a picture shows."""
@@ -41,13 +42,19 @@ class Meter:
 
     Args:
         loaded_until: until then, use and shares are measured.
-        goes_on: whether evicted pods go on where they were, and nothing is lost.
+        settings: what is assumed of pods that are evicted.
     """
 
     def __init__(
-        self, fold: SchedulingState, policy: Policy, begin: datetime, loaded_until: datetime, *, goes_on: bool = False
+        self,
+        fold: SchedulingState,
+        policy: Policy,
+        begin: datetime,
+        loaded_until: datetime,
+        *,
+        settings: Settings,
     ) -> None:
-        self._fold, self._policy, self._goes_on = fold, policy, goes_on
+        self._fold, self._policy, self._settings = fold, policy, settings
         self._begin, self._loaded_until, self._now = begin, max(loaded_until, begin), begin
         self._step = max((self._loaded_until - begin) / SAMPLES, timedelta(seconds=1))
         self.next_sample = begin
@@ -160,9 +167,9 @@ class Meter:
         self._evicted_pods += len(event.pods)
         for ref in event.pods:
             pod = before.pods.live.get(pod_id(ref))
-            if pod is not None and pod.running_since is not None and not self._goes_on:
+            if pod is not None and pod.running_since is not None:
                 ran = max((self._now - pod.running_since).total_seconds(), 0.0)
-                self._lost_milli_seconds += ran * sum(share.milli for share in pod.devices)
+                self._lost_milli_seconds += self._settings.lost(ran) * sum(share.milli for share in pod.devices)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

@@ -213,7 +213,7 @@ class PastReader:
             known.of.clear()
             known.bound = {pod: run.bound for pod, run in known.open.items()}
         last = self._newest if self._last is None or self._last.at is None else self._last.at
-        self._meter = Meter(self.fold, POLICY, at, max(last, at))
+        self._meter = Meter(self.fold, POLICY, at, max(last, at), settings=Settings())
 
     def _ends(self, at: datetime) -> None:
         assert self._meter is not None

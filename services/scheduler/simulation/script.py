@@ -75,8 +75,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     goes_on: bool = False
     """Whether an evicted pod goes on where it was, as with a checkpoint. Otherwise it begins anew."""
+    saves_every_seconds: float = 0.0
+    """With it: how long a pod runs from one checkpoint to the next. What it did since the last one is lost."""
     stop_seconds: float = STOP_SECONDS
     """From being told to end until a pod has ended."""
+
+    def lost(self, seconds: float) -> float:
+        """Of so many that a pod ran before it was evicted: what it has to do again."""
+        if not self.goes_on:
+            return seconds
+        return seconds % self.saves_every_seconds if self.saves_every_seconds else 0.0
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):

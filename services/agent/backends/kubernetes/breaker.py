@@ -25,7 +25,7 @@ from services.agent.backends.kubernetes.act.objects import (
     StorageClasses,
     StorageClassObject,
 )
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import FORBIDDEN, NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.read.informer import ListResult
 
 MISSING_AT_MOST: Final = 5
@@ -48,8 +48,6 @@ PUBLIC_NAMESPACE: Final = "runai-public"
 MOST_PUBLIC_MAPS: Final = 20
 """That are looked at there."""
 
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +67,7 @@ class Breaker:
         try:
             answer = await self._client.read(f"/api/v1/namespaces/{self._namespace}/configmaps/{SETTINGS_MAP}")
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
             data: Mapping[str, str] = {}
         else:
@@ -84,7 +82,7 @@ class Breaker:
         try:
             answer = await self._client.read(f"{STORAGE_CLASSES}?limit={MAX_STORAGE_CLASSES}")
         except ApiError as error:
-            if error.status != _FORBIDDEN:
+            if error.status != FORBIDDEN:
                 raise
             self.storage_classes = None
             return
@@ -99,7 +97,7 @@ class Breaker:
         try:
             answer = await self._client.read(path)
         except ApiError as error:
-            if error.status in {_FORBIDDEN, _NOT_FOUND}:
+            if error.status in {FORBIDDEN, NOT_FOUND}:
                 return []
             raise
         return [each.data for each in msgspec.json.decode(answer, type=ConfigMaps).items]

@@ -56,6 +56,12 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """For one call with all its tries, waiting for a turn not counted. A stream has none: its silence is bounded."""
 
 
+FORBIDDEN: Final = 403
+NOT_FOUND: Final = 404
+CONFLICT: Final = 409
+"""What the API server answers."""
+
+
 class ApiError(Exception):
     """The API server did not do it; or, with status 0, gave no answer, and whether it did it is not known."""
 

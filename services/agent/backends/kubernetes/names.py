@@ -29,7 +29,6 @@ GPU_RESERVATION: Final = "muster.dev/gpu-reservation"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "muster"
 """Value of MANAGED_BY on everything that we make."""
-APP_NAME: Final = "app.kubernetes.io/name"
 
 WORKLOAD_NAME: Final = "muster.dev/workload-name"
 """Annotation; likewise all below."""

@@ -13,10 +13,13 @@ from services.scheduler.snapshot import Booleans, Closed, Closing
 MOST_NAMED: Final = 3
 """Entries in one sentence."""
 NAME: Final = "calendar"
+UNNAMED: Final = "maintenance or reservations"
 _TOLD: Final = re.compile(
-    r"(maintenance \S+|reservation \S+ for project \S+) (?:from \S+ \S+ to|until) (\d{4}-\d\d-\d\d \d\d:\d\d) UTC"
+    r"(maintenance \S+|reservation \S+ for (?:project \S+|department \S+|workloads)(?: with \S+)?)"
+    r" (?:from \S+ \S+ to|until) (\d{4}-\d\d-\d\d \d\d:\d\d) UTC"
 )
 """An entry in a sentence, as `times` has it."""
+_WINDOWS: Final = re.compile(r"only in its windows \((.+?)\)")
 _OPENS: Final = re.compile(r"the next one opens at (\d{4}-\d\d-\d\d \d\d:\d\d) UTC")
 
 
@@ -43,6 +46,10 @@ def times(closing: Closing) -> str:
     return f"from {closing.starts_at:%Y-%m-%d %H:%M} to {ends}" if closing.left_seconds else f"until {ends}"
 
 
+def in_windows(closed: Closed) -> str:
+    return f"only in its windows ({closed.told})"
+
+
 def opens(closed: Closed) -> str:
     """When the next window of a project does; empty where there is none."""
     return "" if closed.opens_at is None else f"the next one opens at {closed.opens_at:%Y-%m-%d %H:%M} UTC"
@@ -50,14 +57,14 @@ def opens(closed: Closed) -> str:
 
 def entries(closings: Iterable[Closing], closed: Closed | None = None) -> frozenset[str]:
     """What sentences say of these, such that `told_of` finds the same."""
-    window = opens(closed) if closed is not None else ""
-    return frozenset(f"{each.called} until {each.ends_at:%Y-%m-%d %H:%M}" for each in closings) | told_of(window)
+    window = told_of(f"{in_windows(closed)}; {opens(closed)}") if closed is not None else frozenset[str]()
+    return frozenset(f"{each.called} until {each.ends_at:%Y-%m-%d %H:%M}" for each in closings) | window
 
 
 def told_of(message: str) -> frozenset[str]:
-    """The entries that a sentence names, each with its end, and the next window."""
+    """The entries that a sentence names, each with its end, and the windows with the next one."""
     named = {f"{called} until {ends}" for called, ends in _TOLD.findall(message)}
-    return frozenset(named.union(_OPENS.findall(message)))
+    return frozenset(named.union(_WINDOWS.findall(message), _OPENS.findall(message)))
 
 
 FILTER: Final = Filter(name=NAME, asks=lambda _: True, closed=Check(refuses=refuses, words=words))

@@ -1,8 +1,10 @@
-"""A node's taints let the pod on it: it tolerates each one that refuses pods. `PreferNoSchedule` refuses none.
+"""A node's taints let the pod on it: it tolerates each one that refuses pods. `PreferNoSchedule` refuses none, and is
+a score.
 
 What a pod tolerates for a time only lets it stay: on a node that has the taint already it would be told to end again.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from events.node import Taint
 from events.workload.needs import GPU, Tolerated
 from events.workload.spec import PodRequest
+from services.scheduler.columns import REFUSING_EFFECTS
 from services.scheduler.policy.rules import Check, Filter
 from services.scheduler.room import View
 from services.scheduler.snapshot import Booleans
@@ -21,6 +24,11 @@ MOST_NAMED: Final = 3
 def tolerates(request: PodRequest, taint: Taint) -> bool:
     """Whether for ever."""
     return seconds_tolerated(request, taint) is None
+
+
+def refusing_among(taints: Sequence[Taint], request: PodRequest) -> list[Taint]:
+    """Those of a node that keep the pod away."""
+    return [each for each in taints if each.effect in REFUSING_EFFECTS and not tolerates(request, each)]
 
 
 def seconds_tolerated(request: PodRequest, taint: Taint) -> int | None:
@@ -54,7 +62,7 @@ def refuses(view: View) -> Booleans:
     seen = refusing.copy()
     seen[numbers] = True
     for number in np.flatnonzero(seen).tolist():
-        refusing[number] = not all(tolerates(view.request, taint) for taint in nodes.taint_sets[number])
+        refusing[number] = bool(refusing_among(nodes.taint_sets[number], view.request))
     return refusing[numbers]
 
 
@@ -65,7 +73,7 @@ def words(view: View) -> str:
     if not refused.any():
         return ""
     sets: set[int] = set(nodes.taints[view.rows[refused]].tolist())
-    taints = {taint for number in sets for taint in nodes.taint_sets[number] if not tolerates(view.request, taint)}
+    taints = {taint for number in sets for taint in refusing_among(nodes.taint_sets[number], view.request)}
     told = sorted(_named(view.request, taint) for taint in taints)
     more = len(told) - MOST_NAMED
     named = ", ".join(told[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -43,7 +43,7 @@ def run(planning: Planning) -> None:
         elif i in planning.short:
             waiting = why(planning, planning.class_of(i), planning.short[i])
             project = planning.snapshot.projects.get(planning.class_of(i).project_id)
-            planned = calendar.entries(closings, None if project is None else project.closed)
+            planned = calendar.entries(closings, None if project is None else project.closed or project.within_quota)
             planning.blocked[i] = replace(_with_others(planning, i, waiting), planned=planned)
 
 
@@ -174,7 +174,18 @@ def _of_any(message: str, cluster: str) -> str:
 
 
 def _outside(name: str, closed: Closed) -> Waiting:
-    told = f"workloads of project {name} start only in its windows ({closed.told})"
+    told = f"workloads of project {name} start {calendar.in_windows(closed)}"
+    opens = calendar.opens(closed)
+    return Waiting(reason=WaitingReason.OUTSIDE_WINDOW, message=f"{told}; {opens}" if opens else told)
+
+
+def _over_quota(shortfall: Shortfall, bound: Bound, closed: Closed, where: str) -> Waiting:
+    in_pool = f" in pool {bound.pool}" if bound.pool else ""
+    told = (
+        f"{bound.holder} goes over its quota {calendar.in_windows(closed)}: a pod needs at least "
+        f"{gpus(shortfall.quota_need_milli)} where there is room in {where}, and its workloads hold "
+        f"{gpus(shortfall.quota_used_milli)} of {gpus(bound.milli)}{in_pool}"
+    )
     opens = calendar.opens(closed)
     return Waiting(reason=WaitingReason.OUTSIDE_WINDOW, message=f"{told}; {opens}" if opens else told)
 
@@ -339,7 +350,7 @@ def _by_nodes(view: View, filters: list[Filter], where: str) -> Waiting | None:
         planned = not closed_in(large_enough, others).all()
         return Waiting(
             reason=_of_calendar(large_enough) if planned else WaitingReason.NO_NODES,
-            message=f"{_all_closed(len(large_enough.rows), where)} ({_causes(large_enough, filters)})",
+            message=f"{_all_closed(len(large_enough.rows), where)} ({_causes(large_enough, filters, named=planned)})",
         )
     return None
 
@@ -368,7 +379,7 @@ def _by_free_room(view: View, sight: Sight, elsewhere: together.Elsewhere | None
     if count := int(too_small.sum()):
         parts.append(f"{count} too small even when empty")
     if count := int((closed & ~too_small).sum()):
-        parts.append(f"{count} taking no new pods ({_causes(view.at(closed & ~too_small), filters)})")
+        parts.append(f"{count} taking no new pods ({_causes(view.at(closed & ~too_small), filters, named=False)})")
     return _Room(everywhere[0] if everywhere else WaitingReason.INSUFFICIENT_RESOURCES, parts)
 
 
@@ -395,16 +406,27 @@ def closed_in(view: View, filters: list[Filter]) -> Booleans:
     return refused_by([each.closed for each in filters if each.closed is not None], view)
 
 
-def _causes(view: View, filters: list[Filter]) -> str:
-    """What closes some of these nodes."""
-    checks = [each.closed for each in filters if each.closed is not None]
-    return "; ".join(words for check in checks if check.refuses(view).any() and (words := check.words(view)))
+def _causes(view: View, filters: list[Filter], *, named: bool) -> str:
+    """What closes some of these nodes.
+
+    Args:
+        named: whether entries of the calendar are, since they are what it waits for. Else each that is over would have
+            the log tell thousands again why they wait, for the same reason as before; who asks is told them.
+    """
+    told: list[str] = []
+    for each in filters:
+        if each.closed is not None and each.closed.refuses(view).any():
+            of_calendar = each.name == calendar.NAME and not named
+            words = calendar.UNNAMED if of_calendar else each.closed.words(view)
+            told += [words] if words else []
+    return "; ".join(told)
 
 
 def _bound_too_small(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> Waiting | None:
     """Where each pool has a bound that one pod alone exceeds: the widest of them."""
     need = pod_class.request.gpu_devices * pod_class.request.gpu_milli
-    tightest = [min(quota.bounds(planning, pod_class, pool), key=_milli, default=None) for pool in pools]
+    lasting = [[each for each in quota.bounds(planning, pod_class, pool) if each.window is None] for pool in pools]
+    tightest = [min(each, key=_milli, default=None) for each in lasting]
     exceeded = [bound for bound in tightest if bound is not None and need > bound.milli]
     if not exceeded or len(exceeded) < len(pools):
         return None
@@ -431,6 +453,8 @@ def _bound_used(pod_class: PodClass, shortfall: Shortfall, bound: Bound, view: V
     # On the node with the largest devices, whether there is room or not.
     least_milli = pod_class.request.gpu_devices * int(view.share_milli.min())
     fits = least_milli <= bound.milli
+    if bound.window is not None:
+        return _over_quota(shortfall, bound, bound.window, where)
     if bound.firm:
         reason = WaitingReason.QUOTA_USED if fits else WaitingReason.QUOTA_TOO_SMALL
     else:

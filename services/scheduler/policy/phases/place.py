@@ -21,6 +21,7 @@ from events.workload.pod import PodRef
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, ShortAt, Shortfall
 from services.scheduler.policy.among import options
+from services.scheduler.policy.beside import beside
 from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.pools import is_closed, pools_of
 from services.scheduler.policy.reserve import reserve, waits_behind
@@ -360,12 +361,12 @@ def _place(
             left = quota.left(planning, pod_class, pool)
             left_milli = None if left is None else left.milli
             if stay is None:
-                found = planning.fill(candidates, pod_class.request, most, left_milli)
+                filled = planning.fill(candidates, pod_class.request, most, left_milli)
             else:
-                found = planning.put(candidates, pod_class.request, stay.best(candidates, left_milli))
-            if found is None:
+                filled = planning.put(candidates, pod_class.request, stay.best(candidates, left_milli))
+            if filled is None:
                 continue
-            index, given = found
+            index, given = filled
             quota.use(planning, pod_class, pool, int(candidates.gpu_milli[index]) * len(given))
             count, row = len(given), int(candidates.rows[index])
             until = at + count
@@ -373,7 +374,13 @@ def _place(
             at = until
             break
         else:
-            return _shortfall(planning, pod_class, pools)
+            if stay is not None or (found := beside(planning, pod_class)) is None:
+                return _shortfall(planning, pod_class, pools)
+            planning.take(found.row, pod_class.request, found.devices)
+            quota.use(planning, pod_class, found.pool, sum(each.milli for each in found.devices))
+            placed = pod_class, of[at : at + 1], pods[at : at + 1], (found.pool, found.row)
+            planning.placed.add(*placed, [found.devices])
+            at += 1
     return None
 
 

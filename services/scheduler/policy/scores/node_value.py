@@ -45,5 +45,5 @@ def _told(lost: Floats) -> Integers:
     return np.rint(_UNITS * lost).astype(np.int64)
 
 
-SCORE: Final = Score(name="node_value", bits=44, value=value, by_room=True)
-"""44 bits are 17 million GPUs."""
+SCORE: Final = Score(name="node_value", bits=42, value=value, by_room=True)
+"""42 bits are four million GPUs."""

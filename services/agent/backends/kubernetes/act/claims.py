@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Final
 
 import msgspec
 import structlog
@@ -18,17 +17,11 @@ from events.cluster_protocol import RunPod
 from events.workload.volumes import ClaimedFolder, NewClaim
 from services.agent.backends.interface import BackendError, HeldClaims
 from services.agent.backends.kubernetes import names
+from services.agent.backends.kubernetes.act.marked_claims import ClaimName, claim_path, marked_claims
 from services.agent.backends.kubernetes.act.objects import Claim
 from services.agent.backends.kubernetes.act.volume_manifests import claim_manifest
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import CONFLICT, FORBIDDEN, NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.read.view import View
-
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
-
-type _Name = tuple[str, str]
-"""Namespace and name."""
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +39,7 @@ class Claims:
         be_sure: Callable[[], None],
         *,
         is_place: Callable[[str], bool],
-        is_read: Callable[[_Name], Awaitable[bool]],
+        is_read: Callable[[ClaimName], Awaitable[bool]],
     ) -> None:
         """`be_sure`: as with Services (headless.py). `is_place`: whether a namespace is a project's. `is_read`: whether
         pods of other namespaces read a claim.
@@ -57,7 +50,7 @@ class Claims:
         self._be_sure = be_sure
         self._is_place = is_place
         self._is_read = is_read
-        self._there: dict[_Name, Claim] = {}
+        self._there: dict[ClaimName, Claim] = {}
         """All that bear this cluster's marks."""
         self._making: Counter[str] = Counter()
         """By workload id: pods that are just being made."""
@@ -67,18 +60,11 @@ class Claims:
     async def load(self) -> None:
         """Read again which there are. Raises ApiError."""
         async with self._turn:
-            selector = f"{names.CLUSTER}={self._cluster_id}"
-            try:
-                answer = await self._client.read("/api/v1/persistentvolumeclaims", labelSelector=selector)
-            except ApiError as error:
-                if error.status != _FORBIDDEN:
-                    raise
-                # An agent with the rights of an older version: it makes none either, and says so when it should.
-                log.warning("claims_not_readable", reason=str(error))
-                self._there = {}
-                return
-            found = msgspec.json.decode(answer, type=_ClaimList).items
-            self._there = {(one.metadata.namespace, one.metadata.name): one for one in found}
+            found = await marked_claims(self._client, f"{names.CLUSTER}={self._cluster_id}")
+            if found is None:
+                # It makes none either, and says so when it should.
+                log.warning("claims_not_readable")
+            self._there = found or {}
 
     @contextlib.asynccontextmanager
     async def making(self, run: RunPod, namespace: str) -> AsyncGenerator[None]:
@@ -127,9 +113,9 @@ class Claims:
                 if await self._is_read(name):
                     continue  # the API server would delete it: what uses it is in another namespace
                 try:
-                    await self._client.delete(_path(name), uid=claim.metadata.uid, sure=self._be_sure)
+                    await self._client.delete(claim_path(name), uid=claim.metadata.uid, sure=self._be_sure)
                 except ApiError as error:
-                    if error.status not in {_NOT_FOUND, _CONFLICT}:
+                    if error.status not in {NOT_FOUND, CONFLICT}:
                         raise
                 log.info("claim_deleted", namespace=name[0], claim=name[1], workload=workload_id)
                 self._there.pop(name, None)
@@ -142,13 +128,13 @@ class Claims:
         )
 
     async def _find(self, namespace: str, name: str) -> None:
-        if not await self._client.has(_path((namespace, name))):
+        if not await self._client.has(claim_path((namespace, name))):
             raise ClaimError(
                 f"there is no claim {name} in the project's namespace, {namespace}: make it, or leave existingPvc out "
                 "to have it made"
             )
 
-    async def _ensure(self, run: RunPod, claim: ClaimedFolder, new: NewClaim, name: _Name) -> None:
+    async def _ensure(self, run: RunPod, claim: ClaimedFolder, new: NewClaim, name: ClaimName) -> None:
         async with self._turn:
             found = self._there.get(name)
             if found is None:
@@ -166,36 +152,28 @@ class Claims:
             if not found.spec.volume_name:
                 await self._select_node(name, found, run.node_name)
 
-    async def _make(self, manifest: dict[str, object], name: _Name) -> Claim:
+    async def _make(self, manifest: dict[str, object], name: ClaimName) -> Claim:
         """Make it, or find the one that is there."""
         path = f"/api/v1/namespaces/{name[0]}/persistentvolumeclaims"
         try:
             answer = await self._client.create(path, manifest, sure=self._be_sure)
         except ApiError as error:
-            if error.status == _CONFLICT and error.reason == "AlreadyExists":
-                answer = await self._client.read(_path(name))
-            elif error.unreachable or error.status == _NOT_FOUND:
+            if error.status == CONFLICT and error.reason == "AlreadyExists":
+                answer = await self._client.read(claim_path(name))
+            elif error.unreachable or error.status == NOT_FOUND:
                 raise
             else:
                 advice = (
-                    "; the agent needs the rights of deploy/kubernetes/roles.yaml" if error.status == _FORBIDDEN else ""
+                    "; the agent needs the rights of deploy/kubernetes/roles.yaml" if error.status == FORBIDDEN else ""
                 )
                 raise ClaimError(f"claim {name[1]} cannot be made: {error.message}{advice}") from error
         return msgspec.json.decode(answer, type=Claim)
 
-    async def _select_node(self, name: _Name, claim: Claim, node: str) -> None:
+    async def _select_node(self, name: ClaimName, claim: Claim, node: str) -> None:
         """One that waits for its first pod is made where that pod is, wherever an earlier one was to be."""
-        now = msgspec.json.decode(await self._client.read(_path(name)), type=Claim)
+        now = msgspec.json.decode(await self._client.read(claim_path(name)), type=Claim)
         self._there[name] = now
         if now.spec.volume_name or now.metadata.annotations.selected_node == node:
             return
         body = {"metadata": {"uid": claim.metadata.uid, "annotations": {names.SELECTED_NODE: node}}}
-        self._there[name] = msgspec.json.decode(await self._client.patch(_path(name), body), type=Claim)
-
-
-class _ClaimList(msgspec.Struct, frozen=True):
-    items: tuple[Claim, ...] = ()
-
-
-def _path(name: _Name) -> str:
-    return f"/api/v1/namespaces/{name[0]}/persistentvolumeclaims/{name[1]}"
+        self._there[name] = msgspec.json.decode(await self._client.patch(claim_path(name), body), type=Claim)

@@ -27,7 +27,7 @@ from services.agent.backends.kubernetes.act.code_manifests import MAP_BYTES, cod
 from services.agent.backends.kubernetes.act.manifests import managed_labels
 from services.agent.backends.kubernetes.act.objects import Pod
 from services.agent.backends.kubernetes.act.pauses import Pauses
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import CONFLICT, NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.read.view import View
 from services.agent.code import BadCodeError, CodeArchives
 from services.runtime.code.kept import Code
@@ -53,8 +53,6 @@ NOT_THERE: Final = "code"
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
 _COUNT: Final = re.compile(r"[0-9]{1,3}\Z")
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 
 type _Name = tuple[str, str]
 """Namespace and digest."""
@@ -255,7 +253,7 @@ class CodeMaps:
         try:
             await self._client.create(_path(namespace), manifest, sure=self._be_sure)
         except ApiError as error:
-            if error.status != _CONFLICT:
+            if error.status != CONFLICT:
                 raise
 
     async def _delete_unused(self, name: _Name, count: int) -> None:
@@ -271,7 +269,7 @@ class CodeMaps:
                 except ApiError as error:
                     if error.unreachable:
                         raise
-                    if error.status != _NOT_FOUND:
+                    if error.status != NOT_FOUND:
                         refused = error
             if refused is not None:
                 self._leave(name, count, refused)

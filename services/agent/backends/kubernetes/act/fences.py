@@ -21,7 +21,7 @@ import structlog
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes.act.manifests import fence_map_manifest
 from services.agent.backends.kubernetes.act.objects import ConfigMap
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import CONFLICT, FORBIDDEN, NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.names import CLUSTER, fence_map_name
 
 HOUR_SECONDS: Final = 3600
@@ -36,9 +36,6 @@ PAUSE_SECONDS: Final = 0.1
 PAGE_MAPS: Final = 16
 """Maps in one answer to a list: 15 MB where all are full."""
 
-_CONFLICT: Final = 409
-_NOT_FOUND: Final = 404
-_FORBIDDEN: Final = 403
 
 log = structlog.get_logger(__name__)
 
@@ -121,7 +118,7 @@ class Fences:
             try:
                 answer = await self._client.read(f"{self._maps}/{fence_map_name(self._cluster_id, shard.number)}")
             except ApiError as error:
-                if error.status != _NOT_FOUND:
+                if error.status != NOT_FOUND:
                     raise
             else:
                 self._compare(shard, msgspec.json.decode(answer, type=ConfigMap))
@@ -195,7 +192,7 @@ class Fences:
             try:
                 answer = await self._send(shard, changes)
             except ApiError as error:
-                if error.status not in {_CONFLICT, _NOT_FOUND}:
+                if error.status not in {CONFLICT, NOT_FOUND}:
                     raise
                 # Somebody changed, made or deleted the map since we read it.
                 shard.version = None
@@ -219,7 +216,7 @@ class Fences:
         try:
             answer = await self._client.read(f"{self._maps}/{fence_map_name(self._cluster_id, shard.number)}")
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
             shard.version, shard.stored = "", {}
         else:
@@ -266,7 +263,7 @@ class Fences:
         try:
             answer = await self._client.create(self._maps, manifest)
         except ApiError as error:
-            if error.status == _NOT_FOUND:
+            if error.status == NOT_FOUND:
                 await make_namespace(self._client, self._namespace)
             raise
         return msgspec.json.decode(answer, type=ConfigMap)
@@ -303,12 +300,12 @@ async def make_namespace(client: KubeClient, namespace: str) -> None:
     try:
         await client.create("/api/v1/namespaces", manifest)
     except ApiError as error:
-        if error.status == _FORBIDDEN:
+        if error.status == FORBIDDEN:
             raise BackendError(
                 f"there is no namespace {namespace!r} on the cluster, and the agent may not make it: "
                 "it is the agent's own, for what it must remember"
             ) from error
-        if error.status != _CONFLICT:
+        if error.status != CONFLICT:
             raise
 
 

@@ -9,7 +9,6 @@ is made after its first pod and deleted before its last one is let go: who dies 
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
-from typing import Final
 
 import structlog
 
@@ -19,11 +18,8 @@ from services.agent.backends.kubernetes.act.manifests import Manifest, service_m
 from services.agent.backends.kubernetes.act.objects import Pod
 from services.agent.backends.kubernetes.act.pauses import Pauses
 from services.agent.backends.kubernetes.act.port_manifests import port_service_manifest, read_ports, types_of
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import CONFLICT, NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.read.view import View
-
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 
 type _Name = tuple[str, str]
 """Namespace and name."""
@@ -66,7 +62,7 @@ class HeadlessServices:
                 try:
                     await self._client.create(_path(name[0]), self._manifest(pod, name), sure=self._be_sure)
                 except ApiError as error:
-                    if error.status != _CONFLICT:
+                    if error.status != CONFLICT:
                         raise
                 self._there.add(name)
                 self._doubted.discard(name)
@@ -137,7 +133,7 @@ class HeadlessServices:
             except ApiError as error:
                 if error.unreachable:
                     raise
-                if error.status != _NOT_FOUND:
+                if error.status != NOT_FOUND:
                     self._leave(name, error)
                     return
             self._there.discard(name)

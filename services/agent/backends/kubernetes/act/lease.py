@@ -24,7 +24,7 @@ import structlog
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes.act.fences import make_namespace
 from services.agent.backends.kubernetes.act.manifests import managed_labels
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import CONFLICT, NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.names import lease_name
 
 DURATION_SECONDS: Final = 10
@@ -38,8 +38,6 @@ PAUSE_SECONDS: Final = 0.5
 FIRST_SECONDS: Final = 5.0
 """How long the first list waits to know who acts; one that acts need not list again."""
 
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 
 log = structlog.get_logger(__name__)
 
@@ -138,7 +136,7 @@ class Lease:
         try:
             found = msgspec.json.decode(await self._client.read(self._path), type=_Lease)
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
             await self._make()
             return
@@ -168,9 +166,9 @@ class Lease:
         try:
             answer = await self._client.create(self._leases, body, tries=1)
         except ApiError as error:
-            if error.status == _CONFLICT:
+            if error.status == CONFLICT:
                 return  # somebody was faster
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
             await make_namespace(self._client, self._namespace)
             asked_at = self._clock()
@@ -186,7 +184,7 @@ class Lease:
         try:
             answer = await self._client.patch(self._path, body)
         except ApiError as error:
-            if error.status in {_CONFLICT, _NOT_FOUND}:
+            if error.status in {CONFLICT, NOT_FOUND}:
                 return False
             raise
         self._hold(answer, asked_at)

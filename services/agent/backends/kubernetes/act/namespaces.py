@@ -15,15 +15,13 @@ from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.manifests import Manifest, namespace_manifest
 from services.agent.backends.kubernetes.act.objects import Namespace
 from services.agent.backends.kubernetes.act.security import Security, security_of, with_project
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import CONFLICT, NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.configuration import Configuration
 
 FRESH_SECONDS: Final = 10.0
 """For how long a namespace is taken to enforce what it was last seen to: an administrator who changes that waits no
 longer for it to count.
 """
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -108,12 +106,12 @@ class Namespaces:
             try:
                 return await self._adopt(name, labels)
             except ApiError as error:
-                if error.status != _NOT_FOUND:
+                if error.status != NOT_FOUND:
                     raise
         try:
             return _decode(await self._client.create("/api/v1/namespaces", manifest))
         except ApiError as error:
-            if error.status != _CONFLICT:
+            if error.status != CONFLICT:
                 raise
         return await self._adopt(name, labels)
 

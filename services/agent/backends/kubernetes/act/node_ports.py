@@ -16,14 +16,13 @@ from events.cluster_protocol import RunPod
 from events.workload.exposure import FIRST_NODE_PORT, LAST_NODE_PORT
 from events.workload.pod_sets import ContainerPort
 from services.agent.backends.kubernetes.act.port_manifests import port_service_manifest, read_ports
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import CONFLICT, ApiError, KubeClient
 from services.agent.backends.kubernetes.read.view import View
 
 CANDIDATES: Final = 30
 """That are tried where none was named. Of a cluster with half of them taken, one in a thousand million finds none."""
 PROMISED_SECONDS: Final = 10.0
 """From the answer of the API server to when the pod is seen, at most. The pod says its ports from then on."""
-_CONFLICT: Final = 409
 _INVALID: Final = 422
 _ALLOCATED: Final = "already allocated"
 
@@ -111,7 +110,7 @@ class NodePorts:
         try:
             await self._client.create(f"/api/v1/namespaces/{namespace}/services", manifest, dryRun="All")
         except ApiError as error:
-            if error.status == _CONFLICT:
+            if error.status == CONFLICT:
                 return True  # it is there from a moment ago, and has its ports
             if error.status == _INVALID and _ALLOCATED in error.message:
                 return False

@@ -17,7 +17,7 @@ from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes.act.fences import make_namespace
 from services.agent.backends.kubernetes.act.manifests import reservation_manifest
 from services.agent.backends.kubernetes.act.objects import Pod
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import CONFLICT, NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.names import CLUSTER, reservation_name
 from services.runtime.process.failpoints import reached
 
@@ -29,8 +29,6 @@ FIRST_PAUSE_SECONDS: Final = 1.0
 """Before a pod that failed is made again; doubled each time."""
 LAST_PAUSE_SECONDS: Final = 30.0
 
-_CONFLICT: Final = 409
-_NOT_FOUND: Final = 404
 
 State = Literal["missing", "waiting", "ready", "failed", "leaving"]
 
@@ -319,12 +317,12 @@ class Reservations:
             try:
                 answer = await self._client.create(self._pods, manifest, tries=1, sure=sure)
             except ApiError as error:
-                if error.status != _NOT_FOUND:
+                if error.status != NOT_FOUND:
                     raise
                 await make_namespace(self._client, self._namespace)
                 answer = await self._client.create(self._pods, manifest, tries=1, sure=sure)
         except ApiError as error:
-            if error.status != _CONFLICT:
+            if error.status != CONFLICT:
                 raise
             await self._look(place)
         else:
@@ -336,7 +334,7 @@ class Reservations:
         try:
             pod = msgspec.json.decode(await self._client.read(f"{self._pods}/{place.name}"), type=Pod)
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
             if place.pod is not None:
                 self.see_gone(place.name, place.pod.metadata.uid)
@@ -378,7 +376,7 @@ class Reservations:
             await self._client.delete(f"{self._pods}/{place.name}", uid=uid)
         except ApiError as error:
             # Without an answer it may be done yet: nobody may be given this device any more.
-            if error.status not in {_NOT_FOUND, _CONFLICT}:
+            if error.status not in {NOT_FOUND, CONFLICT}:
                 raise
         await self._look(place)
 

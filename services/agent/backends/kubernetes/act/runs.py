@@ -30,7 +30,7 @@ from services.agent.backends.kubernetes.act.secret_manifests import needs_of
 from services.agent.backends.kubernetes.act.secrets import Secrets
 from services.agent.backends.kubernetes.act.security import violates
 from services.agent.backends.kubernetes.act.shared import SharedVolumes
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import CONFLICT, NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.configuration import Configuration
 from services.agent.backends.kubernetes.read.logs import LoggedRun, PodLogs
 from services.agent.backends.kubernetes.read.observe import creation_refused
@@ -47,8 +47,6 @@ FINISH_LOGS_SECONDS: Final = 10.0
 IN_FLIGHT_SECONDS: Final = 5.0
 """How long the server may be busy with a request whose connection is gone; it gives up most of them at once."""
 
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 _TOO_MANY: Final = 429
 
 
@@ -235,11 +233,11 @@ class Runs:
         except ApiError as error:
             if error.unreachable and error.status != _TOO_MANY and error.reason != "Refused":
                 self._unsure[pod.pod_key] = (f"{path}/{names.pod_name(pod)}", time.monotonic())
-            if error.status == _CONFLICT and error.reason == "AlreadyExists":
+            if error.status == CONFLICT and error.reason == "AlreadyExists":
                 await self._take_existing(pod, f"{path}/{names.pod_name(pod)}")
                 self._unsure.pop(pod.pod_key, None)
                 return
-            if error.status == _NOT_FOUND:
+            if error.status == NOT_FOUND:
                 self._namespaces.doubt(namespace)
             if violates(error.message) and await self._namespaces.changed(place, pod):
                 raise BackendError(f"namespace {namespace} enforces another Pod Security by now") from error
@@ -323,7 +321,7 @@ class Runs:
         try:
             self._see(await self._client.patch(_path(pod), body))
         except ApiError as error:
-            if error.status in {_NOT_FOUND, _CONFLICT}:
+            if error.status in {NOT_FOUND, CONFLICT}:
                 return False
             raise
         return True
@@ -336,7 +334,7 @@ class Runs:
         try:
             self._see(await self._client.read(path))
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
             if time.monotonic() - asked_at < IN_FLIGHT_SECONDS:
                 raise BackendError(f"the API server did not say whether it made {path}, and may still do so") from error
@@ -421,7 +419,7 @@ class Runs:
         try:
             answer = await self._client.delete(_path(pod), uid=pod.metadata.uid, grace_seconds=grace_seconds)
         except ApiError as error:
-            if error.status in {_NOT_FOUND, _CONFLICT}:
+            if error.status in {NOT_FOUND, CONFLICT}:
                 return None  # gone; another object may have its name by now
             raise
         found = msgspec.json.decode(answer, type=_Deleted)
@@ -437,9 +435,9 @@ class Runs:
         try:
             await self._client.patch(_path(pod), body)
         except ApiError as error:
-            if error.status == _NOT_FOUND:
+            if error.status == NOT_FOUND:
                 return True
-            if error.status == _CONFLICT:
+            if error.status == CONFLICT:
                 return False
             raise
         return True

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final
 from weakref import WeakValueDictionary
 
 import structlog
@@ -24,13 +23,9 @@ from services.agent.backends.kubernetes.act.manifests import managed_labels
 from services.agent.backends.kubernetes.act.objects import Pod
 from services.agent.backends.kubernetes.act.pauses import Pauses
 from services.agent.backends.kubernetes.act.secret_manifests import needs_of, secret_manifest, secret_name
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import CONFLICT, FORBIDDEN, NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.read.view import View, token_of
 from services.runtime.process.failpoints import reached
-
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 
 type _Name = tuple[str, str]
 """Namespace and name."""
@@ -156,7 +151,7 @@ class Secrets:
         try:
             await self._client.create(_path(namespace), manifest, sure=self._be_sure)
         except ApiError as error:
-            if error.status != _CONFLICT:
+            if error.status != CONFLICT:
                 raise
             # Of the agent before this one, or of somebody who knew the name: what is in it nobody can say.
             await self._delete_object(name)
@@ -188,7 +183,7 @@ class Secrets:
         try:
             await self._client.delete(f"{_path(name[0])}/{name[1]}", sure=self._be_sure)
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
 
     def _tell(self, pod: Pod, message: str) -> None:
@@ -200,9 +195,9 @@ def _sentence(error: ApiError, values: SealedValues) -> str:
     of_credentials = bool(values.environment or values.registries or values.logins or values.keys)
     what = "the values of its credentials" if of_credentials else "its keys for ssh"
     said = f"{what} cannot be put on the cluster ({error.status} {error.reason})"
-    if error.status == _FORBIDDEN and "exceeded quota" in error.message:
+    if error.status == FORBIDDEN and "exceeded quota" in error.message:
         return f"{said}; an administrator may raise the ResourceQuota of the project's namespace; it is tried again"
-    if error.status == _FORBIDDEN:
+    if error.status == FORBIDDEN:
         return (
             f"{said}; an administrator of the cluster gives the agent the rights of deploy/kubernetes/roles.yaml and "
             "policy.yaml; it is tried again"

@@ -22,23 +22,18 @@ from events.workload.volumes import ClaimedFolder, SharedFolder
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.claims import ClaimError
+from services.agent.backends.kubernetes.act.marked_claims import ClaimName, claim_path, marked_claims
 from services.agent.backends.kubernetes.act.objects import Claim, PersistentVolume
 from services.agent.backends.kubernetes.act.pauses import Pauses
 from services.agent.backends.kubernetes.act.shared_manifests import claim_manifest, not_shareable, volume_manifest
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import CONFLICT, FORBIDDEN, NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.read.view import View
 
 _VOLUMES: Final = "/api/v1/persistentvolumes"
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 _ALLOW: Final = (
     "an administrator of the cluster allows it with deploy/kubernetes/volumes.yaml: `kubectl apply -f "
     "deploy/kubernetes/volumes.yaml`"
 )
-
-type _Name = tuple[str, str]
-"""Namespace and name of a claim of ours."""
 
 log = structlog.get_logger(__name__)
 
@@ -65,13 +60,13 @@ class SharedVolumes:
         self._project_of = project_of
         self._namespace_of = namespace_of
         self._unused_seconds = unused_seconds
-        self._there: dict[_Name, Claim] = {}
+        self._there: dict[ClaimName, Claim] = {}
         """All claims of data volumes that bear this cluster's marks."""
-        self._making: Counter[_Name] = Counter()
+        self._making: Counter[ClaimName] = Counter()
         """Pods that are just being made."""
-        self._unused: dict[_Name, float] = {}
+        self._unused: dict[ClaimName, float] = {}
         """Since when no pod has it (monotonic)."""
-        self._pauses = Pauses[_Name]()
+        self._pauses = Pauses[ClaimName]()
         self._turn = asyncio.Lock()
         """One call at a time, so that none is deleted that was just found to be there."""
 
@@ -79,15 +74,8 @@ class SharedVolumes:
         """Read again which there are. Raises ApiError."""
         async with self._turn:
             selector = f"{names.CLUSTER}={self._cluster_id},{names.DATA_VOLUME}"
-            try:
-                answer = await self._client.read("/api/v1/persistentvolumeclaims", labelSelector=selector)
-            except ApiError as error:
-                if error.status != _FORBIDDEN:
-                    raise
-                self._there = {}  # claims.py says so
-                return
-            found = msgspec.json.decode(answer, type=_ClaimList).items
-            self._there = {(one.metadata.namespace, one.metadata.name): one for one in found}
+            # Where it may not list them, claims.py says so.
+            self._there = await marked_claims(self._client, selector) or {}
 
     @contextlib.asynccontextmanager
     async def making(self, run: RunPod, namespace: str) -> AsyncGenerator[RunPod]:
@@ -97,7 +85,7 @@ class SharedVolumes:
         for volume in run.volumes:
             if isinstance(volume, ClaimedFolder) and volume.claim.startswith(SHARED_CLAIMS):
                 raise ClaimError(f"claim {volume.claim} is of a data volume: name the data volume by its id")
-        held: list[_Name] = []
+        held: list[ClaimName] = []
         volumes = list(run.volumes)
         try:
             for index, volume in enumerate(volumes):
@@ -121,7 +109,7 @@ class SharedVolumes:
             return str(error)
         return ""
 
-    async def reads(self, source: _Name) -> bool:
+    async def reads(self, source: ClaimName) -> bool:
         """Whether pods of other namespaces read this claim through one of ours. Raises ApiError.
 
         Who can make claims by hand can give them our marks, and the annotation too, and would keep others' claims so.
@@ -136,7 +124,7 @@ class SharedVolumes:
         if not found or not self._making.keys().isdisjoint(found):
             return bool(found)  # the volume of one that is being made may be there in a moment
         try:
-            claim = msgspec.json.decode(await self._client.read(_path(source)), type=Claim)
+            claim = msgspec.json.decode(await self._client.read(claim_path(source)), type=Claim)
             volume = await self._volume(claim.spec.volume_name) if claim.spec.volume_name else None
             if volume is None:
                 return False
@@ -148,7 +136,7 @@ class SharedVolumes:
             # Without the right to read volumes, none is made; an older one may be left, which its pods tell of.
             return not self._used().isdisjoint(found)
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
         return False
 
@@ -174,7 +162,7 @@ class SharedVolumes:
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
-    def _used(self) -> set[_Name]:
+    def _used(self) -> set[ClaimName]:
         """By pods that have not ended, and those that are being made."""
         found = set(self._making)
         for pod in self._view.pods.values():
@@ -182,7 +170,7 @@ class SharedVolumes:
                 found |= {(pod.metadata.namespace, name) for name in claims.split(",")}
         return found
 
-    def _is_ours(self, volume: PersistentVolume | None, name: _Name) -> bool:
+    def _is_ours(self, volume: PersistentVolume | None, name: ClaimName) -> bool:
         """Whether we made it, for this claim."""
         if volume is None or volume.metadata.labels.get(names.CLUSTER) != self._cluster_id:
             return False
@@ -203,9 +191,9 @@ class SharedVolumes:
         if not volume.claim or self._project_of(namespace) != volume.project_id:
             raise ClaimError(f"there is no {called}: the project has no namespace {namespace} on this cluster")
         try:
-            answer = await self._client.read(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{volume.claim}")
+            answer = await self._client.read(claim_path((namespace, volume.claim)))
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
             raise ClaimError(f"there is no {called}, in namespace {namespace}") from error
         claim = msgspec.json.decode(answer, type=Claim)
@@ -226,13 +214,13 @@ class SharedVolumes:
         try:
             return msgspec.json.decode(await self._client.read(f"{_VOLUMES}/{name}"), type=PersistentVolume)
         except ApiError as error:
-            if error.status == _NOT_FOUND:
+            if error.status == NOT_FOUND:
                 return None
-            if error.status != _FORBIDDEN:
+            if error.status != FORBIDDEN:
                 raise
             raise ClaimError(f"this cluster's agent shares no claims between projects; {_ALLOW}") from error
 
-    async def _ensure(self, volume: SharedFolder, namespace: str, held: list[_Name]) -> str:
+    async def _ensure(self, volume: SharedFolder, namespace: str, held: list[ClaimName]) -> str:
         """The name of the claim, which is there. It is in `held` from before it is made."""
         source, claim_of = await self._source(volume)
         name = names.shared_name(self._cluster_id, volume.data_volume, namespace, source.metadata.uid)
@@ -257,16 +245,16 @@ class SharedVolumes:
             self._unused.pop((namespace, name), None)
         return name
 
-    async def _ensure_claim(self, manifest: dict[str, Any], name: _Name, data_volume: str) -> Claim:
+    async def _ensure_claim(self, manifest: dict[str, Any], name: ClaimName, data_volume: str) -> Claim:
         found = self._there.get(name)
         if found is None:
             path = f"/api/v1/namespaces/{name[0]}/persistentvolumeclaims"
             try:
                 answer = await self._client.create(path, manifest, sure=self._be_sure)
             except ApiError as error:
-                if error.status == _CONFLICT and error.reason == "AlreadyExists":
-                    answer = await self._client.read(_path(name))
-                elif error.unreachable or error.status == _NOT_FOUND:
+                if error.status == CONFLICT and error.reason == "AlreadyExists":
+                    answer = await self._client.read(claim_path(name))
+                elif error.unreachable or error.status == NOT_FOUND:
                     raise
                 else:
                     raise ClaimError(f"the claim of a data volume cannot be made: {error.message}") from error
@@ -279,13 +267,13 @@ class SharedVolumes:
             raise BackendError(f"claim {name[1]} of this data volume is being deleted")
         return found
 
-    async def _make_volume(self, manifest: dict[str, Any], name: _Name, claim: Claim) -> PersistentVolume:
+    async def _make_volume(self, manifest: dict[str, Any], name: ClaimName, claim: Claim) -> PersistentVolume:
         try:
             return await self._post_volume(manifest)
         except ClaimError:
             # It would wait for ever.
             with contextlib.suppress(ApiError, BackendError):
-                await self._client.delete(_path(name), uid=claim.metadata.uid, sure=self._be_sure)
+                await self._client.delete(claim_path(name), uid=claim.metadata.uid, sure=self._be_sure)
                 self._there.pop(name, None)
             raise
 
@@ -299,30 +287,30 @@ class SharedVolumes:
         except ApiError as error:
             if error.unreachable:
                 raise
-            if error.status == _CONFLICT and error.reason == "AlreadyExists":
+            if error.status == CONFLICT and error.reason == "AlreadyExists":
                 answer = await self._client.read(f"{_VOLUMES}/{manifest['metadata']['name']}")
             else:
                 advice = f"; {_ALLOW}" if "cannot create resource" in error.message else ""
                 raise ClaimError(f"its volume cannot be shared: {error.message}{advice}") from error
         return msgspec.json.decode(answer, type=PersistentVolume)
 
-    async def _remove(self, name: _Name) -> None:
+    async def _remove(self, name: ClaimName) -> None:
         """The volume, and then the claim, by which both are found. Raises ApiError, BackendError."""
         async with self._turn:
             if name in self._used() or name not in self._there:
                 return
             await self._remove_volume(name)
             try:
-                await self._client.delete(_path(name), uid=self._there[name].metadata.uid, sure=self._be_sure)
+                await self._client.delete(claim_path(name), uid=self._there[name].metadata.uid, sure=self._be_sure)
             except ApiError as error:
-                if error.status not in {_NOT_FOUND, _CONFLICT}:
+                if error.status not in {NOT_FOUND, CONFLICT}:
                     raise
             log.info("data_volume_removed", namespace=name[0], claim=name[1])
             self._there.pop(name, None)
             self._unused.pop(name, None)
             self._pauses.end(name)
 
-    async def _remove_volume(self, name: _Name) -> None:
+    async def _remove_volume(self, name: ClaimName) -> None:
         try:
             found = await self._volume(name[1])
         except ClaimError as error:
@@ -333,13 +321,5 @@ class SharedVolumes:
         try:
             await self._client.delete(f"{_VOLUMES}/{name[1]}", uid=found.metadata.uid, sure=self._be_sure)
         except ApiError as error:
-            if error.status not in {_NOT_FOUND, _CONFLICT}:
+            if error.status not in {NOT_FOUND, CONFLICT}:
                 raise
-
-
-class _ClaimList(msgspec.Struct, frozen=True):
-    items: tuple[Claim, ...] = ()
-
-
-def _path(name: _Name) -> str:
-    return f"/api/v1/namespaces/{name[0]}/persistentvolumeclaims/{name[1]}"

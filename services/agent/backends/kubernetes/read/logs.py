@@ -22,7 +22,7 @@ from events.cluster_protocol import LogLine, LogsRequest
 from events.workload.pod import PodRef
 from services.agent.backends.interface import LogsUnavailableError
 from services.agent.backends.kubernetes.act.objects import MAIN
-from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.client import NOT_FOUND, ApiError, KubeClient
 from services.agent.backends.kubernetes.read.stored_log import StoredLog
 from services.agent.backends.local.files import delete_old_logs
 from services.agent.backends.local.log_file import read_log
@@ -46,7 +46,6 @@ LAST_PAUSE_SECONDS: Final = 60.0
 CLEAN_SECONDS: Final = 3600.0
 """How often logs that are too old or too many are looked for."""
 
-_NOT_FOUND: Final = 404
 
 log = structlog.get_logger(__name__)
 
@@ -196,7 +195,7 @@ class PodLogs:
                     entry.caught_up.set()
                 await self._stream(entry)
             except ApiError as error:
-                if error.status == _NOT_FOUND:
+                if error.status == NOT_FOUND:
                     self._drop(entry)
                     return
                 entry.problem = error.message
