@@ -220,6 +220,8 @@ def check_growth(world: World, planned: Plan) -> None:
         queue
         for queue in world.seen_queues
         if queue.pod_class in planned.blocked and planned.blocked[queue.pod_class].reason == "insufficient_gpu"
+        # A quota may have kept others back while there was room: they are told what they wait for once that is taken.
+        and queue.pod_class.preemptible
     ]
     # All nodes are alike in this world: whoever waits for GPUs could use any.
     large = [queue for queue in waits if max(_gpus(queue.pod_class)) <= 4]
