@@ -219,7 +219,8 @@ def check_growth(world: World, planned: Plan) -> None:
     waits = [
         queue
         for queue in world.seen_queues
-        if queue.pod_class in planned.blocked and planned.blocked[queue.pod_class].reason == "insufficient_gpu"
+        if queue.pod_class in planned.blocked
+        and planned.blocked[queue.pod_class].reason == "insufficient_gpu"
         # A quota may have kept others back while there was room: they are told what they wait for once that is taken.
         and queue.pod_class.preemptible
     ]
