@@ -43,6 +43,27 @@ def beside(planning: Planning, pod_class: PodClass) -> Place | None:
     return None
 
 
+def most_beside(planning: Planning, pod_class: PodClass, *, enough: int) -> int:
+    """How many such pods may find room beside what is kept for others, no fewer than do. Where so many do as are
+    enough, it may be fewer than all.
+    """
+    room, request, count = planning.room, pod_class.request, 0
+    for _, row, kept in planning.partly.setdefault(pod_class, list(_partly(planning, pod_class))):
+        if count >= enough:
+            break
+        most = int(room.pods[row])
+        for free, amount in ((room.cpu, request.cpu_milli), (room.memory, request.memory_bytes)):
+            if amount:
+                most = min(most, int(free[row]) // amount)
+        if request.gpu_devices:
+            share = int(View(room, request, np.array([row])).share_milli[0])
+            milli: list[int] = room.devices[row].tolist()
+            shares = sum(max(each, 0) // share for device, each in enumerate(milli) if device not in kept)
+            most = min(most, shares // request.gpu_devices)
+        count += max(most, 0)
+    return count
+
+
 def _partly(planning: Planning, pod_class: PodClass) -> Iterator[tuple[str, int, frozenset[int]]]:
     """Pools, rows and the devices that are kept there for others, of nodes that have nothing else against the pod."""
     closings = planning.closings(pod_class)
