@@ -436,7 +436,7 @@ def decide(
     if there is not None and command.new:
         message = f"cluster {cluster!r} has a reservation {command.name!r} already; change it, or choose another name"
         return Refusal(code="name_taken", field="name", message=message)
-    if refusal := _wrong(command, there, pools, now):
+    if refusal := _wrong(command, there, pools, cluster, now):
         return refusal
     if there is None and len(reserved) >= MOST_RESERVED:
         message = f"cluster {cluster!r} has {MOST_RESERVED} reservations, which is the limit; cancel one"
@@ -488,11 +488,13 @@ def _clash(made: Reserved, others: Iterable[Reserved], now: datetime) -> Refusal
     return None
 
 
-def _wrong(command: ReserveCapacity, there: Reserved | None, pools: tuple[str, ...], now: datetime) -> Refusal | None:
+def _wrong(
+    command: ReserveCapacity, there: Reserved | None, pools: tuple[str, ...], cluster: str, now: datetime
+) -> Refusal | None:
     longest = WEEK if command.weekly else LONGEST
     stays = there is not None and there.starts_at == command.starts_at
     if command.starts_at < now - MOST_AGO and not stays:
         return invalid("startsAt", f"must be at most {MOST_AGO.days} days ago, got {told(command.starts_at)}")
     if command.ends_at - command.starts_at >= longest:
         return invalid("endsAt", f"must be less than {longest.days} days after startsAt, got {told(command.ends_at)}")
-    return wrong(command, pools, now, comes_again=command.weekly)
+    return wrong(command, pools, cluster, now, comes_again=command.weekly)
