@@ -142,12 +142,14 @@ class Calendar:
         self._found = self._kept_now = None
 
     def _set(self, key: str, node: Node) -> None:
-        for each in self._forms(node.cluster_id):
+        forms, another = self._forms(node.cluster_id), False
+        for each in forms:
             fitting = self._fitting.setdefault(each.form, {})
-            if each.fits(node):
-                fitting[key] = node
-            else:
-                fitting.pop(key, None)
+            before, after = fitting.pop(key, None), node if each.fits(node) else None
+            if after is not None:
+                fitting[key] = after
+            another = another or _chosen_by(before) != _chosen_by(after)
+        for each in forms if another else ():
             self._kept.pop(each.form, None)  # of each: what one has, another has not
         for each in self._planned.get(node.cluster_id, ()):
             covered, opened = self._covered.setdefault(each.id, set()), self._opened.setdefault(each.id, set())
@@ -307,6 +309,11 @@ class Calendar:
             self._masks[entry.id, on] = mask
         called, firm_too = f"maintenance {entry.name}", left <= entry.lead_seconds
         return Closing(called, mask, entry.starts_at, entry.ends_at, left, firm_too=firm_too)
+
+
+def _chosen_by(node: Node | None) -> tuple[str, int] | None:
+    """By what it is chosen for a reservation, of those that it is about."""
+    return None if node is None else (node.name, node.facts.gpu_count)
 
 
 def _over(node: Node, known: Mapping[str, Maintenance], now: datetime) -> tuple[str, ...]:

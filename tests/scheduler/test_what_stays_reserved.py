@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from events.capacity import CancelCapacityReservation
-from events.ids import cluster_key, project_key
+from events.capacity import CancelCapacityReservation, Parts, shared_out
+from events.ids import cluster_key, node_key, project_key
+from events.node import CordonNode
 from events.project import DeleteProject
 from tests.scheduler.test_capacity import HOUR, Lab, assert_kept, kept_by
 
@@ -115,3 +116,26 @@ def test_devices_stay_the_same_too() -> None:
     assert devices_by(lab)["two"] == {"n0": (1, 2)}
     reserve(lab, "three", gpus=3, **exactly)
     assert devices_by(lab)["three"] == {"n0": (0, 3), "n1": (0,)}
+
+
+def test_a_node_that_is_cordoned_has_nothing_shared_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given many nodes and reservations, that takes seconds, and follows from names, labels and GPUs alone."""
+    lab = Lab("n0", "n1", pool="gpu")
+    reserve(lab, "one", lasts=2 * DAY)
+    lab.now += 2 * HOUR
+    lab.settle()
+    shared: list[str] = []
+
+    def seen(*of: Any) -> dict[str, Parts]:
+        shared.append("once")
+        return shared_out(*of)
+
+    monkeypatch.setattr("services.scheduler.calendar.shared_out", seen)
+    command = CordonNode(cluster_id=lab.cluster_id, name="n0")
+    lab.do("node", node_key(lab.cluster_id, "n0"), command)
+    assert kept_by(lab)["one"] == ["n0"]
+    assert not shared
+    lab.node("n0", gpu_count=4, pool="default")
+    assert kept_by(lab)["one"] == ["n1"]
+    assert len(shared) == 1
+    assert_kept(lab)
