@@ -4,6 +4,7 @@ section 2; ADR 0143).
 
 from datetime import timedelta
 
+from events.phases import WaitingReason
 from tests.scheduler.test_capacity import FIRM, Lab
 from tests.scheduler.test_take_back import gang
 
@@ -44,3 +45,13 @@ def test_a_gang_that_is_too_wide_for_the_room_beside_it_waits_whole() -> None:
     lab.settle()
     assert not lab.places(key)
     assert "at most 5 of them" in lab.workload(key).message
+
+
+def test_what_has_room_beside_it_and_waits_for_its_quota_is_told_its_quota() -> None:
+    lab = kept_in_part()
+    of = lab.project("small", quota=3_000)
+    keys = [lab.begun(f"w{n}", project_id=of, **FIRM) for n in range(4)]
+    assert [bool(lab.places(key)) for key in keys] == [True, True, True, False]
+    assert lab.workload(keys[3]).reason == WaitingReason.QUOTA_USED
+    wide = lab.begun("wide", project_id=of, gpu_devices_request=3, **FIRM)
+    assert lab.workload(wide).reason == WaitingReason.CAPACITY_RESERVED, "it has no room there either"

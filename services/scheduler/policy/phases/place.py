@@ -21,7 +21,7 @@ from events.workload.pod import PodRef
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, ShortAt, Shortfall
 from services.scheduler.policy.among import options
-from services.scheduler.policy.beside import beside, most_beside
+from services.scheduler.policy.beside import beside, most_beside, rooms
 from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.pools import is_closed, pools_of
 from services.scheduler.policy.reserve import reserve, waits_behind
@@ -385,7 +385,7 @@ def _place(
             if stay is not None or (found := beside(planning, pod_class)) is None:
                 return _shortfall(planning, pod_class, pools)
             planning.take(found.row, pod_class.request, found.devices)
-            quota.use(planning, pod_class, found.pool, sum(each.milli for each in found.devices))
+            quota.use(planning, pod_class, found.pool, found.gpu_milli)
             placed = pod_class, of[at : at + 1], pods[at : at + 1], (found.pool, found.row)
             planning.placed.add(*placed, [found.devices])
             at += 1
@@ -447,10 +447,12 @@ def hold_gang(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -
 
 def _shortfall(planning: Planning, pod_class: PodClass, pools: list[tuple[str, Candidates]]) -> Shortfall:
     """The bound that stands in the way where a node with room takes the least; none where no node has room."""
-    found = Shortfall()
+    found, least = Shortfall(), dict[str, int]()
+    for place in rooms(planning, pod_class) if pod_class.request.gpu_devices else ():
+        least[place.pool] = min(place.gpu_milli, least.get(place.pool, place.gpu_milli))
     for pool, candidates in pools:
         left = quota.left(planning, pod_class, pool)
-        need = None if left is None else candidates.least_gpu_milli()
+        need = None if left is None else candidates.least_gpu_milli() or least.get(pool)
         if left is None or need is None or (found.bound is not None and need >= found.quota_need_milli):
             continue
         used = planning.quota_used.get(left.bound.key, 0)
