@@ -268,6 +268,28 @@ def test_without_a_quota_also_what_is_non_preemptible_waits_for_the_window() -> 
     assert world.workload(firm).reason == WaitingReason.OUTSIDE_WINDOW
 
 
+def test_what_waits_for_room_and_for_the_window_is_told_both_and_starts_once_both_are_there() -> None:
+    world = over_quota(0)
+    other = world.project("other")
+    held = [started(world, f"held-{n}", project_id=other) for n in range(4)]
+    key = started(world, "w")
+    waits = world.workload(key)
+    assert waits.reason == WaitingReason.INSUFFICIENT_GPU
+    assert "also with room it would wait: project default goes over its quota only in its windows" in waits.message
+    assert "the next one opens at 2026-03-02 20:00 UTC" in waits.message
+    rival = started(world, "rival", project_id=other)
+    assert "window" not in world.workload(rival).message
+
+    at(world, OPENS)
+    assert "window" not in world.workload(key).message
+    for each in held[:2]:
+        world.fact(each, "succeeded")
+    world.settle()
+    assert world.places(rival)
+    assert world.places(key)
+    assert not world.check().violations
+
+
 def world_without_gpu(world: World) -> str:
     key = world.submit("cpu", gpu_devices_request=0)
     world.settle()

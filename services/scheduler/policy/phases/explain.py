@@ -100,7 +100,7 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
     room = _by_free_room(view, sight, together.elsewhere(planning, pod_class, view))
     parts = [*room.parts, *sight.lacking]
     message = f"{nodes(len(sight.rows))} of {where}: {', '.join(parts)}{_of_share(planning, pod_class, pools)}"
-    return Waiting(reason=room.reason, message=message)
+    return Waiting(reason=room.reason, message=message + _of_window(planning, pod_class, pools, view))
 
 
 class Sight(NamedTuple):
@@ -188,6 +188,22 @@ def _over_quota(shortfall: Shortfall, bound: Bound, closed: Closed, where: str) 
     )
     opens = calendar.opens(closed)
     return Waiting(reason=WaitingReason.OUTSIDE_WINDOW, message=f"{told}; {opens}" if opens else told)
+
+
+def _of_window(planning: Planning, pod_class: PodClass, pools: tuple[str, ...], view: View) -> str:
+    """That with room alone it would not start, as its project goes over its quota in its windows only; else empty."""
+    need = pod_class.request.gpu_devices * int(view.share_milli.min()) if len(view.rows) else 0
+    found: list[Bound] = []
+    for pool in pools:
+        windows = [each for each in quota.bounds(planning, pod_class, pool) if each.window is not None]
+        over = [each for each in windows if need > quota.left_under(planning, each, later=False)]
+        if not over:
+            return ""
+        found += over
+    if not found or (closed := found[0].window) is None:
+        return ""
+    told = f"; also with room it would wait: {found[0].holder} goes over its quota {calendar.in_windows(closed)}"
+    return f"{told}; {opens}" if (opens := calendar.opens(closed)) else told
 
 
 def _of_share(planning: Planning, pod_class: PodClass, pools: tuple[str, ...]) -> str:
