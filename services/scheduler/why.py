@@ -48,15 +48,12 @@ from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.victims import kept_until
 from services.scheduler.policy.words import wish
 from services.scheduler.room import View
-from services.scheduler.scene import Holding, Scene, decided, phases, scene_of
+from services.scheduler.scene import Scene, decided, phases, scene_of
 from services.scheduler.snapshot import PodClass, Snapshot, grace_of
 from services.scheduler.what_if import NEVER
 
 BY_CALENDAR: Final = frozenset({WaitingReason.MAINTENANCE, WaitingReason.CAPACITY_RESERVED})
 """Of each entry it is known how long it lasts, as far as nobody changes it."""
-_OF_NODES: Final = frozenset(
-    {WaitingReason.INSUFFICIENT_GPU, WaitingReason.INSUFFICIENT_CPU, WaitingReason.INSUFFICIENT_MEMORY}
-)
 MOST_NAMED: Final = 3
 """Clusters that do not report, or entries of the calendar, in one sentence."""
 
@@ -264,23 +261,11 @@ def counts_of(view: View, filters: list[Filter], *, lost: str = "") -> Iterator[
 # -- who holds it ------------------------------------------------------------------------------------------------------
 
 
-def _is_in_the_way(scene: Scene, holding: Holding) -> bool:
-    """Whether it holds anything that is asked for. Of other resources, and of pods, each that is there counts."""
-    if scene.waiting.reason not in _OF_NODES:
-        return True
-    requests = [part.request for part, _ in scene.parts]
-    return (
-        (holding.gpu_milli > 0 and any(each.gpu_devices for each in requests))
-        or (holding.cpu_milli > 0 and any(each.cpu_milli for each in requests))
-        or (holding.memory_bytes > 0 and any(each.memory_bytes for each in requests))
-    )
-
-
 def _holders(scene: Scene) -> tuple[tuple[Holder, ...], Others]:
     """Under its bound, where that is what it waits for, else on the nodes where it could run; who holds most first."""
     if scene.waiting.reason in NEVER or not len(scene.parts):
         return (), Others()
-    held = [each for each in scene.holdings.values() if _is_in_the_way(scene, each)]
+    held = list(scene.holdings.values())
     if scene.waiting.reason in BY_BOUND:
         shortfall = next((each for i, each in scene.planning.short.items() if _is_of(scene, i)), None)
         bound = None if shortfall is None else shortfall.bound

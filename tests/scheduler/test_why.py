@@ -580,17 +580,6 @@ def test_under_a_bound_those_are_named_that_count_there() -> None:
     assert [each.name for each in asked(world, key).holders] == ["holder0"]
 
 
-def test_what_holds_nothing_that_it_asks_for_is_no_holder() -> None:
-    world = cluster(n={"gpu_count": 4})
-    holder = running(world, "holder", gpus=4)
-    idle = running(world, "idle", gpus=0, cpu_core_request=0.0, cpu_memory_request="0")
-    small = running(world, "small", gpus=0, cpu_core_request=1.0, cpu_memory_request="0")
-    assert all(world.places(key) for key in (holder, idle, small))
-    key = world.submit("w", gpu_devices_request=1, cpu_core_request=1.0, cpu_memory_request="0")
-    world.settle()
-    assert [each.name for each in asked(world, key).holders] == ["holder", "small"]
-
-
 def test_what_waits_behind_others_says_how_many_and_no_change_that_they_would_take() -> None:
     world = filled(cluster(a=GPU_NODE), {"gpu_devices_request": 8})
     first = world.submit("first", gpu_devices_request=8)
