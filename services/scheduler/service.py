@@ -101,6 +101,9 @@ WHAT_IF_WAITS: Final = timedelta(seconds=2)
 """Longer than whoever asks waits."""
 MOST_ASKED: Final = 16
 """Questions that wait for their turn; nobody answers others."""
+RESTS: Final = 4
+"""Times as long as an answer took, in which none is begun: questions take a fifth of the scheduler's time at most."""
+LONGEST_REST_SECONDS: Final = 10.0
 NOTHING_SEEN: Final[Mapping[str, NodeFacts]] = {}
 
 log = structlog.get_logger(__name__)
@@ -450,36 +453,40 @@ type _Answer = Callable[[SchedulingState, bytes, datetime], bytes | None]
 
 
 class Answering:
-    """Answers where workloads would run, and why others wait: one question of each kind after the other, and leaves as
-    much time between as each took.
+    """Answers where workloads would run, and why others wait: one question after the other, of whichever kind. What
+    many that wait make costly to answer must not keep the scheduler from placing them.
     """
 
     def __init__(self, nc: Client, clock: Callable[[], datetime] = utc_now) -> None:
         self._nc = nc
         self._clock = clock
+        self._turn = asyncio.Lock()
         self.fold: SchedulingState | None = None
         """None until it is caught up with the log: before, nobody is answered."""
 
     async def start(self) -> None:
         """Each question goes to one of the schedulers; those beyond MOST_ASKED are dropped."""
-        for subject, answer in ((WHAT_IF, _answer_what_if), (WHY, _answer_why)):
+        for subject, answer in ANSWERS.items():
             await self._nc.subscribe(  # pyright: ignore[reportUnknownMemberType]
                 subject, queue="scheduler", cb=partial(self._answer, answer), pending_msgs_limit=MOST_ASKED
             )
 
     async def _answer(self, answer: _Answer, message: Msg) -> None:
-        if self.fold is None or not is_inbox(message.reply, inbox_prefix("api")):
+        if not is_inbox(message.reply, inbox_prefix("api")):
             return
-        try:
-            began = asyncio.get_running_loop().time()
-            found = answer(self.fold, message.data, self._clock())
-            if found is None:
+        async with self._turn:
+            if self.fold is None:
                 return
-            await self._nc.publish(message.reply, found)
-            await asyncio.sleep(asyncio.get_running_loop().time() - began)
-        except Exception:
-            # Whoever asks sees that nobody answered; placing what was submitted goes on.
-            log.exception("not_answered", subject=message.subject)
+            clock = asyncio.get_running_loop().time
+            began = clock()
+            try:
+                found = answer(self.fold, message.data, self._clock())
+                if found is not None:
+                    await self._nc.publish(message.reply, found)
+            except Exception:
+                # Whoever asks sees that nobody answered; placing what was submitted goes on.
+                log.exception("not_answered", subject=message.subject)
+            await asyncio.sleep(min(RESTS * (clock() - began), LONGEST_REST_SECONDS))
 
 
 def _answer_what_if(fold: SchedulingState, question: bytes, now: datetime) -> bytes | None:
@@ -495,6 +502,10 @@ def _answer_why(fold: SchedulingState, question: bytes, now: datetime) -> bytes 
         return msgspec.json.encode(Why(outcome="unknown", message="the scheduler has not read so far yet; ask again"))
     readable = None if asked.readable is None else frozenset(asked.readable)
     return msgspec.json.encode(why(fold, asked.workload_id, now, readable))
+
+
+ANSWERS: Final[Mapping[str, _Answer]] = {WHAT_IF: _answer_what_if, WHY: _answer_why}
+"""By subject."""
 
 
 def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf:
