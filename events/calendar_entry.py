@@ -63,11 +63,14 @@ def check(asked: Asked) -> None:
         raise ValueError("too many are named")
 
 
-def wrong(asked: Asked, pools: Sequence[str], now: datetime, *, comes_again: bool = False) -> Refusal | None:
+def wrong(
+    asked: Asked, pools: Sequence[str], cluster: str, now: datetime, *, comes_again: bool = False
+) -> Refusal | None:
     """What holds for all entries.
 
     Args:
         pools: names of the node pools that there are.
+        cluster: name of the cluster.
         comes_again: whether its first time may be over.
     """
     if asked.ends_at <= asked.starts_at:
@@ -80,7 +83,7 @@ def wrong(asked: Asked, pools: Sequence[str], now: datetime, *, comes_again: boo
         return invalid("startsAt", f"must be at most {MOST_AHEAD.days} days from now, got {told(asked.starts_at)}")
     unknown = sorted(set(asked.node_pools) - set(pools))
     if unknown:
-        return invalid("nodePools", f"the cluster has no node pool {unknown[0]!r}; it has {', '.join(pools)}")
+        return invalid("nodePools", f"cluster {cluster!r} has no node pool {unknown[0]!r}; it has {', '.join(pools)}")
     return None
 
 

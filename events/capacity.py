@@ -4,7 +4,7 @@ those with certain labels, may use from one time to another, perhaps each week. 
 As with maintenance, what a moment means for a node follows from what stands here and from the nodes as they are.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -29,6 +29,8 @@ from events.refusal import Refusal
 WEEK: Final = timedelta(days=7)
 MOST_RESERVED: Final = 200
 """Of one cluster, those that are over included."""
+MOST_FORMER: Final = 200
+"""Of one cluster, forms of reservations that are over, changed or cancelled; of more, the last ones."""
 MOST_GPUS: Final = 1_000_000
 MOST_NODES: Final = 100_000
 MOST_AGO: Final = timedelta(days=366)
@@ -107,7 +109,17 @@ type Taken = dict[str, set[int]]
 
 
 class Reserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
-    """As it is."""
+    """As it is, or was until it was over, changed or cancelled."""
+
+    since: datetime | None = None
+    """Since when it wants so much of these nodes at these times."""
+    until: datetime | None = None
+    """Until when it did. None: it still does."""
+
+    @property
+    def form(self) -> str:
+        """Which one it is among all that are, and were."""
+        return self.id if self.until is None else f"{self.id} until {self.until.isoformat()}"
 
     def fits(self, node: Node) -> bool:
         """Whether it is about such a node."""
@@ -131,20 +143,37 @@ class Reserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
         """Whether it is for workloads with these labels, as far as their project fits, too."""
         return self.workload_labels.items() <= labels.items()
 
-    def chosen(self, fitting: Mapping[str, Node], taken: Taken | None = None) -> Parts:
+    def chosen(self, fitting: Mapping[str, Node], taken: Taken | None = None, left: Taken | None = None) -> Parts:
         """Of the nodes that it is about (by key) those that are kept, with the devices of each.
 
         Args:
             taken: by key of a node, devices that others have then.
+            left: likewise, those that others had who do not want them any more: they come last, so that it keeps those
+                that it had beside them.
         """
-        others: Taken = {} if taken is None or not self.counted else taken
+        if not self.counted:
+            return self._first(fitting, {}, None, None)
+        taken, left = taken or {}, left or {}
+        found = self._first(fitting, _both(taken, left), self.gpus, self.node_count)
+        if not left:
+            return found
+        have = {key: {*_devices(fitting[key], devices)} for key, devices in found.items()}
+        gpus = None if self.gpus is None else max(self.gpus - sum(map(len, have.values())), 0)
+        count = None if self.node_count is None else self.node_count - len(found)
+        for key, devices in self._first(fitting, _both(taken, have), gpus, count).items():
+            kept = have.get(key, set()) | {*_devices(fitting[key], devices)}
+            found[key] = None if len(kept) == fitting[key].facts.gpu_count else tuple(sorted(kept))
+        return found
+
+    def _first(self, fitting: Mapping[str, Node], taken: Taken, gpus: int | None, count: int | None) -> Parts:
+        """The first by name that have so much."""
         found: Parts = {}
-        gpus, count = self.gpus, self.node_count
         for key in sorted(fitting, key=lambda key: (fitting[key].name, key)):
             if gpus == 0 or count == 0:
                 break
-            free = [each for each in range(fitting[key].facts.gpu_count) if each not in others.get(key, ())]
-            whole = len(free) == fitting[key].facts.gpu_count and (bool(free) or key not in others)
+            others = taken.get(key, set[int]())
+            free = [each for each in range(fitting[key].facts.gpu_count) if each not in others]
+            whole = len(free) == fitting[key].facts.gpu_count and (bool(free) or key not in taken)
             if gpus is not None:
                 if not free or not (whole or self.exact):
                     continue
@@ -176,6 +205,26 @@ class Reserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
         """Whether both hold at one time."""
         return self._share_time(other, min(self.starts_at, other.starts_at))
 
+    def yields_to(self, other: "Reserved") -> bool:
+        """Whether it has what the other one leaves, as that was made before, and stood as it does when this one did."""
+        return (
+            self.counted
+            and other.counted
+            and self.id != other.id
+            and _made(other) < _made(self)
+            and (other.until is None or self.made_at is None or self.made_at <= other.until)
+            and (self.until is None or other.since is None or other.since < self.until)
+            and self.ever_meets(other)
+        )
+
+    def outlives(self, other: "Reserved") -> bool:
+        """Whether the other one wants nothing any more while this one does."""
+        return other.until is not None and (self.until is None or other.until < self.until)
+
+    def wants_as(self, other: "Reserved") -> bool:
+        """Whether it is about so much of the same nodes at the same times."""
+        return all(getattr(self, name) == getattr(other, name) for name in _WANTED)
+
     def _may_share_nodes(self, other: "Reserved") -> bool:
         """A node has one name, one pool, and of each label one value."""
         for mine, others in ((self.nodes, other.nodes), (self.node_pools, other.node_pools)):
@@ -197,25 +246,42 @@ class Reserved(_Fields, frozen=True, kw_only=True, omit_defaults=True):
         return any(mine.starts_at < theirs.ends_at + each and theirs.starts_at + each < mine.ends_at for each in shifts)
 
 
-def shared_out(reserved: Iterable[Reserved], fitting: Mapping[str, Mapping[str, Node]]) -> dict[str, Parts]:
-    """What is kept by each (by its id). Of those that want so many nodes, or GPUs, and ever hold at one time, the one
-    that was made first has the first of them; so each keeps what it has when another one comes, or is over.
+_WANTED: Final = ("starts_at", "ends_at", "weekly", "nodes", "node_pools", "labels", "gpus", "node_count", "exact")
+
+
+def _devices(node: Node, kept: tuple[int, ...] | None) -> Iterable[int]:
+    return range(node.facts.gpu_count) if kept is None else kept
+
+
+def _both(one: Taken, other: Taken) -> Taken:
+    return {key: one.get(key, set()) | other.get(key, set()) for key in (*one, *other)}
+
+
+def shared_out(
+    reserved: Iterable[Reserved], fitting: Mapping[str, Mapping[str, Node]], gone: Collection[str] = ()
+) -> dict[str, Parts]:
+    """What is kept by each (by its form). Of those that want so many nodes, or GPUs, and ever hold at one time, the one
+    that was made first has the first of them. So each keeps what it has when another one comes, or is over, or
+    cancelled: those that were stay among these as long as another one has what they left.
 
     Args:
-        fitting: by id, the nodes that each may be about, by key.
+        fitting: by form, the nodes that each may be about, by key.
+        gone: forms of those for whom nobody is there any more.
     """
     found: dict[str, Parts] = {}
     before: list[Reserved] = []
     for entry in sorted(reserved, key=_made):
         taken: Taken = {}
-        nodes = fitting.get(entry.id, {})
-        for other in before if entry.counted else ():
-            if other.counted and entry.ever_meets(other):
-                for key, devices in found[other.id].items():
-                    if key in nodes:
-                        kept = range(nodes[key].facts.gpu_count) if devices is None else devices
-                        taken.setdefault(key, set()).update(kept)
-        found[entry.id] = entry.chosen(nodes, taken)
+        left: Taken = {}
+        nodes = fitting.get(entry.form, {})
+        for other in before:
+            if not entry.yields_to(other):
+                continue
+            into = left if other.form in gone or entry.outlives(other) else taken
+            for key, devices in found[other.form].items():
+                if key in nodes:
+                    into.setdefault(key, set()).update(_devices(nodes[key], devices))
+        found[entry.form] = entry.chosen(nodes, taken, left)
         before.append(entry)
     return found
 
@@ -302,23 +368,47 @@ class CancelCapacityReservation(msgspec.Struct, frozen=True, kw_only=True, omit_
 CapacityCommand = ReserveCapacity | CancelCapacityReservation
 
 
-def evolve(reserved: tuple[Reserved, ...], event: CapacityEvent) -> tuple[Reserved, ...]:
+def evolve(
+    reserved: tuple[Reserved, ...], former: tuple[Reserved, ...], event: CapacityEvent
+) -> tuple[tuple[Reserved, ...], tuple[Reserved, ...]]:
+    """Args: former, those that were and are still needed (`shared_out`)."""
     match event:
         case CapacityReserved():
-            new = _as_reserved(event)
-            kept = (
-                each
-                for each in reserved
-                if each.id != new.id and (each.weekly or event.at - each.ends_at <= KEPT_AFTER_END)
-            )
-            return tuple(sorted((*kept, new), key=lambda each: (each.starts_at, each.name, each.id)))
+            there = next((each for each in reserved if each.id == event.id), None)
+            new = _as_reserved(event, there)
+            past = [each for each in reserved if each is not there and _is_long_over(each, event.at)]
+            kept = [each for each in reserved if each is not there and each not in past]
+            past += [] if there is None or new.wants_as(there) else [there]
+            now = tuple(sorted((*kept, new), key=lambda each: (each.starts_at, each.name, each.id)))
         case CapacityReservationCancelled():
             found = living(reserved, event.name, event.at)
-            return tuple(each for each in reserved if each is not found)
+            past = [] if found is None else [found]
+            now = tuple(each for each in reserved if each is not found)
+    were = (*former, *(replace(each, until=event.at) for each in past if each.counted))
+    return now, _needed(were, now, event.at)
 
 
-def _as_reserved(event: CapacityReserved) -> Reserved:
-    return Reserved(**{name: getattr(event, name) for name in Reserved.__struct_fields__})
+def _is_long_over(each: Reserved, now: datetime) -> bool:
+    return not each.weekly and now - each.ends_at > KEPT_AFTER_END
+
+
+def _needed(former: tuple[Reserved, ...], reserved: tuple[Reserved, ...], now: datetime) -> tuple[Reserved, ...]:
+    """Those of which it follows what one has that is not over."""
+    if not former:
+        return ()
+    last, found = [each for each in reserved if each.times(now) is not None], set[str]()
+    while last:
+        entry = last.pop()
+        more = [each for each in (*reserved, *former) if each.form not in found and entry.yields_to(each)]
+        found |= {each.form for each in more}
+        last += more
+    return tuple(each for each in former if each.form in found)[-MOST_FORMER:]
+
+
+def _as_reserved(event: CapacityReserved, there: Reserved | None) -> Reserved:
+    """Args: there, as it was before."""
+    made = Reserved(**{name: getattr(event, name) for name in _Fields.__struct_fields__}, since=event.at)
+    return made if there is None or not made.wants_as(there) else replace(made, since=there.since)
 
 
 def living(reserved: Iterable[Reserved], name: str, now: datetime) -> Reserved | None:
@@ -346,7 +436,7 @@ def decide(
     if there is not None and command.new:
         message = f"cluster {cluster!r} has a reservation {command.name!r} already; change it, or choose another name"
         return Refusal(code="name_taken", field="name", message=message)
-    if refusal := _wrong(command, there, pools, now):
+    if refusal := _wrong(command, there, pools, cluster, now):
         return refusal
     if there is None and len(reserved) >= MOST_RESERVED:
         message = f"cluster {cluster!r} has {MOST_RESERVED} reservations, which is the limit; cancel one"
@@ -373,7 +463,7 @@ def decide(
         reserved_by=context.actor.id,
         made_at=now if there is None else there.made_at,
     )
-    made = _as_reserved(event)
+    made = _as_reserved(event, there)
     if there is not None and replace(made, reserved_by=there.reserved_by) == there:
         return ()
     gone = {*command.gone_projects}
@@ -398,11 +488,13 @@ def _clash(made: Reserved, others: Iterable[Reserved], now: datetime) -> Refusal
     return None
 
 
-def _wrong(command: ReserveCapacity, there: Reserved | None, pools: tuple[str, ...], now: datetime) -> Refusal | None:
+def _wrong(
+    command: ReserveCapacity, there: Reserved | None, pools: tuple[str, ...], cluster: str, now: datetime
+) -> Refusal | None:
     longest = WEEK if command.weekly else LONGEST
     stays = there is not None and there.starts_at == command.starts_at
     if command.starts_at < now - MOST_AGO and not stays:
         return invalid("startsAt", f"must be at most {MOST_AGO.days} days ago, got {told(command.starts_at)}")
     if command.ends_at - command.starts_at >= longest:
         return invalid("endsAt", f"must be less than {longest.days} days after startsAt, got {told(command.ends_at)}")
-    return wrong(command, pools, now, comes_again=command.weekly)
+    return wrong(command, pools, cluster, now, comes_again=command.weekly)

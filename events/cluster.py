@@ -237,6 +237,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is planned, goes on, or was over not long ago; in the order in which it begins."""
     reserved: tuple[Reserved, ...] = ()
     """Likewise, of reservations of capacity."""
+    formerly_reserved: tuple[Reserved, ...] = ()
+    """Those that were, as long as it follows from them which nodes others have."""
 
     @property
     def exists(self) -> bool:
@@ -291,7 +293,8 @@ def _evolve(state: Cluster, event: ClusterEvent) -> Cluster:
         case MaintenancePlanned() | MaintenanceCancelled():
             return replace(state, maintenance=maintenance.evolve(state.maintenance, event))
         case CapacityReserved() | CapacityReservationCancelled():
-            return replace(state, reserved=capacity.evolve(state.reserved, event))
+            reserved, former = capacity.evolve(state.reserved, state.formerly_reserved, event)
+            return replace(state, reserved=reserved, formerly_reserved=former)
         case ClusterRemoved():
             return replace(state, removed=True, connected=False)
         case _:

@@ -150,7 +150,7 @@ def decide(
             f"cluster {cluster!r} has maintenance {command.name!r} already; change that one, or choose another name"
         )
         return Refusal(code="name_taken", field="name", message=message)
-    if refusal := _wrong(command, there, pools, now):
+    if refusal := _wrong(command, there, pools, cluster, now):
         return refusal
     others = [each for each in planned if each is not there]
     at_once = [each for each in others if each.starts_at < command.ends_at and command.starts_at < each.ends_at]
@@ -182,7 +182,7 @@ def decide(
 
 
 def _wrong(
-    command: PlanMaintenance, there: Maintenance | None, pools: tuple[str, ...], now: datetime
+    command: PlanMaintenance, there: Maintenance | None, pools: tuple[str, ...], cluster: str, now: datetime
 ) -> Refusal | None:
     if there is not None and there.is_on(now) and command.starts_at != there.starts_at:
         return invalid(
@@ -191,4 +191,4 @@ def _wrong(
         )
     if command.ends_at - command.starts_at > LONGEST:
         return invalid("endsAt", f"must be at most {LONGEST.days} days after startsAt, got {told(command.ends_at)}")
-    return wrong(command, pools, now)
+    return wrong(command, pools, cluster, now)

@@ -17,6 +17,7 @@ from muster.cli.calendar_options import (
     ToOption,
     done_there,
     given_nodes,
+    made_there,
     time_of,
     which_nodes,
 )
@@ -24,8 +25,8 @@ from muster.cli.calendar_reservations import RESERVATIONS, add_reservations, wha
 from muster.cli.calendar_windows import add_windows, window_rows, windows_told
 from muster.cli.command import MusterGroup, Session, command, group
 from muster.cli.exits import usage
-from muster.cli.names import cluster_id
-from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm, switch_option
+from muster.cli.names import default_cluster
+from muster.cli.options import ClusterOption, CreatedOnOption, IdempotencyOption, YesOption, confirm, switch_option
 from muster.cli.output import Column
 from muster.cli.values import Row, exact_span, number_of, row_of, text_of
 
@@ -178,7 +179,7 @@ def _add_create(app: typer.Typer) -> None:
         force: Annotated[
             bool, typer.Option("--force", help="End pods of non-preemptible workloads, too, when it begins.")
         ] = False,
-        cluster: ClusterOption = None,
+        cluster: CreatedOnOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Plan maintenance of nodes: those to which all fits that --node, --pool and --label say.
@@ -188,8 +189,9 @@ def _add_create(app: typer.Typer) -> None:
         """
         if not (node or pool or label):
             raise usage("give at least one of --node, --pool and --label")
+        there = default_cluster(session, cluster)
         body: Row = {
-            "clusterId": cluster_id(session, cluster),
+            "clusterId": text_of(there, "id"),
             "name": name,
             "startsAt": time_of("--from", from_),
             "endsAt": time_of("--to", to),
@@ -197,7 +199,7 @@ def _add_create(app: typer.Typer) -> None:
             **given_nodes(node, pool, label, lead),
         }
         done = session.api.mutate("POST", MAINTENANCE.path, body, idempotency_key=idempotency_key)
-        session.out.talk(text_of(done.body, "message"))
+        session.out.talk(made_there(text_of(done.body, "message"), there))
 
 
 def _add_changes(app: typer.Typer) -> None:

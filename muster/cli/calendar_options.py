@@ -1,6 +1,6 @@
 """What commands about the calendar share."""
 
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Final, NamedTuple
 from urllib.parse import quote
 
@@ -15,10 +15,13 @@ from muster.cli.values import Row, format_utc, parse_time, row_of, rows_of, text
 
 MOST_LEAD_SECONDS: Final = 60 * 86400
 
-FromOption = Annotated[str, typer.Option("--from", metavar="TIME", help="When it begins.")]
-ToOption = Annotated[str, typer.Option("--to", metavar="TIME", help="When it is over.")]
-NewFromOption = Annotated[str | None, typer.Option("--from", metavar="TIME", help="When it begins.")]
-NewToOption = Annotated[str | None, typer.Option("--to", metavar="TIME", help="When it is over.")]
+_FORMS: Final = "2027-01-31T20:00:00+01:00, ...Z for UTC, a date alone (its midnight UTC), now, or as now+2h."
+_BEGINS: Final = f"When it begins: as {_FORMS}"
+_ENDS: Final = f"When it is over: as {_FORMS}"
+FromOption = Annotated[str, typer.Option("--from", metavar="TIME", help=_BEGINS)]
+ToOption = Annotated[str, typer.Option("--to", metavar="TIME", help=_ENDS)]
+NewFromOption = Annotated[str | None, typer.Option("--from", metavar="TIME", help=_BEGINS)]
+NewToOption = Annotated[str | None, typer.Option("--to", metavar="TIME", help=_ENDS)]
 NodeOption = Annotated[
     list[str] | None, typer.Option("--node", metavar="NODE", help="A node that is meant. Repeatable.")
 ]
@@ -50,11 +53,12 @@ EXACTLY_COLUMNS: Final = (
 def which_nodes(row: Row) -> str:
     """The nodes that it is about."""
     nodes, pools = (row.get(key) for key in ("nodes", "nodePools"))
-    parts = [f"nodes {','.join(map(str, nodes))}" if isinstance(nodes, list) and nodes else ""]
-    parts += [f"pools {','.join(map(str, pools))}" if isinstance(pools, list) and pools else ""]
-    labels = ",".join(f"{key}={value}" for key, value in row_of(row, "labels").items())
-    parts += [f"labels {labels}" if labels else ""]
-    return "; ".join(part for part in parts if part)
+    labels = [f"{key}={value}" for key, value in row_of(row, "labels").items()]
+    parts: list[str] = []
+    for noun, given in (("node", nodes), ("pool", pools), ("label", labels)):
+        if isinstance(given, list) and given:
+            parts.append(f"{noun}{'s' if len(given) > 1 else ''} {','.join(map(str, given))}")
+    return "; ".join(parts)
 
 
 def given_nodes(node: list[str] | None, pool: list[str] | None, label: list[str] | None, lead: str | None) -> Row:
@@ -81,9 +85,15 @@ def label_of(flag: str, text: str) -> Row:
 
 def time_of(flag: str, given: str) -> str:
     """As the API takes it. Raises Problem (usage)."""
+    if given == "now" or given.startswith("now+"):
+        seconds = duration_option(flag, given.removeprefix("now+")) if given != "now" else 0
+        return format_utc(datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=seconds))
     moment = parse_time(given)
     if moment is None:
-        todo = "write a time as 2030-01-31T12:00:00Z or 2030-01-31T12:00:00+01:00, or a date as 2030-01-31 (UTC)"
+        todo = (
+            "write a time as 2030-01-31T12:00:00Z or 2030-01-31T12:00:00+01:00, a date as 2030-01-31 (UTC), now, or as "
+            "now+2h"
+        )
         raise usage(f"{flag}: {given!r} is no time", todo=todo)
     if datetime.fromisoformat(given).tzinfo is None and not _is_date(given):
         todo = f"write {given}Z for UTC, or the time with its offset, as 2027-01-01T10:00:00+01:00"
@@ -138,6 +148,11 @@ class Entries(NamedTuple):
             told = f"several clusters have {self.one} {name!r}: {', '.join(clusters)}"
             raise usage(told, todo="choose one with --cluster")
         return found[-1] if found else refuse_name(rows, name, what=self.one, as_of=session.as_of)
+
+
+def made_there(message: str, cluster: Row) -> str:
+    """What was made, and on which cluster: nobody may have named it."""
+    return f"{message} (cluster {text_of(cluster, 'name')})"
 
 
 def done_there(message: str, row: Row) -> str:

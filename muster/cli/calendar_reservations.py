@@ -18,13 +18,14 @@ from muster.cli.calendar_options import (
     done_there,
     given_nodes,
     label_of,
+    made_there,
     time_of,
     which_nodes,
 )
 from muster.cli.command import MusterGroup, Session, command
 from muster.cli.exits import usage
-from muster.cli.names import cluster_id, find_department, find_project
-from muster.cli.options import ClusterOption, IdempotencyOption, YesOption, confirm, switch_option
+from muster.cli.names import default_cluster, find_department, find_project
+from muster.cli.options import ClusterOption, CreatedOnOption, IdempotencyOption, YesOption, confirm, switch_option
 from muster.cli.output import Column
 from muster.cli.values import Row, exact_span, number_of, row_of, text_of
 
@@ -34,13 +35,16 @@ RESERVATIONS: Final = Entries("reservations", "reservation")
 def _gpus(row: Row) -> str:
     if row.get("gpus") is None:
         return "all"
-    return f"{int(number_of(row, 'gpus'))}{' exactly' if row.get('exact') else ''}"
+    return f"{'exactly ' if row.get('exact') else ''}{int(number_of(row, 'gpus'))}"
 
 
 def _which(row: Row) -> str:
     """How many nodes, and of which."""
-    count = row.get("nodeCount")
-    return which_nodes(row) if count is None else f"{int(number_of(row, 'nodeCount'))} of {which_nodes(row)}"
+    of = which_nodes(row)
+    if row.get("nodeCount") is None:
+        return of
+    count = int(number_of(row, "nodeCount"))
+    return f"{count} of {of}" if of.startswith("node") else f"{count} node{'s' if count != 1 else ''} of {of}"
 
 
 def whose(row: Row) -> str:
@@ -106,7 +110,9 @@ _ForLabelOption = Annotated[
 
 def what_of(row: Row) -> str:
     """How much of which nodes."""
-    return _which(row) if row.get("gpus") is None else f"{_gpus(row)} GPUs of {_which(row)}"
+    if row.get("gpus") is None:
+        return _which(row)
+    return f"{_gpus(row)} GPU{'s' if number_of(row, 'gpus') != 1 else ''} of {_which(row)}"
 
 
 def add_reservations(app: typer.Typer) -> None:
@@ -197,7 +203,7 @@ def _add_create(app: typer.Typer) -> None:
         node_count: _CountOption = None,
         weekly: Annotated[bool, typer.Option("--weekly", help="Again 168 hours later, until it is deleted.")] = False,
         lead: LeadOption = None,
-        cluster: ClusterOption = None,
+        cluster: CreatedOnOption = None,
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         """Keep nodes for some: those to which all fits that --node, --pool and --label say, or so many of them.
@@ -209,8 +215,9 @@ def _add_create(app: typer.Typer) -> None:
             raise usage("give at least one of --node, --pool and --label")
         if not (for_ or for_department or for_label):
             raise usage("give at least one of --for, --for-department and --for-label")
+        there = default_cluster(session, cluster)
         body: Row = {
-            "clusterId": cluster_id(session, cluster),
+            "clusterId": text_of(there, "id"),
             "name": name,
             **_given_holder(session, for_, for_department, for_label),
             "startsAt": time_of("--from", from_),
@@ -221,7 +228,7 @@ def _add_create(app: typer.Typer) -> None:
             "exact": exact,
         }
         done = session.api.mutate("POST", RESERVATIONS.path, body, idempotency_key=idempotency_key)
-        session.out.talk(text_of(done.body, "message"))
+        session.out.talk(made_there(text_of(done.body, "message"), there))
 
 
 def _add_set(app: typer.Typer) -> None:
@@ -264,7 +271,8 @@ def _add_set(app: typer.Typer) -> None:
         """Change a reservation that is planned or goes on; what is not given stays.
 
         Of --node, --pool and --label all that there were are replaced by those that are given, and so it is with --for,
-        --for-department and --for-label.
+        --for-department and --for-label. Only one of --gpus and --node-count counts: with one of them the other, and
+        with --node-count also --exact, is gone.
         """
         changes: Row = given_nodes(node, pool, label, lead) | _given_counts(gpus, node_count)
         changes |= _given_holder(session, for_, for_department, for_label)

@@ -86,6 +86,14 @@ IdempotencyOption = Annotated[
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", help="Cluster (name or id).", autocompletion=cluster_names)
 ]
+CreatedOnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Cluster (name or id). Default: the context's, else the only one, else that of this machine.",
+        autocompletion=cluster_names,
+    ),
+]
 RunsOnOption = Annotated[
     str | None,
     typer.Option(

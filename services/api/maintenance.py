@@ -2,12 +2,22 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-from events.calendar_entry import DEFAULT_LEAD_SECONDS, MOST_LABELS_NAMED, MOST_LEAD, MOST_NODES_NAMED, MOST_POOLS_NAMED
+from sqlalchemy import RowMapping
+
+from events.calendar_entry import (
+    DEFAULT_LEAD_SECONDS,
+    MOST_LABELS_NAMED,
+    MOST_LEAD,
+    MOST_NODES_NAMED,
+    MOST_POOLS_NAMED,
+    is_about,
+)
 from events.cluster import Cluster
 from events.fields.declare import Body, Limits
 from events.maintenance import CancelMaintenance, Maintenance, PlanMaintenance
+from events.node import Node, NodeFacts
 from events.node_file import NAME_PATTERN, NAME_WORDS
 from services.api import answers
 from services.api.clusters import CLUSTER_FILTER, cluster_of, clusters_of, require_some_role
@@ -132,7 +142,7 @@ async def plan_maintenance(call: Call) -> Answer[answers.HttpResponse]:
 
     given = call.fields(MaintenanceCreation, issues_of_nodes, unknown)
     await cluster_of(call, given.cluster_id)
-    told = await check_nodes(call, given.cluster_id, given)
+    told = (await check_nodes(call, given.cluster_id, given)).told
     reply = await call.send(_command(given.cluster_id, given.name, given, new=True), creation=True)
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"maintenance {given.name} is planned{told}")
@@ -152,7 +162,7 @@ async def change_maintenance(call: Call) -> Answer[answers.HttpResponse]:
     given = call.fields(MaintenanceFields, issues_of_nodes)
     await directory_fresh(call)
     await cluster_of(call, cluster_id)
-    told = await check_nodes(call, cluster_id, given)
+    told = (await check_nodes(call, cluster_id, given)).told
     reply = await call.send(_command(cluster_id, name, given, new=False))
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"maintenance {name} {'is changed' if reply.changed else 'was so already'}{told}")
@@ -191,34 +201,53 @@ def _command(cluster_id: str, name: str, given: MaintenanceFields, *, new: bool)
     )
 
 
-async def check_nodes(call: Call, cluster_id: str, given: NodesFields, gpus: int | None = None) -> str:
-    """What is to be said of the nodes that it is about, to go behind the answer: that there are none yet, or fewer GPUs
-    than are wanted. Raises 400 where the cluster has no node of a name, as far as the tables can be read: a name with a
-    typing error would do nothing, and say so to nobody.
+class NodesFound(NamedTuple):
+    """What the tables have of a cluster's nodes."""
+
+    told: str
+    """That there are none yet of those that are meant, to go behind the answer; else empty."""
+    nodes: tuple[Node, ...]
+    """All that there are, with what says which are meant."""
+
+
+async def check_nodes(call: Call, cluster_id: str, given: NodesFields) -> NodesFound:
+    """Raises 400 where the cluster has no node of a name, as far as the tables can be read: a name with a typing error
+    would do nothing, and say so to nobody.
     """
     found = await if_answered(call.queries.nodes(cluster_id=cluster_id))
     if found is None:
-        return ""
+        return NodesFound("", ())
     there = {str(row["name"]) for row in found.rows}
+    cluster = call.api.directory.cluster(cluster_id)
+    of = cluster_id if cluster is None else cluster.name
 
     def unknown(asked: NodesFields) -> Iterator[Issue]:
         for index, name in enumerate(asked.nodes):
             if name not in there:
-                yield Issue(field=f"nodes[{index}]", details=f"the cluster has no node {shown(name)}")
+                yield Issue(field=f"nodes[{index}]", details=f"cluster {of} has no node {shown(name)}")
 
     call.fields(type(given), unknown)
+    nodes = tuple(_node(row) for row in found.rows)
     labels = {each.name: each.value for each in given.labels}
-    fitting = [
-        row
-        for row in found.rows
-        if (not given.nodes or row["name"] in given.nodes)
-        and (not given.node_pools or row["pool"] in given.node_pools)
-        and labels.items() <= row["labels"].items()
-    ]
-    if not fitting:
-        return "; no node of the cluster is meant now: none fits all of nodes, node pools and labels"
-    have = sum(int(row["gpu_count"]) for row in fitting)
-    return f"; the nodes that are meant have {have} GPUs now" if gpus is not None and gpus > have else ""
+    meant = MeantNodes(nodes=given.nodes, node_pools=given.node_pools, labels=labels)
+    if any(is_about(meant, node) for node in nodes):
+        return NodesFound("", nodes)
+    return NodesFound("; no node of the cluster is meant now: none fits all of nodes, node pools and labels", nodes)
+
+
+class MeantNodes(NamedTuple):
+    """As AboutNodes."""
+
+    nodes: tuple[str, ...]
+    node_pools: tuple[str, ...]
+    labels: dict[str, str]
+
+
+def _node(row: RowMapping) -> Node:
+    facts = NodeFacts(
+        cpu_milli=0, memory_bytes=0, gpu_count=int(row["gpu_count"]), pool=row["pool"], labels=dict(row["labels"])
+    )
+    return Node(name=row["name"], present=True, facts=facts)
 
 
 def issues_of_nodes(given: NodesFields) -> Iterator[Issue]:

@@ -2,13 +2,23 @@
 
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from events.calendar_entry import MOST_LABELS_NAMED
-from events.capacity import MOST_GPUS, MOST_NODES, CancelCapacityReservation, ReserveCapacity, Reserved, Times
+from events.capacity import (
+    MOST_GPUS,
+    MOST_NODES,
+    CancelCapacityReservation,
+    ReserveCapacity,
+    Reserved,
+    Times,
+    living,
+    shared_out,
+)
 from events.cluster import Cluster
 from events.department import DEFAULT_DEPARTMENT_ID
 from events.fields.declare import Limits
+from events.node import Node
 from projections.queries import Moment
 from services.api import answers
 from services.api.clusters import CLUSTER_FILTER, cluster_of, clusters_of, require_some_role
@@ -22,6 +32,9 @@ from services.api.operations import Answer, changes, reads
 from services.api.paths import RESERVATION, RESERVATIONS
 from services.api.places import cluster_at, clusters_at, directory_caught_up, directory_fresh, may_read_department
 from services.api.simulated_nodes import NodeLabelFields
+
+MOST_NAMED: Final = 3
+"""Others, in one sentence."""
 
 
 class ReservationFields(NodesFields, frozen=True, kw_only=True):
@@ -131,9 +144,10 @@ async def reserve_capacity(call: Call) -> Answer[answers.HttpResponse]:
 
     given = call.fields(ReservationCreation, lambda asked: _wrong(call, asked), unknown)
     await cluster_of(call, given.cluster_id)
-    told = await check_nodes(call, given.cluster_id, given, given.gpus)
+    found = await check_nodes(call, given.cluster_id, given)
     reply = await call.send(_command(call, given.cluster_id, given.name, given, new=True), creation=True)
     await directory_caught_up(call, reply)
+    told = found.told or _what_it_keeps(call, given.cluster_id, given.name, found.nodes)
     return call.accepted(reply, f"reservation {given.name} is made{told}")
 
 
@@ -157,9 +171,10 @@ async def change_reservation(call: Call) -> Answer[answers.HttpResponse]:
 
     given = call.fields(ReservationFields, lambda asked: _wrong(call, asked))
     await cluster_of(call, cluster_id)
-    told = await check_nodes(call, cluster_id, given, given.gpus)
+    found = await check_nodes(call, cluster_id, given)
     reply = await call.send(_command(call, cluster_id, name, given, new=False))
     await directory_caught_up(call, reply)
+    told = found.told or _what_it_keeps(call, cluster_id, name, found.nodes)
     return call.accepted(reply, f"reservation {name} {'is changed' if reply.changed else 'was so already'}{told}")
 
 
@@ -235,6 +250,43 @@ def _command(call: Call, cluster_id: str, name: str, given: ReservationFields, *
         new=new,
         gone_projects=tuple(sorted(gone)),
     )
+
+
+def _is_gone(call: Look, entry: Reserved) -> bool:
+    """Whether its project or department is deleted."""
+    directory = call.api.directory
+    gone = bool(entry.project_id) and directory.project(entry.project_id) is None
+    return gone or (bool(entry.department_id) and entry.department_id not in directory.departments)
+
+
+def _what_it_keeps(call: Call, cluster_id: str, name: str, nodes: Iterable[Node]) -> str:
+    """That it keeps fewer than it wants, to go behind the answer; else nothing, also where nothing is known of nodes.
+
+    Args:
+        nodes: all of the cluster.
+    """
+    by_name, cluster = {node.name: node for node in nodes}, call.api.directory.cluster(cluster_id)
+    entry = None if cluster is None else living(cluster.reserved, name, datetime.now(UTC))
+    if cluster is None or entry is None or not entry.counted or not by_name:
+        return ""
+    forms = (*cluster.reserved, *cluster.formerly_reserved)
+    fitting = {each.form: {key: node for key, node in by_name.items() if each.fits(node)} for each in forms}
+    gone = {each.form for each in cluster.reserved if _is_gone(call, each)}
+    shares = shared_out(forms, fitting, gone)
+    meant, kept = fitting[entry.form], shares[entry.form]
+    if entry.gpus is not None:
+        wanted, noun, there = entry.gpus, "GPU", sum(node.facts.gpu_count for node in meant.values())
+        have = sum(meant[key].facts.gpu_count if of is None else len(of) for key, of in kept.items())
+    else:
+        wanted, noun, there, have = entry.node_count or 0, "node", len(meant), len(kept)
+    if have >= wanted:
+        return ""
+    first = [each for each in cluster.reserved if each.form not in gone and entry.yields_to(each)]
+    first = [each.name for each in first if shares[each.form].keys() & meant.keys()]
+    why = [f"{there} {'is' if there == 1 else 'are'} there"] if there < wanted else []
+    why += [f"others that were made before have theirs first ({', '.join(first[:MOST_NAMED])})"] if first else []
+    told = f"; it keeps {have or 'none'} of {wanted} {noun}{'s' if wanted != 1 else ''} now"
+    return f"{told}: {', and '.join(why)}" if why else told
 
 
 def reserved_for(clusters: Iterable[Cluster], id_: str, now: datetime) -> list[str]:

@@ -43,13 +43,15 @@ class Calendar:
         """By key of a node: for which it is cordoned, or drained."""
         self._reserved: dict[str, tuple[Reserved, ...]] = {}
         """By id of a cluster that exists."""
+        self._former: dict[str, tuple[Reserved, ...]] = {}
+        """Likewise, those that were, as long as it follows from them which nodes others have."""
         self.labelled: Labelled = ()
         """As of Snapshot."""
         self._projects: dict[str, str] = {}
         """By id of those that exist, the department: for others nothing is reserved. Likewise with departments."""
         self._departments: set[str] = {DEFAULT_DEPARTMENT_ID}
         self._fitting: dict[str, dict[str, Node]] = {}
-        """By id of a reservation: the nodes, by key, that it may be about."""
+        """By form of a reservation: the nodes, by key, that it may be about."""
         self._kept: dict[str, Parts] = {}
         """Likewise, those that are kept by it, as long as no node of the cluster changes."""
         self._found: tuple[object, tuple[NodeMark, ...]] | None = None
@@ -63,16 +65,20 @@ class Calendar:
         """What is planned for it is otherwise now."""
         planned = cluster.maintenance if cluster.exists else ()
         reserved = cluster.reserved if cluster.exists else ()
+        former = cluster.formerly_reserved if cluster.exists else ()
         before = self._planned.get(cluster.cluster_id, ())
         reserved_before = self._reserved.get(cluster.cluster_id, ())
-        if (planned, reserved) == (before, reserved_before):
+        if (planned, reserved, former) == (before, reserved_before, self._former.get(cluster.cluster_id, ())):
             return
-        for each in reserved_before:
-            self._fitting.pop(each.id, None)
-            self._kept.pop(each.id, None)
+        for each in self._forms(cluster.cluster_id):
+            self._fitting.pop(each.form, None)
+            self._kept.pop(each.form, None)
         self._reserved.pop(cluster.cluster_id, None)
+        self._former.pop(cluster.cluster_id, None)
         if reserved:
             self._reserved[cluster.cluster_id] = reserved
+        if former:
+            self._former[cluster.cluster_id] = former
         self.labelled = tuple(
             (each.id, each.workload_labels)
             for _, of in sorted(self._reserved.items())
@@ -136,13 +142,15 @@ class Calendar:
         self._found = self._kept_now = None
 
     def _set(self, key: str, node: Node) -> None:
-        for each in self._reserved.get(node.cluster_id, ()):
-            fitting = self._fitting.setdefault(each.id, {})
-            if each.fits(node):
-                fitting[key] = node
-            else:
-                fitting.pop(key, None)
-            self._kept.pop(each.id, None)  # of each: what one has, another has not
+        forms, another = self._forms(node.cluster_id), False
+        for each in forms:
+            fitting = self._fitting.setdefault(each.form, {})
+            before, after = fitting.pop(key, None), node if each.fits(node) else None
+            if after is not None:
+                fitting[key] = after
+            another = another or _chosen_by(before) != _chosen_by(after)
+        for each in forms if another else ():
+            self._kept.pop(each.form, None)  # of each: what one has, another has not
         for each in self._planned.get(node.cluster_id, ()):
             covered, opened = self._covered.setdefault(each.id, set()), self._opened.setdefault(each.id, set())
             begun = node.begun(each.itself)
@@ -240,10 +248,14 @@ class Calendar:
     def _nodes_of(self, cluster_id: str, entry: Reserved) -> Parts:
         kept = self._kept.get(entry.id)
         if kept is None:
-            living = [each for each in self._reserved[cluster_id] if self._lives(each)]
-            self._kept |= shared_out(living, self._fitting)
+            gone = {each.form for each in self._reserved[cluster_id] if not self._lives(each)}
+            self._kept |= shared_out(self._forms(cluster_id), self._fitting, gone)
             kept = self._kept[entry.id]
         return kept
+
+    def _forms(self, cluster_id: str) -> tuple[Reserved, ...]:
+        """All of its reservations that are or were."""
+        return (*self._reserved.get(cluster_id, ()), *self._former.get(cluster_id, ()))
 
     def _lives(self, entry: Reserved) -> bool:
         """Whether those are there for whom it is."""
@@ -297,6 +309,11 @@ class Calendar:
             self._masks[entry.id, on] = mask
         called, firm_too = f"maintenance {entry.name}", left <= entry.lead_seconds
         return Closing(called, mask, entry.starts_at, entry.ends_at, left, firm_too=firm_too)
+
+
+def _chosen_by(node: Node | None) -> tuple[str, int] | None:
+    """By what it is chosen for a reservation, of those that it is about."""
+    return None if node is None else (node.name, node.facts.gpu_count)
 
 
 def _over(node: Node, known: Mapping[str, Maintenance], now: datetime) -> tuple[str, ...]:

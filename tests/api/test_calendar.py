@@ -158,7 +158,7 @@ def test_who_may_not_see_a_project_is_told_of_another_one(served: Served, lab: s
     ("meant", "word"),
     [
         ({"labels": [{"name": "rack", "value": "4"}]}, "no node of the cluster is meant now"),
-        ({"nodes": ["gpu-1"], "gpus": 9}, "have 8 GPUs now"),
+        ({"nodes": ["gpu-1"], "gpus": 9}, "keeps 8 of 9 GPUs now: 8 are there"),
     ],
 )
 def test_who_reserves_what_is_not_there_is_told(served: Served, lab: str, meant: dict[str, Any], word: str) -> None:
@@ -166,3 +166,43 @@ def test_who_reserves_what_is_not_there_is_told(served: Served, lab: str, meant:
     body = {"clusterId": lab, "name": "later", "projectId": served.project, **times(), **meant}
     with served.client() as admin:
         assert word in admin.post(RESERVATIONS, json=body).json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        ({"gpus": 8}, {"gpus": 4}, "it keeps none of 4 GPUs now: others that were made before have theirs first (one)"),
+        ({"nodeCount": 1}, {"nodeCount": 1}, "it keeps none of 1 node now: others that were made before"),
+        ({"gpus": 6, "exact": True}, {"gpus": 4, "exact": True}, "it keeps 2 of 4 GPUs now: others"),
+        ({"gpus": 6, "exact": True}, {"gpus": 9, "exact": True}, "it keeps 2 of 9 GPUs now: 8 are there, and others"),
+        ({"gpus": 6, "exact": True}, {"gpus": 2, "exact": True}, None),
+    ],
+)
+def test_who_reserves_what_others_have_is_told_how_much_it_keeps(
+    served: Served, lab: str, first: dict[str, Any], second: dict[str, Any], told: str | None
+) -> None:
+    """Given one node of 8 GPUs, when two reserve of it, then the second is told what it keeps; and so once it is moved
+    to another time, where nobody is in its way.
+    """
+    body = {"clusterId": lab, "nodes": ["gpu-1"], "projectId": served.project, **times()}
+    with served.client() as admin:
+        made = admin.post(RESERVATIONS, json=body | first | {"name": "one"}).json()["message"]
+        assert made == "reservation one is made"
+        made = admin.post(RESERVATIONS, json=body | second | {"name": "two"}).json()["message"]
+        assert made == "reservation two is made" if told is None else told in made
+        if told is not None and "there" not in told:
+            later = {key: of for key, of in (body | second | times(after=5)).items() if key != "clusterId"}
+            changed = admin.put(f"{RESERVATIONS}/{lab}/two", json=later).json()["message"]
+            assert changed == "reservation two is changed"
+
+
+@pytest.mark.parametrize("path", [MAINTENANCE, RESERVATIONS])
+@pytest.mark.parametrize("meant", [{"nodes": ["gpu-9"]}, {"nodePools": ["h100"]}])
+def test_a_refusal_of_nodes_names_the_cluster(served: Served, lab: str, path: str, meant: dict[str, Any]) -> None:
+    """Nobody may have named it."""
+    body = {"clusterId": lab, "name": "x", **times(), **meant}
+    with served.client() as admin:
+        name = admin.get(f"/api/v1/clusters/{lab}").json()["name"]
+        told = details(admin.post(path, json=body | ({"projectId": served.project} if path == RESERVATIONS else {})))
+    assert name in told
+    assert "has no node" in told

@@ -405,7 +405,7 @@ def test_capacity_is_reserved_changed_and_given_back_by_the_command_line(admin: 
     entries = muster("calendar", "list", "-o", "json").json()
     assert {(each["kind"], each["name"]) for each in entries} >= {("reservation", "bench"), ("window", "default")}
     told = {each["name"]: each["about"] for each in entries}
-    assert told["bench"] == "for use=demo: 2 exactly GPUs of nodes hall-0"
+    assert told["bench"] == "for use=demo: exactly 2 GPUs of node hall-0"
     assert told["default"] == "over quota only Mon-Sun 20:00-06:00 UTC"
     assert muster("calendar", "window", "list", "-o", "json").json()[0]["overQuotaOnly"] is True
     assert muster("calendar", "window", "delete", "default").code == 0

@@ -3,7 +3,8 @@ section 2; ADR 0133).
 """
 
 import io
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from events.calendar_entry import MOST_LEAD
 from muster.cli.calendar import MAINTENANCE_COLUMNS
 from muster.cli.calendar_options import MOST_LEAD_SECONDS, given_nodes, time_of
-from muster.cli.calendar_reservations import RESERVATION_COLUMNS
+from muster.cli.calendar_reservations import RESERVATION_COLUMNS, what_of
 from muster.cli.calendar_windows import WINDOW_COLUMNS
 from muster.cli.client import told_issue
 from muster.cli.exits import Problem
@@ -107,3 +108,27 @@ def test_a_lead_that_is_too_long_is_told_in_the_unit_that_it_was_given_in() -> N
     assert given_nodes(None, None, None, "60d") == {"leadSeconds": MOST_LEAD_SECONDS}
     with pytest.raises(Problem, match="--lead: '61d' is longer than 60 days"):
         given_nodes(None, None, None, "61d")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"gpus": 4, "exact": True, "nodePools": ["h100"]}, "exactly 4 GPUs of pool h100"),
+        ({"gpus": 1, "exact": False, "nodePools": ["a", "b"]}, "1 GPU of pools a,b"),
+        ({"gpus": None, "nodeCount": 4, "nodePools": ["a100"]}, "4 nodes of pool a100"),
+        ({"gpus": None, "nodeCount": 1, "nodes": [], "labels": {"rack": "4"}}, "1 node of label rack=4"),
+        ({"gpus": None, "nodeCount": 2, "nodes": ["n0", "n1", "n2"]}, "2 of nodes n0,n1,n2"),
+        ({"gpus": None, "nodes": ["n0"], "labels": {"rack": "4"}}, "node n0; label rack=4"),
+    ],
+)
+def test_how_much_of_which_nodes_is_told_in_words(given: dict[str, Any], told: str) -> None:
+    assert what_of(given) == told
+
+
+def test_now_and_a_time_from_now_on_are_times() -> None:
+    before = datetime.now(UTC).replace(microsecond=0)
+    now, later = (datetime.fromisoformat(time_of("--from", each)) for each in ("now", "now+1d12h"))
+    assert before <= now <= datetime.now(UTC)
+    assert now + timedelta(hours=36) <= later <= datetime.now(UTC) + timedelta(hours=36)
+    with pytest.raises(Problem, match="--to"):
+        time_of("--to", "now+soon")

@@ -241,6 +241,33 @@ def test_a_project_without_a_quota_uses_gpus_only_in_such_windows(quota: int | N
     assert world.places(world_without_gpu(world))
 
 
+def test_what_is_non_preemptible_and_within_the_quota_starts_whatever_its_project_holds_beyond_it() -> None:
+    """Given a project that went over its quota by what is preemptible, when its window has closed, then what is
+    non-preemptible starts as far as the quota goes, and what is preemptible waits.
+    """
+    world = over_quota()
+    world.node("n1", gpu_count=4)
+    at(world, OPENS)
+    assert all(world.places(started(world, f"soft-{n}")) for n in range(3))
+    at(world, CLOSES)
+
+    firm = world.submit("firm", gpu_devices_request=2, preemptibility="non-preemptible")
+    world.settle()
+    more = started(world, "more", preemptibility="non-preemptible")
+    soft = started(world, "soft")
+
+    assert world.places(firm)
+    assert world.workload(more).reason == WaitingReason.QUOTA_USED
+    assert world.workload(soft).reason == WaitingReason.OUTSIDE_WINDOW
+    assert not world.check().violations
+
+
+def test_without_a_quota_also_what_is_non_preemptible_waits_for_the_window() -> None:
+    world = over_quota(None)
+    firm = started(world, "firm", preemptibility="non-preemptible")
+    assert world.workload(firm).reason == WaitingReason.OUTSIDE_WINDOW
+
+
 def world_without_gpu(world: World) -> str:
     key = world.submit("cpu", gpu_devices_request=0)
     world.settle()

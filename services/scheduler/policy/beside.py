@@ -26,21 +26,54 @@ class Place(NamedTuple):
     row: int
     devices: tuple[DeviceShare, ...]
 
+    @property
+    def gpu_milli(self) -> int:
+        return sum(each.milli for each in self.devices)
+
 
 def beside(planning: Planning, pod_class: PodClass) -> Place | None:
-    """The first node where such a pod has room beside what is kept for others; None where there is none."""
+    """The first node where such a pod has room beside what is kept for others, and is allowed to take it; None where
+    there is none.
+    """
+    for place in rooms(planning, pod_class):
+        left = quota.left(planning, pod_class, place.pool)
+        if left is None or place.gpu_milli <= left.milli:
+            return place
+    return None
+
+
+def rooms(planning: Planning, pod_class: PodClass) -> Iterator[Place]:
+    """On each node where such a pod has room beside what is kept for others, whatever bounds it."""
     request = pod_class.request
     for pool, row, kept in planning.partly.setdefault(pod_class, list(_partly(planning, pod_class))):
         view = View(planning.room, request, np.array([row]))
-        milli = request.gpu_devices * int(view.share_milli[0])
-        left = quota.left(planning, pod_class, pool)
         full = [each.full for each in planning.policy.filters if each.full is not None and each.asks(request)]
-        if (left is not None and milli > left.milli) or refused_by(full, view)[0]:
+        if refused_by(full, view)[0]:
             continue
         devices = _devices(view, row, kept)
         if devices is not None and _has_beside(planning.room, view, row, kept):
-            return Place(pool, row, devices)
-    return None
+            yield Place(pool, row, devices)
+
+
+def most_beside(planning: Planning, pod_class: PodClass, *, enough: int) -> int:
+    """How many such pods may find room beside what is kept for others, no fewer than do. Where so many do as are
+    enough, it may be fewer than all.
+    """
+    room, request, count = planning.room, pod_class.request, 0
+    for _, row, kept in planning.partly.setdefault(pod_class, list(_partly(planning, pod_class))):
+        if count >= enough:
+            break
+        most = int(room.pods[row])
+        for free, amount in ((room.cpu, request.cpu_milli), (room.memory, request.memory_bytes)):
+            if amount:
+                most = min(most, int(free[row]) // amount)
+        if request.gpu_devices:
+            share = int(View(room, request, np.array([row])).share_milli[0])
+            milli: list[int] = room.devices[row].tolist()
+            shares = sum(max(each, 0) // share for device, each in enumerate(milli) if device not in kept)
+            most = min(most, shares // request.gpu_devices)
+        count += max(most, 0)
+    return count
 
 
 def _partly(planning: Planning, pod_class: PodClass) -> Iterator[tuple[str, int, frozenset[int]]]:

@@ -21,7 +21,7 @@ from events.workload.pod import PodRef
 from services.scheduler.candidates import Candidates
 from services.scheduler.planning import Phase, Planning, ShortAt, Shortfall
 from services.scheduler.policy.among import options
-from services.scheduler.policy.beside import beside
+from services.scheduler.policy.beside import beside, most_beside, rooms
 from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.pools import is_closed, pools_of
 from services.scheduler.policy.reserve import reserve, waits_behind
@@ -190,7 +190,7 @@ def _most_first(planning: Planning, pod_class: PodClass, entry: Pending) -> list
 
     def lacking(option: PodClass) -> int:
         pools = pools_of(planning, option)
-        return max(wanted - sum(each.fitting_in_all(wanted, enough=wanted) for _, each in pools), 0)
+        return max(wanted - _fitting(planning, option, pools, wanted, enough=wanted), 0)
 
     return sorted(found, key=lacking)
 
@@ -326,7 +326,7 @@ def _too_few(
     if part.together is not None and part.together.required:
         count = sum(most_together(planning, part.together, candidates, of.pods) for _, candidates in pools)
     else:
-        count = sum(candidates.fitting_in_all(of.pods, enough=of.needed) for _, candidates in pools)
+        count = _fitting(planning, part, pools, of.pods, enough=of.needed)
     left = [quota.left(planning, part, pool) for pool, _ in pools]
     if None not in left and (shortfall := _shortfall(planning, part, pools)).quota_need_milli:
         # In all pools together at most so many: one bound may hold in several of them.
@@ -334,6 +334,14 @@ def _too_few(
         if by_quota < min(count, of.needed):
             return explain.too_few(by_quota, entry, explain.why(planning, part, shortfall))
     return explain.too_few(count, entry, part) if 0 < count < of.needed else None
+
+
+def _fitting(
+    planning: Planning, pod_class: PodClass, pools: list[tuple[str, Candidates]], most: int, *, enough: int
+) -> int:
+    """About how many such pods find room now, no fewer than do, and of each open node no more than `most`."""
+    count = sum(candidates.fitting_in_all(most, enough=enough) for _, candidates in pools)
+    return count if count >= enough else count + most_beside(planning, pod_class, enough=enough - count)
 
 
 def _place(
@@ -377,7 +385,7 @@ def _place(
             if stay is not None or (found := beside(planning, pod_class)) is None:
                 return _shortfall(planning, pod_class, pools)
             planning.take(found.row, pod_class.request, found.devices)
-            quota.use(planning, pod_class, found.pool, sum(each.milli for each in found.devices))
+            quota.use(planning, pod_class, found.pool, found.gpu_milli)
             placed = pod_class, of[at : at + 1], pods[at : at + 1], (found.pool, found.row)
             planning.placed.add(*placed, [found.devices])
             at += 1
@@ -439,10 +447,12 @@ def hold_gang(planning: Planning, i: int, pod_class: PodClass, entry: Pending) -
 
 def _shortfall(planning: Planning, pod_class: PodClass, pools: list[tuple[str, Candidates]]) -> Shortfall:
     """The bound that stands in the way where a node with room takes the least; none where no node has room."""
-    found = Shortfall()
+    found, least = Shortfall(), dict[str, int]()
+    for place in rooms(planning, pod_class) if pod_class.request.gpu_devices else ():
+        least[place.pool] = min(place.gpu_milli, least.get(place.pool, place.gpu_milli))
     for pool, candidates in pools:
         left = quota.left(planning, pod_class, pool)
-        need = None if left is None else candidates.least_gpu_milli()
+        need = None if left is None else candidates.least_gpu_milli() or least.get(pool)
         if left is None or need is None or (found.bound is not None and need >= found.quota_need_milli):
             continue
         used = planning.quota_used.get(left.bound.key, 0)

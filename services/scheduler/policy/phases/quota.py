@@ -38,8 +38,13 @@ def bounds(planning: Planning, pod_class: PodClass, pool: str) -> tuple[Bound, .
     of = pod_class.project_id, pool, pod_class.preemptible
     found = planning.bounds.get(of)
     if found is None:
+        there = [bound for bound in project.bounds if bound.pool in ("", pool)]
+        # What is non-preemptible stays within the quota anyway, and starts whatever else its project holds.
+        has_quota = any(bound.firm and bound.id == pod_class.project_id for bound in there)
         found = planning.bounds[of] = tuple(
-            bound for bound in project.bounds if bound.pool in ("", pool) and not (bound.firm and pod_class.preemptible)
+            bound
+            for bound in there
+            if (not bound.firm if pod_class.preemptible else bound.window is None or not has_quota)
         )
     return found
 
