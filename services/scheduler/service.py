@@ -7,6 +7,7 @@ second meets a conflict, takes in what the first wrote, and plans again after a 
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -66,6 +67,7 @@ from services.scheduler.batches import (
 from services.scheduler.estimate import with_estimates
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
+from services.scheduler.rounds import Enough, never
 from services.scheduler.snapshot import Departure, Eviction, Plan, Snapshot, StatusUpdate
 from services.scheduler.what_if import what_if
 from services.scheduler.why import why
@@ -98,12 +100,13 @@ IDLE_SECONDS: Final = 1.0
 CLOCK_SECONDS: Final = 2.0
 """How often who waits for a time looks at the clock, which may have been set meanwhile."""
 WHAT_IF_WAITS: Final = timedelta(seconds=2)
-"""Longer than whoever asks waits."""
+"""As whoever asks does."""
 MOST_ASKED: Final = 16
 """Questions that wait for their turn; nobody answers others."""
-RESTS: Final = 4
-"""Times as long as an answer took, in which none is begun: questions take a fifth of the scheduler's time at most."""
-LONGEST_REST_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 0.5
+"""Of CPU. Nothing more is tried for an answer then: what was found is told."""
+REST: Final = 3.0
+"""So many times as long as an answer took, none is begun: placing has three quarters of the time, whoever asks."""
 NOTHING_SEEN: Final[Mapping[str, NodeFacts]] = {}
 
 log = structlog.get_logger(__name__)
@@ -448,13 +451,13 @@ async def _in_flight(appends: Sequence[Callable[[], Awaitable[bool]]]) -> list[b
     return list(await asyncio.gather(*(one(append) for append in appends)))
 
 
-type _Answer = Callable[[SchedulingState, bytes, datetime], bytes | None]
+type _Answer = Callable[[SchedulingState, bytes, datetime, Enough], bytes | None]
 """From the question; None where whoever asked waits no longer."""
 
 
 class Answering:
-    """Answers where workloads would run, and why others wait: one question after the other, of whichever kind. What
-    many that wait make costly to answer must not keep the scheduler from placing them.
+    """Answers where workloads would run, and why others wait: one question after the other, of both kinds, and leaves
+    REST times as long between as each took.
     """
 
     def __init__(self, nc: Client, clock: Callable[[], datetime] = utc_now) -> None:
@@ -466,7 +469,7 @@ class Answering:
 
     async def start(self) -> None:
         """Each question goes to one of the schedulers; those beyond MOST_ASKED are dropped."""
-        for subject, answer in ANSWERS.items():
+        for subject, answer in ((WHAT_IF, _answer_what_if), (WHY, _answer_why)):
             await self._nc.subscribe(  # pyright: ignore[reportUnknownMemberType]
                 subject, queue="scheduler", cb=partial(self._answer, answer), pending_msgs_limit=MOST_ASKED
             )
@@ -475,40 +478,38 @@ class Answering:
         if not is_inbox(message.reply, inbox_prefix("api")):
             return
         async with self._turn:
-            if self.fold is None:
+            loop, fold = asyncio.get_running_loop(), self.fold
+            if fold is None:
                 return
-            clock = asyncio.get_running_loop().time
-            began = clock()
+            began, began_work = loop.time(), time.thread_time()
             try:
-                found = answer(self.fold, message.data, self._clock())
+                found = answer(
+                    fold, message.data, self._clock(), lambda: time.thread_time() - began_work > ANSWER_SECONDS
+                )
                 if found is not None:
                     await self._nc.publish(message.reply, found)
             except Exception:
                 # Whoever asks sees that nobody answered; placing what was submitted goes on.
                 log.exception("not_answered", subject=message.subject)
-            await asyncio.sleep(min(RESTS * (clock() - began), LONGEST_REST_SECONDS))
+            await asyncio.sleep(max(loop.time() - began, REST * (time.thread_time() - began_work)))
 
 
-def _answer_what_if(fold: SchedulingState, question: bytes, now: datetime) -> bytes | None:
+def _answer_what_if(fold: SchedulingState, question: bytes, now: datetime, enough: Enough) -> bytes | None:
     asked = msgspec.json.decode(question, type=WhatIfAsked)
-    return None if abs(now - asked.at) > WHAT_IF_WAITS else msgspec.json.encode(imagined(fold, asked, now))
+    return None if abs(now - asked.at) > WHAT_IF_WAITS else msgspec.json.encode(imagined(fold, asked, now, enough))
 
 
-def _answer_why(fold: SchedulingState, question: bytes, now: datetime) -> bytes | None:
+def _answer_why(fold: SchedulingState, question: bytes, now: datetime, enough: Enough) -> bytes | None:
     asked = msgspec.json.decode(question, type=WhyAsked)
     if abs(now - asked.at) > WHAT_IF_WAITS:
         return None
     if fold.seq < asked.seq:
         return msgspec.json.encode(Why(outcome="unknown", message="the scheduler has not read so far yet; ask again"))
     readable = None if asked.readable is None else frozenset(asked.readable)
-    return msgspec.json.encode(why(fold, asked.workload_id, now, readable))
+    return msgspec.json.encode(why(fold, asked.workload_id, now, readable, enough))
 
 
-ANSWERS: Final[Mapping[str, _Answer]] = {WHAT_IF: _answer_what_if, WHY: _answer_why}
-"""By subject."""
-
-
-def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf:
+def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime, enough: Enough = never) -> WhatIf:
     """What would become of a workload that was submitted now. It is queued, as the next plan would have it."""
     key = workload_key(asked.project_id, asked.name)
     events = (
@@ -530,7 +531,7 @@ def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf
     )
     if key in fold.workloads:
         key = f"~{key}"  # it would get another name, or the other one's once that is gone
-    return what_if(fold.imagine(fold_workload(WORKLOAD.initial, events), now, key), key)
+    return what_if(fold.imagine(fold_workload(WORKLOAD.initial, events), now, key), key, enough)
 
 
 async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
