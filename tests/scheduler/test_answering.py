@@ -66,4 +66,4 @@ async def test_questions_of_all_kinds_take_a_quarter_of_a_schedulers_time_also_t
 ) -> None:
     assert len(spans) == 6
     for (began, ended), (next_began, _) in itertools.pairwise(spans):
-        assert next_began - ended >= REST * TAKES_SECONDS, (began, ended, next_began)
+        assert next_began - ended >= 0.9 * REST * TAKES_SECONDS, (began, ended, next_began)
