@@ -50,9 +50,8 @@ def after_change(state: Workload, event: WorkloadChanged) -> Workload:
         distributed = _master_changed(distributed, state.spec, event)
         spec = _marked(spec, event)
     if event.storage is not None:
+        distributed = _masters_volumes_changed(distributed, spec.storage, event.storage)
         spec = replace(spec, storage=event.storage)
-        if distributed is not None and distributed.master is not None:
-            distributed = replace(distributed, master=replace(distributed.master, storage=event.storage))
     made_from = None if state.made_from is None else state.made_from.after(state.spec, spec)
     state = replace(state, spec=spec, distributed=distributed, made_from=made_from)
     if event.delete_at is None:
@@ -66,6 +65,16 @@ def _marked(spec: TrainingSpec, event: WorkloadChanged) -> TrainingSpec:
         labels=spec.labels if event.labels is None else event.labels,
         annotations=spec.annotations if event.annotations is None else event.annotations,
     )
+
+
+def _masters_volumes_changed(
+    distributed: Distributed | None, before: StorageSpec, after: StorageSpec
+) -> Distributed | None:
+    """They follow where they are those of the workers; its own stay where they are."""
+    master = None if distributed is None else distributed.master
+    if distributed is None or master is None or master.storage != before:
+        return distributed
+    return replace(distributed, master=replace(master, storage=after))
 
 
 def _master_changed(distributed: Distributed | None, of: TrainingSpec, event: WorkloadChanged) -> Distributed | None:

@@ -30,7 +30,7 @@ from events.workload.fields.scheduling import (
     PriorityClass,
     Scheduling,
 )
-from events.workload.fields.storage import Storage, StorageSpec
+from events.workload.fields.storage import MasterStorage, Storage, StorageSpec
 from events.workload.fields.sweep import Sweep
 from events.workload.fields.workspace import OverQuota
 from events.workload.needs import ExtendedAmount, Tolerated, tolerated
@@ -148,7 +148,7 @@ if TYPE_CHECKING:
     ):
         """Every field that a spec of some kind has: the form of answers that are of any kind."""
 
-    class MasterSpec(Process, Resources, Metadata, frozen=True, kw_only=True):
+    class MasterSpec(Process, Resources, MasterStorage, Metadata, frozen=True, kw_only=True):
         """What a request may say of a master that is made otherwise than the workers."""
 else:
     _OF_PODS = (Process, Resources, Storage, Probes, Connections, Scheduling, Lifetime, Stopping, Checkpoint, Metadata)
@@ -181,7 +181,9 @@ else:
         # Only one kind has them, and insists on them.
         defaults={"distributed_framework": None, "serving_port": None},
     )
-    MasterSpec = joined("MasterSpec", __name__, Process, Resources, Metadata, without={"category", "code"})
+    MasterSpec = joined(
+        "MasterSpec", __name__, Process, Resources, MasterStorage, Metadata, without={"category", "code"}
+    )
 
 NO_SPEC: Final = TrainingSpec(image="")
 """Of a workload that never was."""

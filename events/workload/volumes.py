@@ -4,10 +4,11 @@ Here ends what a person may leave out: every path is there, every size is a numb
 """
 
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from events.quantities import parse_bytes
 from events.workload.fields.saving import CheckpointSpec
@@ -161,8 +162,10 @@ _NONE: Final = StorageSpec()
 """As nearly every workload has it."""
 
 
-def volumes(storage: StorageSpec) -> tuple[Volume, ...]:
-    """Every volume, in the order of the fields. What the rules refuse has empty texts here."""
+def volumes(storage: StorageSpec, workers: StorageSpec | None = None) -> tuple[Volume, ...]:
+    """Every volume, in the order of the fields. What the rules refuse has empty texts here. Args: workers, of a
+    master's volumes those of its workers.
+    """
     if storage == _NONE:
         return ()
     empty = (
@@ -219,7 +222,7 @@ def volumes(storage: StorageSpec) -> tuple[Volume, ...]:
     shared = (
         SharedFolder(mount_path=one.mount_path or "", data_volume=(one.id or "").lower()) for one in storage.data_volume
     )
-    claims = (_claim(number, one) for number, one in enumerate(storage.pvc))
+    claims = map(_claim, _numbers(storage.pvc, storage.pvc if workers is None else workers.pvc), storage.pvc)
     mounted = (*config_maps, *empty, *cloned, *of_nodes, *nfs, *claims, *secrets)
     return (*mounted, *map(_bucket, storage.s3), *shared)
 
@@ -251,6 +254,26 @@ def access_key_names(given: S3Volume) -> tuple[str, str]:
     """Under which keys the id and the secret of its access key are (R33)."""
     usual = _KEYS_OF_CREDENTIALS if given.user_credential else _KEYS_OF_SECRETS
     return given.secret_key_of_access_key_id or usual[0], given.secret_key_of_secret_key or usual[1]
+
+
+def _numbers(claims: Sequence[PvcVolume], workers: Sequence[PvcVolume]) -> Iterator[int]:
+    """A claim of the master that is asked for as one of the workers is that one, wherever each pod finds it. Others
+    have numbers behind that of the checkpoint folder. Where pods find a claim may change: it tells none apart.
+    """
+    if claims == workers:
+        yield from range(len(claims))
+        return
+    free = [*enumerate(map(claim_itself, workers))]
+    for index, one in enumerate(map(claim_itself, claims)):
+        shared = next((place for place in free if place[1] == one), None)
+        if shared is not None:
+            free.remove(shared)
+        yield len(workers) + 1 + index if shared is None else shared[0]
+
+
+def claim_itself(pvc: PvcVolume) -> PvcVolume:
+    """What is asked for of the claim, and nothing of how pods have it."""
+    return replace(pvc, name=None, path=None, read_only=False)
 
 
 def _claim(number: int, pvc: PvcVolume) -> ClaimedFolder:

@@ -54,19 +54,37 @@ def add_frameworks(training: typer.Typer) -> None:
         training.add_typer(app, name=word)
 
 
-def set_distributed(request: Row, framework: str, given: Mapping[str, Any]) -> None:
+def set_distributed(request: Row, framework: str, given: Mapping[str, Any], *, brings_volumes: bool) -> None:
     """The framework, and whether there is a master and how it is made: as the workers, but for what flags say of it.
-    Raises Problem (usage).
+    Raises Problem (usage). Args: brings_volumes, whether flags name a template or data sources.
     """
     from events.workload.spec import MasterSpec
 
     set_field(request, "spec.distributedFramework", framework)
-    own = row_of(request, "masterSpec")
+    own: Row = row_of(request, "masterSpec")
+    if given.get("master_no_pvcs"):
+        own = {**own, "storage": _without_claims(request, own, brings_volumes=brings_volumes)}
     if given.get("no_master"):
         if own:
             raise usage("--no-master goes with no other flag or field of a master", todo="leave one of them out")
         request["masterSpecSameAsWorker"] = False
     elif own:
         spec = row_of(request, "spec")
-        inherited = {name: spec[name] for name in MasterSpec.__struct_encode_fields__ if name in spec}
+        # Volumes that it does not name are the workers', with those that assets and policies add to them.
+        names = [name for name in MasterSpec.__struct_encode_fields__ if name != "storage"]
+        inherited = {name: spec[name] for name in names if name in spec}
         request["masterSpec"] = {**inherited, **own, "compute": {**row_of(spec, "compute"), **row_of(own, "compute")}}
+
+
+def _without_claims(request: Row, own: Row, *, brings_volumes: bool) -> Row:
+    """The volumes of a master that has no persistent volume claims. Raises Problem (usage)."""
+    in_file = bool(row_of(request, "assets").get("datasourceIds") or request.get("templateId"))
+    if "storage" not in own and (brings_volumes or in_file):
+        raise usage(
+            "--master-no-pvcs goes with no --datasource and no --template: what they add to the volumes of the workers "
+            "is not known here",
+            todo="name all volumes of the master in a file (masterSpec.storage), for submit -f",
+        )
+    storage = row_of(own if "storage" in own else row_of(request, "spec"), "storage")
+    # Null, and not an empty list: it also clears what a policy has by default.
+    return {**storage, "pvc": None}

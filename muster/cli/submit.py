@@ -182,7 +182,7 @@ def _submit(
     if of.framework:
         from muster.cli.distributed import set_distributed
 
-        set_distributed(request, of.framework, fields)
+        set_distributed(request, of.framework, fields, brings_volumes=bool(template or datasource))
     check_units(request)
     condition = _condition(wait_for, wait=wait or watch, attach=attach)
     seconds = timeout_seconds(timeout, waits=condition is not None, flags="--wait, --watch or --attach")

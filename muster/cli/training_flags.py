@@ -57,6 +57,7 @@ _CREDENTIAL_FLAGS: Final = {"spec": "--environment-credential", "masterSpec": "-
 _OF_CREDENTIAL: Final = "NAME=CREDENTIAL/KEY"
 _VARIABLES: Final = "environmentVariables"
 MASTER_SECTION: Final = "Master"
+_NO_CLAIMS: Final = "Mount no persistent volume claim in the master. Other volumes of the workers it has."
 _SPELLED_OUT: Final = 3
 """So many options stand in the flag's line; more only in its help."""
 
@@ -167,6 +168,7 @@ def flags_of(creation: type[Creation]) -> tuple[Flag, ...]:
         if node.about is not None
         and node.about.flag
         and node.path not in _NOT_FROM_TABLE
+        and not node.path.startswith("masterSpec.storage.")
         and kind not in node.about.not_for
     )
 
@@ -183,6 +185,7 @@ FLAG_OF_FIELD: Final[dict[str, str]] = {
     "clusterId": "--cluster",
     "name": "NAME",
     "masterSpecSameAsWorker": "--no-master",
+    "masterSpec.storage.pvc": "--master-no-pvcs",
     "templateId": "--template",
     "assets.environmentId": "--environment",
     "assets.computeId": "--compute",
@@ -196,6 +199,7 @@ def field_options(creation: type[Creation]) -> list[TyperOption]:
     options = [_option(flag) for flag in flags_of(creation)]
     if creation is DistributedCreation:
         options.append(_switch(["no_master", "--no-master"], "Run workers only, and no master.", Distribution.TITLE))
+        options.append(_switch(["master_no_pvcs", "--master-no-pvcs"], _NO_CLAIMS, MASTER_SECTION))
         options.append(_of_credentials("masterSpec"))
     options += [_of_credentials("spec"), _existing_claims()]
     options.append(_switch([_AS_USER, "--run-as-user"], _RUN_AS_USER, Process.TITLE))

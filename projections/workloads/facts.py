@@ -130,7 +130,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             memory_bytes=fit(memory),
             environment="" if used is None else indexed(used.name),
             connections=tuple(clean(one) for one in _connections(state)),
-            data_sources=tuple(clean(one) for one in _data_sources(spec.storage)),
+            data_sources=tuple(clean(one) for one in dict.fromkeys(_all_data_sources(state))),
         )
 
 
@@ -144,6 +144,12 @@ def _connections(state: Workload) -> Iterator[str]:
         yield f"{called(url)}=ExternalUrl"
     for port in state.spec.ports:
         yield f"{called(port)}={port.service_type or 'ClusterIP'}"
+
+
+def _all_data_sources(state: Workload) -> Iterator[str]:
+    yield from _data_sources(state.spec.storage)
+    if state.distributed is not None and state.distributed.master is not None:
+        yield from _data_sources(state.distributed.master.storage)
 
 
 def _data_sources(storage: StorageSpec) -> Iterator[str]:

@@ -6,9 +6,11 @@ from typing import Final
 from events.aggregate import CLUSTER
 from events.cluster import Cluster
 from events.workload.fields.creation import Creation, DistributedCreation
+from events.workload.fields.storage import StorageSpec
 from events.workload.spec import Distributed, TrainingSpec
 from services.api.context import Call
 from services.api.issues import Issue, fault
+from services.api.master_volumes import of_master, own_volumes, storages
 from services.api.rules import check_placed
 from services.api.saving_rules import check_checkpoint_class
 from services.api.storage_rules import check_classes
@@ -54,13 +56,17 @@ def placed(asked: Creation, cluster: Cluster) -> Iterator[Issue]:
     """What this cluster does not have of what a creation orders."""
     yield from check_placed(asked, cluster)
     yield from check_classes(asked.order()[0].storage, cluster)
+    if (own := own_volumes(asked)) is not None:
+        yield from of_master(check_classes(own, cluster), asked)
     yield from check_checkpoint_class(asked.order()[0], cluster)
 
 
 def bound_to_one(asked: Creation) -> list[Issue]:
     """What of a creation is found on one cluster alone: nobody knows which, so a cluster cannot be chosen for it."""
     spec, beside = asked.order()
-    fields = [*_of_spec("spec", spec), *_of_volumes(spec)]
+    fields = [*_of_spec("spec", spec)]
+    for path, storage in storages(asked):
+        fields += _of_volumes(f"{path}.storage", storage)
     master = beside.master if isinstance(beside, Distributed) else None
     if isinstance(asked, DistributedCreation) and asked.master_spec and master is not None:
         fields += _of_spec("masterSpec", master)
@@ -89,8 +95,7 @@ def _of_spec(path: str, spec: TrainingSpec) -> Iterator[tuple[str, str]]:
                 yield f"spec.ports[{index}].external", "a port that is chosen beforehand is free on"
 
 
-def _of_volumes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
-    storage, path = spec.storage, "spec.storage"
+def _of_volumes(path: str, storage: StorageSpec) -> Iterator[tuple[str, str]]:
     for index, claim in enumerate(storage.pvc):
         if not claim.exclude and (claim.existing_pvc or claim.claim_name):
             yield f"{path}.pvc[{index}]", "a claim that has a name is found on"

@@ -111,6 +111,8 @@ class Api(Readers):
     sessions: Sessions
     """Ways into pods."""
     batches: Slots
+    questions: Slots
+    """That wait for the scheduler."""
     """Of large bodies."""
     heartbeat_seconds: float
     """Of them."""

@@ -14,6 +14,7 @@ from events.ids import ANY_CLUSTER, KEY_PATTERN, incarnation_id, key_of_id, work
 from events.workload.decide import final_name
 from events.workload.fields.creation import Creation, DistributedCreation
 from events.workload.fields.inference import DEFAULT_MODEL_KEY
+from events.workload.fields.storage import StorageSpec
 from events.workload.refusals import name_taken
 from events.workload.repositories import KNOWN_HOSTS, PRIVATE_KEY
 from events.workload.spec import Distributed, Inference, TrainingSpec
@@ -23,6 +24,7 @@ from services.api.code import is_kept
 from services.api.context import Call
 from services.api.data_volumes import misfits_of
 from services.api.issues import Issue, shown
+from services.api.master_volumes import storages
 from services.api.places import find_cluster, find_department, find_project
 from services.api.rules import check_within
 from services.runtime.code.kept import Code
@@ -99,6 +101,8 @@ def credentials_of(asked: Creation) -> frozenset[Named]:
 def _named_credentials(asked: Creation) -> Iterator[Named]:
     spec, beside = asked.order()
     yield from _named_in("spec", spec)
+    for path, storage in storages(asked):
+        yield from _named_by_volumes(path, storage)
     master = beside.master if isinstance(beside, Distributed) else None
     if isinstance(asked, DistributedCreation) and asked.master_spec and master:
         yield from _named_in("masterSpec", master)
@@ -116,8 +120,10 @@ def _named_in(path: str, spec: TrainingSpec) -> Iterator[Named]:
     for index, secret in enumerate(spec.image_pull_secrets):
         if secret.user_credential and not secret.exclude:
             yield Named(f"{path}.imagePullSecrets[{index}].name", secret.name, kind="docker-registry")
-    # A master has the workers' volumes.
-    for index, volume in enumerate(spec.storage.git if path == "spec" else ()):
+
+
+def _named_by_volumes(path: str, storage: StorageSpec) -> Iterator[Named]:
+    for index, volume in enumerate(storage.git):
         if (login := volume.secret_ref) is not None and login.user_credential and not volume.exclude:
             field = f"{path}.storage.git[{index}].secretRef"
             usual = PRIVATE_KEY if login.authentication_method == "ssh-key" else "password"
@@ -127,7 +133,7 @@ def _named_in(path: str, spec: TrainingSpec) -> Iterator[Named]:
             elif login.secret_key_of_user:
                 keys.append((login.secret_key_of_user, f"{field}.secretKeyOfUser"))
             yield Named(f"{field}.name", login.name, tuple(keys))
-    for index, bucket in enumerate(spec.storage.s3 if path == "spec" else ()):
+    for index, bucket in enumerate(storage.s3):
         if bucket.user_credential and bucket.access_key_secret and not bucket.exclude:
             field = f"{path}.storage.s3[{index}]"
             fields = (f"{field}.secretKeyOfAccessKeyId", f"{field}.secretKeyOfSecretKey")

@@ -16,6 +16,7 @@ from services.api.context import Call, Look, if_answered
 from services.api.errors import ApiError
 from services.api.imposed import marked
 from services.api.issues import Issue, fault, shown
+from services.api.master_volumes import storages
 from services.api.places import find_cluster, find_department, find_project
 from services.api.storage_rules import OBJECT_NAME
 from services.api.suitable import find_asset, unsuitable
@@ -161,8 +162,9 @@ async def lives(call: Look, asset: Asset) -> bool:
 async def misfits_of(call: Call, asked: Creation) -> list[Issue]:
     """Why a workload cannot have the data volumes that it names. Whoever may not submit there learns nothing."""
     named = [
-        (f"spec.storage.dataVolume[{index}].id", one.id.lower())
-        for index, one in enumerate(asked.order()[0].storage.data_volume)
+        (f"{path}.storage.dataVolume[{index}].id", one.id.lower())
+        for path, storage in storages(asked)
+        for index, one in enumerate(storage.data_volume)
         if one.id and not one.exclude
     ]
     project = await find_project(call, asked.project_id) if named and asked.project_id else None

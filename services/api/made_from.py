@@ -23,7 +23,7 @@ from services.api.imposed import marked
 from services.api.issues import Issue, fault, shown
 from services.api.lent import lent
 from services.api.merge import Json, Layer, Merged, alone, merged
-from services.api.policies_in_force import InForce, broken_rules, master_node, policies_in_force, within
+from services.api.policies_in_force import InForce, broken_rules, master_layers, master_node, policies_in_force
 from services.api.suitable import find_asset, unsuitable
 
 CHOSEN: Final[dict[Literal["environment", "compute"], str]] = {"environment": "environmentId", "compute": "computeId"}
@@ -164,7 +164,8 @@ def _master(kind: Kind, in_force: InForce, data: Json) -> Merged | None:
     if not in_force.chains or not isinstance(given, dict) or "masterSpec" not in tree(kind.creation).by_name:
         return None
     node = master_node(kind)
-    return merged(node, [*(within(layer, node) for layer in in_force.layers), _request(cast("Json", given))])
+    own = cast("Json", given)
+    return merged(node, [*master_layers(in_force.layers, node, own), _request(own)])
 
 
 def _request(spec: Json) -> Layer:

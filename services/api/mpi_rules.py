@@ -14,6 +14,7 @@ from events.workload.fields.storage import StorageSpec
 from events.workload.spec import Distributed, TrainingSpec
 from events.workload.volumes import within
 from services.api.issues import Issue, fault, shown
+from services.api.master_volumes import of_master, own_volumes
 from services.api.storage_rules import OWN_FOLDERS, check_untaken
 
 _FRAMEWORK: Final = "spec.distributedFramework"
@@ -59,6 +60,8 @@ def check_mpi(creation: DistributedCreation, beside: Distributed) -> Iterator[Is
             )
             yield fault(f"spec.{name}", details, None, _FRAMEWORK, "masterSpec")
     yield from check_places(creation.spec.storage, creation.spec.checkpoint, distribution)
+    if (own := own_volumes(creation)) is not None:
+        yield from of_master(check_places(own, None, distribution), creation)
     if distribution.ssh_auth_mount_path is not None:
         yield from _ssh_folder(distribution.ssh_auth_mount_path)
 

@@ -10,12 +10,13 @@ from events.subjects import WHAT_IF
 from events.what_if import WhatIf, WhatIfAsked
 from events.workload.spec import Distributed, Inference, beside_with_defaults
 from services.api.answers.evaluation import Outlook, WouldEnd, WouldRun
+from services.api.asking import UNREADABLE, ask_scheduler
 from services.api.context import Call
 from services.api.kept import place_kept
 from services.api.kinds import Examined, named_cluster
 from services.runtime.nats.requests import UnansweredError
 
-ASKED_SECONDS: Final = 1.0
+ASKED_SECONDS: Final = 2.0
 """A plan takes some milliseconds; where the scheduler is busy longer, an evaluation does not wait for it."""
 MOST_BYTES: Final = 900_000
 """Of a question: what the server takes as one message."""
@@ -44,9 +45,11 @@ async def outlook(call: Call, of: Examined) -> Outlook:
     if len(question) > MOST_BYTES:
         return _unknown("it is too large to be asked about; submit it, and look at its phase")
     try:
-        found = _ANSWER.decode(await call.api.requests.ask(WHAT_IF, question, seconds=ASKED_SECONDS))
-    except (UnansweredError, *UNDECODABLE):
-        return _unknown(f"the scheduler did not answer within {ASKED_SECONDS:g} s; ask again, or submit it")
+        found = _ANSWER.decode(await ask_scheduler(call, WHAT_IF, question, seconds=ASKED_SECONDS))
+    except UnansweredError as error:
+        return _unknown(f"{error}, or submit it")
+    except UNDECODABLE:
+        return _unknown(UNREADABLE)
     return Outlook(
         outcome=found.outcome,
         placed=[

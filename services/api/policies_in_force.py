@@ -4,7 +4,7 @@ so that a policy holds from its answer on; their rules are put together once for
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,12 +24,13 @@ from events.workload.state import Workload
 from services.api.context import Look
 from services.api.imposed import Imposing, imposing
 from services.api.issues import Issue, fault
-from services.api.merge import Layer, Merged, merged
+from services.api.merge import Json, Layer, Merged, merged
 from services.api.places import find_project
 from services.api.policy_rules import FieldRules, Subject, broken, compiled, layer_of
 
 KEPT_COMPILED: Final = 500
 """Of those that hold together: their rules are kept ready, as large as the policies."""
+_VOLUMES: Final = "storage"
 _compiled: OrderedDict[tuple[str, ...], tuple[tuple[Policy, ...], Mapping[str, FieldRules]]] = OrderedDict()
 
 
@@ -75,6 +76,25 @@ def within(layer: Layer, node: Node) -> Layer:
     """Of a layer the fields that this object has: a master's spec has not all."""
     spec = {name: value for name, value in layer.spec.items() if name in node.by_name}
     return Layer(source=layer.source, name=layer.name, spec=spec)
+
+
+def master_layers(layers: Iterable[Layer], node: Node, given: Json) -> list[Layer]:
+    """Of these layers what a master's own spec takes. One that names no volumes has the workers', with all that is
+    added to those. Args: given, what was asked for of it.
+    """
+    found = [within(layer, node) for layer in layers]
+    if _has_workers_volumes(given):
+        found = [_without_volumes(one) for one in found]
+    return found
+
+
+def _without_volumes(layer: Layer) -> Layer:
+    spec = {name: value for name, value in layer.spec.items() if name != _VOLUMES}
+    return Layer(source=layer.source, name=layer.name, spec=spec)
+
+
+def _has_workers_volumes(given: Mapping[str, Any]) -> bool:
+    return given.get(_VOLUMES) is None
 
 
 async def policies_in_force(
@@ -172,7 +192,10 @@ def broken_rules(
         node = master_node(kind)
         form = shown(MasterSpec, kind.with_defaults(beside.master))
         subject = Subject(whole=master, below=in_force.below(node), form=form, prefix="masterSpec")
-        issues += broken(in_force.rules, subject, node)
+        rules = in_force.rules
+        if _has_workers_volumes(master.spec):
+            rules = {path: of for path, of in rules.items() if path.partition(".")[0] != _VOLUMES}
+        issues += broken(rules, subject, node)
     return issues
 
 

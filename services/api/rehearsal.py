@@ -30,7 +30,7 @@ from services.api.kinds import load_workload
 from services.api.merge import Json, Layer, Merged, merged
 from services.api.operations import Answer, Query
 from services.api.places import CHAINS_AT_ONCE, find_project
-from services.api.policies_in_force import InForce, broken_rules, master_node, rules_of, within
+from services.api.policies_in_force import InForce, broken_rules, master_layers, master_node, rules_of
 from services.api.policy_core import PolicyPlace, which, wider_policies, wrong_with
 
 MOST_REHEARSED: Final = 500
@@ -215,7 +215,7 @@ def _submitted_again(kind: Kind, state: Workload, in_force: InForce) -> _Again:
         for field in of_master.fields
         if values.get(field.name) != msgspec.to_builtins(field.default)
     }
-    layers = [within(layer, of_master) for layer in in_force.layers]
+    layers = master_layers(in_force.layers, of_master, spec)
     master = merged(of_master, [*layers, Layer(source="request", name="", spec=spec)])
     return _Again(data=data | {"masterSpec": master.spec}, whole=whole, master=master)
 

@@ -5,8 +5,7 @@ Every rule names the field at fault, and the fields it looked at.
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -27,7 +26,6 @@ from events.workload.spec import (
     MAX_GRACE_SECONDS,
     Distributed,
     Inference,
-    MasterSpec,
     TrainingSpec,
     WorkspaceSpec,
 )
@@ -47,6 +45,7 @@ from services.api.container_rules import (
 from services.api.inference_rules import STATED, check_inference, check_stated_load
 from services.api.issues import Issue, fault, shown
 from services.api.label_rules import KEYS, VALUES, check_label_key, check_label_value
+from services.api.master_volumes import check_claims_of_both, of_master
 from services.api.mpi_rules import check_launcher, check_mpi, check_ssh, taken_variables
 from services.api.placing_rules import (
     check_node_affinity,
@@ -94,7 +93,6 @@ _POD_FIELDS: Final = (
     "status.podIPs",
 )
 """What Kubernetes' downward API gives to variables, beside single labels and annotations."""
-_STEP: Final = re.compile(r"[.\[]")
 _POD_LABEL_OR_ANNOTATION: Final = re.compile(r"^metadata\.(?:labels|annotations)\['([^']{1,317})'\]\Z")
 SECRETS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("a signed token (JWT)", re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")),
@@ -190,20 +188,8 @@ def _master(creation: DistributedCreation, master: TrainingSpec | None) -> Itera
     if creation.master_spec_same_as_worker:
         details = "is given beside masterSpecSameAsWorker true; leave one of them out"
         yield fault("masterSpec", details, "canAdd", "masterSpecSameAsWorker")
-    yield from _of_master(check_spec(master))
-
-
-def _of_master(issues: Iterable[Issue]) -> Iterator[Issue]:
-    """What is wrong with a spec, said of the master's; nothing of what it has from the workers."""
-    for issue in issues:
-        if _STEP.split(issue.field.removeprefix("spec."), maxsplit=1)[0] not in MasterSpec.__struct_encode_fields__:
-            continue
-        fields = {field: _master_field(field) for field in issue.involves | {issue.field}}
-        yield replace(issue, field=fields[issue.field], involves=frozenset(fields.values()))
-
-
-def _master_field(field: str) -> str:
-    return f"masterSpec{field.removeprefix('spec')}" if field.startswith("spec.") and field != "spec.code" else field
+    yield from of_master(check_spec(master), creation)
+    yield from check_claims_of_both(creation)
 
 
 def _image(spec: TrainingSpec) -> Iterator[Issue]:
@@ -325,8 +311,8 @@ def check_placed(creation: Creation, cluster: Cluster) -> Iterator[Issue]:
     framework = distributed.distribution.distributed_framework
     yield from _set_by_framework(spec, framework, cluster.kind)
     if isinstance(creation, DistributedCreation) and creation.master_spec is not None and distributed.master:
-        yield from _of_master(check_cluster(distributed.master, cluster))
-        yield from _of_master(_set_by_framework(distributed.master, framework, cluster.kind))
+        yield from of_master(check_cluster(distributed.master, cluster), creation)
+        yield from of_master(_set_by_framework(distributed.master, framework, cluster.kind), creation)
     yield from check_ssh(distributed.distribution, cluster.kind)
     if isinstance(creation, DistributedCreation) and distributed.master and framework == "MPI":
         yield from check_launcher(creation, distributed.master, cluster.kind)
@@ -346,7 +332,7 @@ def check_within(creation: Creation, project: Project, department: Department = 
         and creation.master_spec is not None
         and isinstance(distributed, Distributed)
     ):
-        yield from _of_master(_within(distributed.master, project) if distributed.master else ())
+        yield from of_master(_within(distributed.master, project) if distributed.master else (), creation)
 
 
 def _allowed_node_type(spec: TrainingSpec, place: str, types: Sequence[str]) -> Iterator[Issue]:

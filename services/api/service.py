@@ -14,6 +14,7 @@ from events.workload.exposure import proxy_address
 from projections.queries import Queries
 from services.api.account_use import AccountUse
 from services.api.application import build_application
+from services.api.asking import QUESTIONS, QUESTIONS_EACH
 from services.api.batches import BATCHES, BATCHES_EACH
 from services.api.code import tidy
 from services.api.connections import ConnectionLimits, bounded
@@ -98,6 +99,7 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             follows=Slots(most=FOLLOWS, each=settings.follows_per_user),
             sessions=sessions,
             batches=Slots(most=BATCHES, each=BATCHES_EACH),
+            questions=Slots(most=QUESTIONS, each=QUESTIONS_EACH),
             streams=Slots(most=settings.event_streams, each=settings.event_streams_per_user),
             heartbeat_seconds=settings.event_stream_heartbeat_seconds,
             feed=feed,

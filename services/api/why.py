@@ -15,6 +15,7 @@ from events.workload.lost_cluster import cluster_lost
 from projections.history_query import HistoryQuery
 from services.api import answers
 from services.api.answers import explanation
+from services.api.asking import UNREADABLE, ask_scheduler
 from services.api.context import MIN_SEQ, Call, read_answer, sequence_headers
 from services.api.errors import ApiError
 from services.api.kept import place_kept
@@ -91,13 +92,14 @@ async def _asked(call: Call, seq: int) -> Why:
         at=datetime.now(UTC),
     )
     try:
-        found = await call.api.requests.ask(WHY, msgspec.json.encode(question), seconds=ASKED_SECONDS)
+        found = await ask_scheduler(call, WHY, msgspec.json.encode(question), seconds=ASKED_SECONDS)
         # A person's name may hold what JSON escapes.
         subjects = await call.api.actors.subjects_of(mentioned(found.decode()))
         return _ANSWER.decode(with_names(found.decode(), lambda id_: msgspec.json.encode(subjects[id_]).decode()[1:-1]))
-    except (UnansweredError, *UNDECODABLE):
-        message = f"the scheduler did not answer within {ASKED_SECONDS:g} s; ask again"
-        return Why(outcome="unknown", message=message)
+    except UnansweredError as error:
+        return Why(outcome="unknown", message=str(error))
+    except UNDECODABLE:
+        return Why(outcome="unknown", message=UNREADABLE)
 
 
 async def _eviction(call: Call, version: int) -> tuple[explanation.EvictionExplained | None, dict[str, str]]:

@@ -75,7 +75,7 @@ def changes(scene: Scene) -> tuple[Change, ...]:
         trial = next(trials, None)
         # Half of what is left, so that those after it have theirs.
         until = tried + max((most - tried + 1) // 2, 1)
-        while trial is not None and tried < min(until, most):
+        while trial is not None and tried < min(until, most) and not scene.enough():
             tried += 1
             started = scene.starts(trial.snapshot, trial.key) if trial.at is None else scene.takes_a_place(trial.at)
             last = trial if started else last

@@ -6,7 +6,7 @@ a round had others told to end, and who gets no place in the end, nobody is told
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -28,6 +28,14 @@ plans answers nobody meanwhile.
 """
 
 
+type Enough = Callable[[], bool]
+"""Whether an answer has taken so long that nothing more is tried for it."""
+
+
+def never() -> bool:
+    return False
+
+
 def more_rounds(snapshot: Snapshot) -> int:
     """How many a plan may have after its first."""
     waiting = sum(len(queue.entries) for queue in snapshot.queues) + len(snapshot.growing)
@@ -37,9 +45,12 @@ def more_rounds(snapshot: Snapshot) -> int:
 class Rounds:
     """Mutable; of one plan."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, *, max_pods: int, max_updates: int) -> None:
+    def __init__(
+        self, snapshot: Snapshot, policy: Policy, *, max_pods: int, max_updates: int, enough: Enough = never
+    ) -> None:
         self._snapshot, self._policy = snapshot, policy
         self._max_pods, self._max_updates = max_pods, max_updates
+        self._enough = enough
         self._bindings: list[Binding] = []
         self._evictions: list[Eviction] = []
         self._promised = Counter[str]()
@@ -50,6 +61,8 @@ class Rounds:
         """Whether that is certain after the first round."""
         self._left = False
         """Whether something was decided that is left to the next plan."""
+        self.given_up = False
+        """Whether it was enough before it was at rest: later rounds might have decided otherwise."""
         self.kept_for: set[str] = set()
         """Ids of workloads for which a place is kept in the end."""
 
@@ -59,6 +72,9 @@ class Rounds:
             return found
         self._take(found)
         for _ in range(more_rounds(self._snapshot)):
+            if self._enough():
+                self.given_up = True
+                break
             seen = carried_out(self._snapshot, self._policy, self._bindings, self._evictions, self._promised)
             if seen is None:
                 break

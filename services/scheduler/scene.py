@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ from services.scheduler.policy.phases import explain
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.policy.rules import Filter
 from services.scheduler.room import View
-from services.scheduler.rounds import Rounds
+from services.scheduler.rounds import Enough, Rounds, never
 from services.scheduler.snapshot import Pending, Plan, PodClass, Queue, Snapshot, Waiting
 from services.scheduler.sound import sound
 
@@ -79,6 +79,7 @@ class Scene:
     waiting: Waiting
     readable: frozenset[str] | None
     """Ids of the projects whose names the asker may see; None: all."""
+    enough: Enough = never
 
     @property
     def pod_class(self) -> PodClass:
@@ -235,7 +236,13 @@ def _looked_at(queues: tuple[Queue, ...], key: str) -> tuple[Queue, ...]:
 
 
 def scene_of(
-    fold: SchedulingState, state: Workload, key: str, now: datetime, readable: frozenset[str] | None
+    fold: SchedulingState,
+    state: Workload,
+    key: str,
+    now: datetime,
+    readable: frozenset[str] | None,
+    *,
+    enough: Enough = never,
 ) -> Scene | Literal["starts", "runs", "unknown"]:
     """Why it waits; `starts` where the next plan places all of it that waits, `runs` where none of it waits, `unknown`
     where that plan does not get to it.
@@ -249,9 +256,9 @@ def scene_of(
     needed = {pod for queue in queues for entry in queue.entries if entry.key == key for pod in entry.pods}
     if not needed:
         return "runs"
-    planned, planning = decided(snapshot)
+    planned, planning, certain = decided(snapshot, enough)
     if needed <= {each.placement.pod for each in planned.bindings if each.key == key}:
-        return "starts"
+        return "starts" if certain else "unknown"
     waiting = why_in(planning, planned, key)
     if waiting is None:
         return "unknown"
@@ -270,17 +277,32 @@ def scene_of(
         entry=entry,
         waiting=waiting,
         readable=readable,
+        enough=enough,
     )
 
 
-def decided(snapshot: Snapshot) -> tuple[Plan, Planning]:
-    """What the scheduler would do now, with all its rounds, and what the last of these came to. What is told of those
-    that wait is not among it: only places are asked for.
+class Foreseen(NamedTuple):
+    plan: Plan
+    last: Planning
+    """What its last round came to."""
+    certain: bool
+    """Whether it had all its rounds: with fewer, somebody may get another place, or none."""
+
+
+def decided(snapshot: Snapshot, enough: Enough = never) -> Foreseen:
+    """What the scheduler would do now, with all its rounds. What is told of those that wait is not among it: only
+    places are asked for.
     """
-    rounds = Rounds(snapshot, phases(POLICY, NO_REPORT), max_pods=MAX_PODS_PER_PLAN, max_updates=MAX_UPDATES_PER_PLAN)
+    rounds = Rounds(
+        snapshot,
+        phases(POLICY, NO_REPORT),
+        max_pods=MAX_PODS_PER_PLAN,
+        max_updates=MAX_UPDATES_PER_PLAN,
+        enough=enough,
+    )
     planned = sound(snapshot, rounds.plan(), rounds.kept_for)
     assert rounds.last is not None, "a plan has a round"
-    return planned, rounds.last
+    return Foreseen(planned, rounds.last, not rounds.given_up)
 
 
 def why_in(last: Planning, planned: Plan, key: str) -> Waiting | None:

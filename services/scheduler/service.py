@@ -7,6 +7,7 @@ second meets a conflict, takes in what the first wrote, and plans again after a 
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -66,6 +67,7 @@ from services.scheduler.batches import (
 from services.scheduler.estimate import with_estimates
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
+from services.scheduler.rounds import Enough, never
 from services.scheduler.snapshot import Departure, Eviction, Plan, Snapshot, StatusUpdate
 from services.scheduler.what_if import what_if
 from services.scheduler.why import why
@@ -98,9 +100,13 @@ IDLE_SECONDS: Final = 1.0
 CLOCK_SECONDS: Final = 2.0
 """How often who waits for a time looks at the clock, which may have been set meanwhile."""
 WHAT_IF_WAITS: Final = timedelta(seconds=2)
-"""Longer than whoever asks waits."""
+"""As whoever asks does."""
 MOST_ASKED: Final = 16
 """Questions that wait for their turn; nobody answers others."""
+ANSWER_SECONDS: Final = 0.5
+"""Of CPU. Nothing more is tried for an answer then: what was found is told."""
+REST: Final = 3.0
+"""So many times as long as an answer took, none is begun: placing has three quarters of the time, whoever asks."""
 NOTHING_SEEN: Final[Mapping[str, NodeFacts]] = {}
 
 log = structlog.get_logger(__name__)
@@ -445,18 +451,19 @@ async def _in_flight(appends: Sequence[Callable[[], Awaitable[bool]]]) -> list[b
     return list(await asyncio.gather(*(one(append) for append in appends)))
 
 
-type _Answer = Callable[[SchedulingState, bytes, datetime], bytes | None]
+type _Answer = Callable[[SchedulingState, bytes, datetime, Enough], bytes | None]
 """From the question; None where whoever asked waits no longer."""
 
 
 class Answering:
-    """Answers where workloads would run, and why others wait: one question of each kind after the other, and leaves as
-    much time between as each took.
+    """Answers where workloads would run, and why others wait: one question after the other, of both kinds, and leaves
+    REST times as long between as each took.
     """
 
     def __init__(self, nc: Client, clock: Callable[[], datetime] = utc_now) -> None:
         self._nc = nc
         self._clock = clock
+        self._turn = asyncio.Lock()
         self.fold: SchedulingState | None = None
         """None until it is caught up with the log: before, nobody is answered."""
 
@@ -468,36 +475,41 @@ class Answering:
             )
 
     async def _answer(self, answer: _Answer, message: Msg) -> None:
-        if self.fold is None or not is_inbox(message.reply, inbox_prefix("api")):
+        if not is_inbox(message.reply, inbox_prefix("api")):
             return
-        try:
-            began = asyncio.get_running_loop().time()
-            found = answer(self.fold, message.data, self._clock())
-            if found is None:
+        async with self._turn:
+            loop, fold = asyncio.get_running_loop(), self.fold
+            if fold is None:
                 return
-            await self._nc.publish(message.reply, found)
-            await asyncio.sleep(asyncio.get_running_loop().time() - began)
-        except Exception:
-            # Whoever asks sees that nobody answered; placing what was submitted goes on.
-            log.exception("not_answered", subject=message.subject)
+            began, began_work = loop.time(), time.thread_time()
+            try:
+                found = answer(
+                    fold, message.data, self._clock(), lambda: time.thread_time() - began_work > ANSWER_SECONDS
+                )
+                if found is not None:
+                    await self._nc.publish(message.reply, found)
+            except Exception:
+                # Whoever asks sees that nobody answered; placing what was submitted goes on.
+                log.exception("not_answered", subject=message.subject)
+            await asyncio.sleep(max(loop.time() - began, REST * (time.thread_time() - began_work)))
 
 
-def _answer_what_if(fold: SchedulingState, question: bytes, now: datetime) -> bytes | None:
+def _answer_what_if(fold: SchedulingState, question: bytes, now: datetime, enough: Enough) -> bytes | None:
     asked = msgspec.json.decode(question, type=WhatIfAsked)
-    return None if abs(now - asked.at) > WHAT_IF_WAITS else msgspec.json.encode(imagined(fold, asked, now))
+    return None if abs(now - asked.at) > WHAT_IF_WAITS else msgspec.json.encode(imagined(fold, asked, now, enough))
 
 
-def _answer_why(fold: SchedulingState, question: bytes, now: datetime) -> bytes | None:
+def _answer_why(fold: SchedulingState, question: bytes, now: datetime, enough: Enough) -> bytes | None:
     asked = msgspec.json.decode(question, type=WhyAsked)
     if abs(now - asked.at) > WHAT_IF_WAITS:
         return None
     if fold.seq < asked.seq:
         return msgspec.json.encode(Why(outcome="unknown", message="the scheduler has not read so far yet; ask again"))
     readable = None if asked.readable is None else frozenset(asked.readable)
-    return msgspec.json.encode(why(fold, asked.workload_id, now, readable))
+    return msgspec.json.encode(why(fold, asked.workload_id, now, readable, enough))
 
 
-def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf:
+def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime, enough: Enough = never) -> WhatIf:
     """What would become of a workload that was submitted now. It is queued, as the next plan would have it."""
     key = workload_key(asked.project_id, asked.name)
     events = (
@@ -519,7 +531,7 @@ def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime) -> WhatIf
     )
     if key in fold.workloads:
         key = f"~{key}"  # it would get another name, or the other one's once that is gone
-    return what_if(fold.imagine(fold_workload(WORKLOAD.initial, events), now, key), key)
+    return what_if(fold.imagine(fold_workload(WORKLOAD.initial, events), now, key), key, enough)
 
 
 async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:

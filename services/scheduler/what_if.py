@@ -13,6 +13,7 @@ from events.why import Kept
 from services.scheduler.kept import kept
 from services.scheduler.planning import Planning
 from services.scheduler.policy.words import counted
+from services.scheduler.rounds import Enough, never
 from services.scheduler.scene import decided, why_in
 from services.scheduler.snapshot import Binding, Plan, Snapshot
 
@@ -27,24 +28,28 @@ NEVER: Final = frozenset(
 """Reasons that end by nothing that runs: somebody must change nodes, quotas or the workload."""
 
 
-def what_if(snapshot: Snapshot, key: str) -> WhatIf:
+BUSY: Final = "the scheduler is busy with what waits already, and did not get to it; ask again"
+
+
+def what_if(snapshot: Snapshot, key: str, enough: Enough = never) -> WhatIf:
     """Args: snapshot, with this workload among those that wait; key, under which it does."""
     queues = [queue for queue in snapshot.queues if any(entry.key == key for entry in queue.entries)]
     added = [entry for queue in queues for entry in queue.entries if entry.key == key]
     if not added:
         return WhatIf(outcome="unknown", message="it has no pods to begin with")
-    planned, last = decided(snapshot)
+    planned, last, certain = decided(snapshot, enough)
     placed = [binding for binding in planned.bindings if binding.key == key]
     bound = {binding.placement.pod for binding in placed}
     waiting_pods = sum(pod not in bound for entry in added for pod in entry.pods)
+    project_id = queues[0].pod_class.project_id
+    told, elsewhere = _evicted(planned, added[0].workload_id, project_id)
+    if not certain and (placed or told or elsewhere):
+        return WhatIf(outcome="unknown", message=BUSY)
     if not waiting_pods:
         return WhatIf(outcome="runs", **_told(placed))
     why = why_in(last, planned, key)
     if why is None:
-        message = "the scheduler is busy with what waits already, and did not get to it; ask again"
-        return WhatIf(outcome="unknown", waiting_pods=waiting_pods, message=message, **_told(placed))
-    project_id = queues[0].pod_class.project_id
-    told, elsewhere = _evicted(planned, added[0].workload_id, project_id)
+        return WhatIf(outcome="unknown", waiting_pods=waiting_pods, message=BUSY, **_told(placed))
     return WhatIf(
         outcome="never" if why.reason in NEVER else "waits",
         waiting_pods=waiting_pods,

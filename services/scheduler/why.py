@@ -48,9 +48,10 @@ from services.scheduler.policy.rules import Filter
 from services.scheduler.policy.victims import kept_until
 from services.scheduler.policy.words import wish
 from services.scheduler.room import View
+from services.scheduler.rounds import Enough, never
 from services.scheduler.scene import Scene, decided, phases, scene_of
 from services.scheduler.snapshot import PodClass, Snapshot, grace_of
-from services.scheduler.what_if import NEVER
+from services.scheduler.what_if import BUSY, NEVER
 
 BY_CALENDAR: Final = frozenset({WaitingReason.MAINTENANCE, WaitingReason.CAPACITY_RESERVED})
 """Of each entry it is known how long it lasts, as far as nobody changes it."""
@@ -61,7 +62,9 @@ type _At = tuple[str, str, str, str]
 """Pod set, node key, node name, node pool."""
 
 
-def why(fold: SchedulingState, workload_id: str, now: datetime, readable: frozenset[str] | None) -> Why:
+def why(
+    fold: SchedulingState, workload_id: str, now: datetime, readable: frozenset[str] | None, enough: Enough = never
+) -> Why:
     """Args: readable, ids of the projects whose workloads are named; None: all."""
     key = key_of_id(workload_id) or ""
     chain = fold.workloads.get(key)
@@ -69,7 +72,7 @@ def why(fold: SchedulingState, workload_id: str, now: datetime, readable: frozen
         state = None if chain is None or chain.state.workload_id != workload_id else chain.state
         return Why(outcome="ended", message=_asks_for_none(fold, state))
     state = chain.state
-    scene = scene_of(fold, state, key, now, readable)
+    scene = scene_of(fold, state, key, now, readable, enough=enough)
     places = tuple(_places(fold, state, key, now))
     if isinstance(scene, Scene):
         return _waits(scene, places)
@@ -80,8 +83,8 @@ def why(fold: SchedulingState, workload_id: str, now: datetime, readable: frozen
         return _backs_off(state, retry_at)
     message = {
         "starts": "the next plan gives it a place",
-        "unknown": "the scheduler is busy with what waits already, and did not get to it; ask again",
-        "runs": _why_no_more(fold, state, key, now) if state.elastic else "",
+        "unknown": BUSY,
+        "runs": _why_no_more(fold, state, key, now, enough) if state.elastic else "",
     }[scene]
     return Why(outcome=scene, message=message, places=places, own=_own(fold, state, now))
 
@@ -107,14 +110,14 @@ def _asks_for_none(fold: SchedulingState, state: Workload | None) -> str:
     return "; ".join(told)
 
 
-def _why_no_more(fold: SchedulingState, state: Workload, key: str, now: datetime) -> str:
+def _why_no_more(fold: SchedulingState, state: Workload, key: str, now: datetime, enough: Enough) -> str:
     """Of an elastic workload: how many pods it has of how many it may, and why not more."""
     pod_set = next(each for each in state.pod_sets if each.elastic)
     told = f"it has {placed_of(state, pod_set)} of {pod_set.minimum} to {pod_set.most} pods"
     if not any(each.entry.key == key for each in fold.snapshot(now).growing):
         return told
-    planned, last = decided(fold.snapshot(now))
-    if any(each.key == key for each in planned.bindings):
+    planned, last, certain = decided(fold.snapshot(now), enough)
+    if certain and any(each.key == key for each in planned.bindings):
         return f"{told}, and the next plan gives it more"
     why_not = last.not_grown.get(key)
     return f"{told}; {why_not}" if why_not else told

@@ -22,6 +22,7 @@ from services.runtime.log.folding import follow_into
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import connect
 from services.runtime.process.settings import Settings
+from services.scheduler import service
 from services.scheduler.batches import ACTOR
 from services.scheduler.fold import SchedulingState
 from services.scheduler.service import Answering
@@ -117,6 +118,21 @@ def test_the_scheduler_explains_a_workload_to_whoever_may_read_it(admin: httpx.C
     assert change["message"] == (
         "have the agent of cluster local report again; add 1 node with room for a pod to pool default"
     )
+
+
+def test_the_scheduler_rests_after_each_answer_whatever_is_asked_next(
+    admin: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a rest that has no end: else two kinds of questions would leave a third of the time to placing."""
+    monkeypatch.setattr(service, "REST", 1e9)
+    made = admin.post(TRAININGS, json=served.training())
+    assert made.status_code == 202, made.text
+    with a_scheduler_that_answers(served.settings):
+        explained = admin.get(f"{V1}/workloads/{made.json()['workloadId']}/explain").json()
+        answer = admin.post(f"{TRAININGS}:evaluate", params={"placement": "true"}, json=served.training())
+        placement = answer.json()["placement"]
+    assert (explained["outcome"], placement["outcome"]) == ("waits", "unknown")
+    assert "did not answer within 2 s" in placement["message"]
 
 
 @pytest.mark.usefixtures("policy")

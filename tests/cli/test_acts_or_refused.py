@@ -13,7 +13,7 @@ SUBMIT = ("training", "submit", "hello", "-i", "x", "-p", "default", "--cluster"
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((*SUBMIT, "--timeout", "5s"), "--timeout goes with --wait or --watch"),
+        ((*SUBMIT, "--timeout", "5s"), "--timeout goes with --wait, --watch or --attach"),
         (("workload", "suspend", "hello", "--timeout", "5s"), "--timeout goes with --wait"),
         (("workload", "resume", "hello", "--timeout", "5s"), "--timeout goes with --wait"),
         (("training", "delete", "hello", "-y", "--timeout", "5s"), "--timeout goes with --wait"),

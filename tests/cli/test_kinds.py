@@ -66,6 +66,49 @@ def test_a_masters_flags_say_only_what_is_otherwise(distributed: ShapeServer, mu
     }
 
 
+@pytest.mark.parametrize(
+    ("flags", "storage"),
+    [
+        (("--pvc", "path=/a,claimInfo.size=1Gi"), {"pvc": None}),
+        (("--pvc", "path=/a,claimInfo.size=1Gi", "--nfs", "server=s,path=/e,mountPath=/n"), {"pvc": None, "nfs": True}),
+        ((), {"pvc": None}),
+    ],
+)
+def test_a_master_mounts_no_claims_where_one_says_so(
+    distributed: ShapeServer, muster: Any, flags: tuple[str, ...], storage: dict[str, Any]
+) -> None:
+    """S066: --master-no-pvcs; what else the workers mount, it mounts, too."""
+    ran = muster("training", "pytorch", "submit", "hello", "-i", "a", *flags, "--master-no-pvcs")
+    assert ran.code == 0, ran.err
+    request = sent(distributed, "distributed")
+    nfs = {"nfs": request["spec"]["storage"]["nfs"]} if "nfs" in storage else {}
+    assert request["masterSpec"] == {"image": "a", "storage": {"pvc": None, **nfs}, "compute": {}}
+
+
+def test_a_master_that_names_no_volumes_is_sent_without_any(distributed: ShapeServer, muster: Any) -> None:
+    """So it has those of the workers, with what data sources add to them."""
+    flags = ("--pvc", "path=/a,claimInfo.size=1Gi", "--master-image", "m")
+    ran = muster("training", "pytorch", "submit", "hello", "-i", "a", *flags)
+    assert ran.code == 0, ran.err
+    assert "storage" not in sent(distributed, "distributed")["masterSpec"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--datasource", "sets"), "--master-no-pvcs goes with no --datasource and no --template"),
+        (("--template", "usual"), "--master-no-pvcs goes with no --datasource and no --template"),
+        (("--no-master",), "--no-master goes with no other flag or field of a master"),
+    ],
+)
+def test_no_claims_of_a_master_are_refused_where_nobody_knows_its_volumes(
+    muster: Any, flags: tuple[str, ...], told: str
+) -> None:
+    ran = muster("training", "mpi", "submit", "hello", "-i", "a", "--master-no-pvcs", *flags)
+    assert ran.code == 2
+    assert told in ran.err
+
+
 WANDB = {"name": "T", "userCredential": {"name": "wandb", "key": "key"}}
 
 

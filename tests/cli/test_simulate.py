@@ -99,7 +99,7 @@ def test_a_file_of_changes_says_the_same_and_more(written: Any) -> None:
         ("minimumRuntime.vision/h100=5m", "there is no setting 'minimumRuntime' of a node pool"),
         ("policy.reserve=5m", "there is no setting 'reserve'"),
         ("policy.takeBack=maybe", "takeBack: must be on or off; given 'maybe'"),
-        ("policy.scores=best", "scores: must be some of gpu_price, node_value"),
+        ("policy.scores=best", "scores: must be some of soft_taints, gpu_price, node_value"),
     ],
 )
 def test_what_cannot_be_set_is_refused_by_name_rule_and_what_would_do(muster: Any, given: str, told: str) -> None:

@@ -26,7 +26,7 @@ from events.fields.node import tree
 from events.workload.fields.creation import TrainingCreation
 from events.workload.kinds import KINDS
 from events.workload.spec import with_defaults
-from events.workload.state import WorkloadCreated
+from events.workload.life import WorkloadCreated
 from muster.cli import reference, training_flags
 from services.api.application import OPERATIONS
 from services.api.check import FaultyCreation, check_training

@@ -1,5 +1,6 @@
 """Volumes end to end on one machine: what pods find, who may ask for what, and what is left when a workload is over."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,37 @@ def test_the_example_runs_and_its_claim_goes_when_it_has_ended(stack: Stack, api
     assert told.returncode == 0, told.stderr
     said = api.logs(made(api, "volumes")["workloadId"])
     assert "run 1 of pod 0" in said
+    until(lambda: claims(stack) == [] or None, 60)
+
+
+def test_a_master_and_its_workers_have_volumes_of_their_own_and_share_a_claim(
+    stack: Stack, api: Api, tmp_path: Path
+) -> None:
+    """S066: each looks for what the other has; the master ends once it has found in the claim what its worker wrote."""
+    shared = {"claimInfo": {"size": "1Gi"}, "ephemeral": True}
+    worker, master = "/muster-test-of-worker", "/muster-test-of-master"
+    request = {
+        "name": "apart",
+        "spec": {
+            "image": "x",
+            "numWorkers": 1,
+            "backoffLimit": 0,
+            "command": f"sh -c 'test -d {worker} && test ! -e {master} && echo saw > {worker}/shared/it'",
+            "storage": {"pvc": [{"path": f"{worker}/shared", **shared}], "emptyDirVolume": [{"path": f"{worker}/own"}]},
+        },
+        "masterSpec": {
+            "image": "x",
+            "command": f"sh -c 'until test -s {master}/it; do sleep 0.2; done; test ! -e {worker} && cat {master}/it'",
+            "storage": {"pvc": [{"path": master, **shared}]},
+        },
+    }
+    file = tmp_path / "apart.yaml"
+    file.write_text(json.dumps(request))
+    told = stack.muster("training", "pytorch", "submit", "-f", str(file), "--wait", "--timeout", "120s")
+    assert told.returncode == 0, told.stderr
+    found = made(api, "apart")
+    assert "saw" in api.logs(found["workloadId"])
+    assert [one["path"] for one in found["masterSpec"]["storage"]["pvc"]] == [master]
     until(lambda: claims(stack) == [] or None, 60)
 
 

@@ -27,6 +27,8 @@ from tests.support.lives import pieces
 from tests.support.public_events import Everything
 
 SECONDS = 60.0
+ASKED_SECONDS = 5.0
+"""A question that comes while the server is killed is never answered, and asked again."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -75,7 +77,9 @@ class Log:
         return Written(stored.subject, ours, stored.data)
 
     async def count(self) -> int:
-        info = msgspec.json.decode((await self.nc.request(call("STREAM.INFO", FEED_STREAM), b"", timeout=60)).data)
+        info = msgspec.json.decode(
+            (await self.nc.request(call("STREAM.INFO", FEED_STREAM), b"", timeout=ASKED_SECONDS)).data
+        )
         return info.get("state", {}).get("last_seq", 0)
 
     async def holds(self, commits: Sequence[Commit]) -> None:

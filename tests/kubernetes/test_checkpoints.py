@@ -15,7 +15,7 @@ import pytest
 from development.kubernetes.control_plane import ControlPlane
 from events.cluster_protocol import ObservedPod
 from events.workload.volumes import ClaimedFolder, NewClaim
-from services.agent.backends.kubernetes.read import checkpoints
+from services.agent.backends.kubernetes.read import checkpoints, turns
 from services.agent.backends.kubernetes.read.checkpoints import NOT_SEEN
 from tests.agent.given import KEY, run_pod
 from tests.kubernetes.given import KubernetesWatched, open_kubernetes
@@ -60,8 +60,8 @@ async def test_the_newest_file_of_the_folder_is_told_and_newer_ones_are_once_the
     cluster: KubernetesWatched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a pod that saves its work, later again, and then with a time that is still to come."""
-    monkeypatch.setattr(checkpoints, "LOOK_SECONDS", 0.5)
-    monkeypatch.setattr(checkpoints, "IDLE_SHARE", 0.0)
+    monkeypatch.setattr(turns, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(turns, "IDLE_SHARE", 0.0)
     folder = tmp_path / "saved"
     saves(folder, "step 0", SAVED - 60)
     await runs_with(cluster, folder)
@@ -79,7 +79,7 @@ async def test_the_newest_file_of_the_folder_is_told_and_newer_ones_are_once_the
 async def test_an_image_that_cannot_look_is_warned_of_once_and_asked_no_more(
     cluster: KubernetesWatched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(turns, "LOOK_SECONDS", 0.5)
     monkeypatch.setattr(checkpoints, "SCRIPT", 'echo lacks stat; echo >> "$1/asked"')
     await runs_with(cluster, tmp_path)
     newest = await seen(cluster, warned=NOT_SEEN)
@@ -92,9 +92,9 @@ async def test_what_a_pod_saves_while_it_ends_is_told_and_stands_in_its_end(
     cluster: KubernetesWatched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given looks that come once an hour, and a pod that is told to end and takes its grace for that."""
-    monkeypatch.setattr(checkpoints, "LOOK_SECONDS", 3600.0)
-    monkeypatch.setattr(checkpoints, "ENDING_SECONDS", 0.2)
-    monkeypatch.setattr(checkpoints, "IDLE_SHARE", 0.0)
+    monkeypatch.setattr(turns, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(turns, "ENDING_SECONDS", 0.2)
+    monkeypatch.setattr(turns, "IDLE_SHARE", 0.0)
     folder = tmp_path / "saved"
     saves(folder, "first", SAVED)
     await runs_with(cluster, folder, annotations={"simulation.muster.dev/ignore-term": "true"})

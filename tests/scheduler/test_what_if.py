@@ -24,9 +24,10 @@ from events.workload.spec import (
     with_defaults,
 )
 from services.scheduler.classes import Place, Rights, ready
+from services.scheduler.rounds import Enough, never
 from services.scheduler.service import imagined
 from services.scheduler.waits import Stint
-from services.scheduler.what_if import NEVER
+from services.scheduler.what_if import BUSY, NEVER
 from services.scheduler.why import why
 from tests.scheduler.cases import GPU_NODE
 from tests.scheduler.test_plan_properties import carry_out, dense_submissions, of_pod, specs, steps, submit_dense
@@ -45,7 +46,7 @@ def world() -> World:
     return world
 
 
-def asked(world: World, *, workers: int = 0, **spec: Any) -> WhatIf:
+def asked(world: World, *, workers: int = 0, enough: Enough = never, **spec: Any) -> WhatIf:
     compute = {field: spec.pop(field) for field in list(spec) if field in ComputeSpec.__struct_fields__}
     whole = with_defaults(TrainingSpec(image="i", compute=ComputeSpec(**compute), **spec))
     distribution = Distribution(distributed_framework="PyTorch", num_workers=workers)
@@ -58,7 +59,7 @@ def asked(world: World, *, workers: int = 0, **spec: Any) -> WhatIf:
         distributed=Distributed(distribution=distribution, master=None) if workers else None,
         at=world.now,
     )
-    return imagined(world.fold, msgspec.json.decode(msgspec.json.encode(question), type=WhatIfAsked), world.now)
+    return imagined(world.fold, msgspec.json.decode(msgspec.json.encode(question), type=WhatIfAsked), world.now, enough)
 
 
 def placed(found: WhatIf) -> list[tuple[str, int, int]]:
@@ -92,6 +93,25 @@ def test_what_waits_already_goes_first_and_what_has_no_room_waits_with_a_reason(
     assert (again.outcome, again.reason, again.waiting_pods) == ("waits", "insufficient_gpu", 1)
     assert again.message == found.message
     assert asked(world, gpu_devices_request=8, priority_class="very-high").outcome == "waits"
+
+
+def test_an_answer_that_has_taken_too_long_tells_no_place_that_a_later_round_may_give_to_others() -> None:
+    """Given somebody who would be told to end for it, after others have been placed."""
+    world = World()
+    world.cluster()
+    world.project()
+    world.node("a", gpu_count=1)
+    world.node("b", gpu_count=2)
+    running(world, "low", **LOW)
+    for number in range(2):
+        world.submit(f"first-{number}", gpu_devices_request=1, **HIGH)
+    assert asked(world, gpu_devices_request=1, **HIGH).evicted
+    found = asked(world, gpu_devices_request=1, enough=lambda: True, **HIGH)
+    assert (found.outcome, found.evicted, found.message) == ("unknown", (), BUSY)
+    # Why it waits is known after the first round, too.
+    waits = asked(world, gpu_devices_request=1, enough=lambda: True)
+    assert waits == asked(world, gpu_devices_request=1)
+    assert waits.reason == "insufficient_gpu"
 
 
 def test_a_plan_says_whose_place_it_could_not_take_yet() -> None:

@@ -49,6 +49,23 @@ def asked(world: World, key: str, readable: frozenset[str] | None = None) -> Why
     return msgspec.json.decode(msgspec.json.encode(found), type=Why)
 
 
+def test_where_an_answer_takes_too_long_the_reason_is_told_and_no_more_changes_are_tried() -> None:
+    world, key = submitted(cluster(a={"gpu_count": 1}), gpu_devices_request=1)
+    later = world.submit("later", gpu_devices_request=1)
+    world.settle()
+    assert world.places(key)
+    whole, tried = asked(world, later), list[int]()
+
+    def enough() -> bool:
+        tried.append(1)
+        return True
+
+    found = why(world.fold, world.workload(later).workload_id, world.now, None, enough)
+    assert whole.changes
+    assert (found.outcome, found.reason, found.holders, found.changes) == ("waits", whole.reason, whole.holders, ())
+    assert tried
+
+
 # -- a case for each reason --------------------------------------------------------------------------------------------
 
 type Case = Callable[[], tuple[World, str]]

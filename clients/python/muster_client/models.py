@@ -115,7 +115,7 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     """
     master_spec: MasterSpec | None = None
     """What is to run in the master, where that is not what the workers run. Of these fields it takes nothing over
-    from spec; code and everything else holds for both.
+    from spec but the volumes, where it names none; code and everything else holds for both.
     """
 
 
@@ -2621,6 +2621,8 @@ class MasterSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """User, groups and rights of the process."""
     compute: ComputeSpec | None = None
     """Requests and limits of one pod."""
+    storage: StorageSpec | None = None
+    """Volumes of the master, all of them: with this it has none of the workers'. Default: those of the workers."""
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None

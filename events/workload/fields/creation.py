@@ -106,14 +106,15 @@ class DistributedCreation(Creation, frozen=True, kw_only=True):
     """
     master_spec: Annotated[MasterSpec | None, About(rows="S066")] = None
     """What is to run in the master, where that is not what the workers run. Of these fields it takes nothing over from
-    spec; code and everything else holds for both.
+    spec but the volumes, where it names none; code and everything else holds for both.
     """
 
     def order(self) -> tuple[TrainingSpec, Distributed]:
         workers = stored(self.spec)
         if self.master_spec is not None:
             # What a master's spec does not have, such as where pods may go, holds for the whole workload.
-            master = stored(self.master_spec, workers)
+            own = self.master_spec.storage
+            master = replace(stored(self.master_spec, workers), storage=workers.storage if own is None else own)
         else:
             master = None if self.master_spec_same_as_worker is False else workers
         return workers, Distributed(distribution=distribution_of(self.spec), master=master)

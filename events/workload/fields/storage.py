@@ -304,3 +304,12 @@ class Storage(Section, frozen=True, kw_only=True):
 
     storage: Annotated[StorageSpec, About(rows="S055")] = StorageSpec()
     """Volumes of each pod."""
+
+
+class MasterStorage(Section, frozen=True, kw_only=True):
+    """The volumes of a master that has its own."""
+
+    TITLE: ClassVar[str] = "Storage"
+
+    storage: Annotated[StorageSpec | None, About(rows="S055 S066")] = None
+    """Volumes of the master, all of them: with this it has none of the workers'. Default: those of the workers."""

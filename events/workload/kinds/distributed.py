@@ -43,9 +43,9 @@ def pod_sets(spec: TrainingSpec, beside: Beside) -> tuple[PodSet, ...]:
     distribution, master = distributed.distribution, distributed.master
     sizes = ((WORKER, min(max(workers(distribution), 1), MOST_WORKERS)),)
     if master is None:
-        return (_pod_set(WORKER, spec, spec, distribution, sizes),)
+        return (_pod_set(WORKER, spec, spec, distributed, sizes),)
     sizes = ((MASTER, 1), *sizes)
-    return _pod_set(MASTER, master, spec, distribution, sizes), _pod_set(WORKER, spec, spec, distribution, sizes)
+    return _pod_set(MASTER, master, spec, distributed, sizes), _pod_set(WORKER, spec, spec, distributed, sizes)
 
 
 def workers(distribution: Distribution) -> int:
@@ -76,19 +76,23 @@ def shown_master(spec: TrainingSpec, distributed: Distributed | None) -> tuple[b
     if distributed is None or distributed.master is None:
         return False, None
     master = shown(MasterSpec, distributed.master)
-    return (True, None) if master == shown(MasterSpec, spec) else (False, master)
+    if master == shown(MasterSpec, spec):
+        return True, None
+    # As it was asked for: null for the workers' volumes, which go where theirs go.
+    return False, replace(master, storage=None) if master.storage == spec.storage else master
 
 
 def _pod_set(
     name: str,
     own: TrainingSpec,
     workload: TrainingSpec,
-    distribution: Distribution,
+    distributed: Distributed,
     sizes: tuple[tuple[str, int], ...],
 ) -> PodSet:
     """Args: own, what its pods are made of; workload, what holds for all pods; sizes, of all pod sets by rank."""
+    distribution = distributed.distribution
     count = dict(sizes)[name]
-    made = template(own)
+    made = template(own, workload)
     pods = sum(each for _, each in sizes)
     growth = max(min(most_workers(distribution), MOST_WORKERS) - dict(sizes)[WORKER], 0)
     grows = name == WORKER and growth > 0
@@ -111,7 +115,7 @@ def _pod_set(
             first_rank=0 if name == sizes[0][0] else sizes[0][1],
             processes=_processes(made.request),
             elastic=(pods, pods + growth) if elastic else None,
-            mpi=_mpi(name, workload, distribution, dict(sizes)[WORKER]),
+            mpi=_mpi(name, workload, distributed, dict(sizes)[WORKER]),
         ),
         starts_after=WORKER if name == MASTER and _waits_for_workers(distribution) else "",
         outlives=distribution.clean_pod_policy == "None",
@@ -122,7 +126,8 @@ def _pod_set(
     )
 
 
-def _mpi(name: str, workers_spec: TrainingSpec, distribution: Distribution, count: int) -> Mpi | None:
+def _mpi(name: str, workers_spec: TrainingSpec, distributed: Distributed, count: int) -> Mpi | None:
+    distribution = distributed.distribution
     if distribution.distributed_framework != "MPI":
         return None
     role: Literal["launcher", "worker"] = "launcher" if name == MASTER else "worker"
@@ -130,14 +135,15 @@ def _mpi(name: str, workers_spec: TrainingSpec, distribution: Distribution, coun
         role=role,
         workers=count,
         slots=distribution.slots_per_worker or 1,
-        ssh=distribution.ssh_auth_mount_path or _usual_ssh_folder(workers_spec),
+        ssh=distribution.ssh_auth_mount_path or _usual_ssh_folder(workers_spec, distributed.master),
         serves=not (workers_spec.command or workers_spec.args),
     )
 
 
-def _usual_ssh_folder(spec: TrainingSpec) -> str:
+def _usual_ssh_folder(spec: TrainingSpec, master: TrainingSpec | None) -> str:
     """None where a volume of the workload is there, or its checkpoint folder: it brings keys of its own."""
-    places = [volume.mount_path for volume in volumes(spec.storage)]
+    of_master = () if master is None else volumes(master.storage)
+    places = [volume.mount_path for volume in (*volumes(spec.storage), *of_master)]
     if spec.checkpoint is not None:
         places.append(spec.checkpoint.path)
     return "" if any(within(place, SSH_FOLDER) for place in places) else SSH_FOLDER

@@ -32,8 +32,10 @@ def pod_sets(spec: TrainingSpec, _: Beside = None) -> tuple[PodSet, ...]:
     )
 
 
-def template(spec: TrainingSpec) -> PodTemplate:
-    """The image's own command, arguments and folder are empty texts, no limit is 0: here ends every null of a spec."""
+def template(spec: TrainingSpec, workers: TrainingSpec | None = None) -> PodTemplate:
+    """The image's own command, arguments and folder are empty texts, no limit is 0: here ends every null of a spec.
+    Args: workers, of a master's spec that of its workers.
+    """
     return PodTemplate(
         image=spec.image,
         command=spec.command or "",
@@ -44,7 +46,7 @@ def template(spec: TrainingSpec) -> PodTemplate:
         request=pod_needs(spec),
         limits=_limits(spec.compute),
         container=_container(spec),
-        volumes=volumes(spec.storage),
+        volumes=volumes(spec.storage, None if workers is None else workers.storage),
         readiness=readiness(spec.probes.readiness),
         tolerations=spec.tolerations,
         grace_seconds=spec.termination_grace_period_seconds,

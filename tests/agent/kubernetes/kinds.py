@@ -1,5 +1,5 @@
 """What the pods of each kind of workload are on Kubernetes, from the body of a request on: by rules, defaults, decider,
-sets of pods and recipe. The bodies are the examples that people are shown.
+sets of pods and recipe. The bodies are the examples that people are shown, and one that needs what no machine has.
 """
 
 from collections.abc import Callable
@@ -34,6 +34,7 @@ from services.cluster_sync.reconcile import Desired, run_pod
 from tests.support.lives import World
 
 EXAMPLES: Final = Path(__file__).parents[3] / "examples"
+APART: Final = Path(__file__).parent / "apart.yaml"
 PROJECT: Final = "golden"
 PAIR: Final = ("a private key\n", "ssh-ed25519 AAAA\n")
 """As OpenSSH writes them, but for their content."""
@@ -46,6 +47,7 @@ KINDS: Final[dict[str, tuple[KindName, type[Creation], tuple[str, ...]]]] = {
     "xgboost": ("Distributed", DistributedCreation, ("master", "worker")),
     "jax": ("Distributed", DistributedCreation, ("worker",)),
     "mpi": ("Distributed", DistributedCreation, ("master", "worker")),
+    "apart": ("Distributed", DistributedCreation, ("master", "worker")),
 }
 """By example: its kind, how its body is read, and its sets of pods."""
 FRAMEWORKS: Final = {"distributed": "PyTorch", "tensorflow": "TensorFlow", "xgboost": "XGBoost", "jax": "JAX"}
@@ -58,7 +60,8 @@ def recipe(example: str, pod_set: str) -> RunPod:
     kind, body, _ = KINDS[example]
     world = World()
     project_id, cluster_id = world.project(PROJECT), world.cluster("golden")
-    given: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{example}.yaml").read_text())
+    path = APART if example == APART.stem else EXAMPLES / f"{example}.yaml"
+    given: dict[str, Any] = yaml.safe_load(path.read_text())
     if example in FRAMEWORKS:
         given["spec"]["distributedFramework"] = FRAMEWORKS[example]
     told = check_creation(body, given | {"projectId": project_id, "clusterId": cluster_id})

@@ -5,9 +5,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+from websockets.asyncio.server import ServerConnection
 
-from services.agent.backends.kubernetes.read.checkpoints import SCRIPT, Answer, answer_of
+from events.channels import STATUS, STDERR
+from services.agent.backends.kubernetes.act.objects import OurAnnotations, OurLabels
+from services.agent.backends.kubernetes.read import turns
+from services.agent.backends.kubernetes.read.checkpoints import SCRIPT, Answer, Checkpoints, answer_of
+from services.agent.backends.kubernetes.read.nodes import Readiness
+from services.agent.backends.kubernetes.read.view import View
 from services.agent.backends.local.checkpoints import MOST_ENTRIES
+from tests.agent.kubernetes.test_ways import CHUNK, POD, Api, api, failure
 
 OLD, NEW = 1_500_000_000, 1_600_000_000
 
@@ -60,3 +68,50 @@ def test_an_image_without_the_programs_says_which_one_it_lacks(tmp_path: Path) -
 )
 def test_what_is_no_answer_says_nothing(said: bytes) -> None:
     assert answer_of(said) == Answer()
+
+
+def checkpoints_of(made: Api) -> tuple[View, Checkpoints]:
+    """Of a cluster with one pod that has a checkpoint folder."""
+    labels = OurLabels(workload="w", pod_set="main", pod_key="w", token="1")
+    meta = replace(POD.metadata, labels=labels, annotations=OurAnnotations(checkpoint_dir="/c"))
+    readiness = Readiness(not_ready_seconds=5, lost_seconds=5)
+    view = View("c", fence=lambda _: 0, readiness=readiness, is_place=lambda _: True)
+    view.pods["w"] = replace(POD, metadata=meta)
+    return view, Checkpoints(made.place.client, view, acts=lambda: True, other=lambda: "")
+
+
+@pytest.mark.anyio
+async def test_an_image_without_a_shell_is_not_asked_again_when_its_pod_runs_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given that its container is between two runs for a moment."""
+    monkeypatch.setattr(turns, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "IDLE_SHARE", 0.0)
+
+    async def serves(socket: ServerConnection) -> None:
+        await socket.send(bytes((STATUS,)) + failure('exec: "/bin/sh": executable file not found in $PATH'))
+
+    async with api(serves) as made:
+        view, checkpoints = checkpoints_of(made)
+        assert await checkpoints.look()
+        running = view.pods["w"]
+        view.pods["w"] = replace(running, status=replace(running.status, container_statuses=()))
+        await checkpoints.look()
+        view.pods["w"] = running
+        await checkpoints.look()
+        assert len(made.asked) == 1
+
+
+@pytest.mark.anyio
+async def test_a_pod_that_writes_without_end_is_not_read_on_whatever_channel_it_takes() -> None:
+    taken = 0
+
+    async def serves(socket: ServerConnection) -> None:
+        nonlocal taken
+        while taken < 2000:
+            await socket.send(bytes((STDERR,)) + b"x" * CHUNK)
+            taken += 1
+
+    async with api(serves) as made:
+        await checkpoints_of(made)[1].look()
+    assert taken < 2000

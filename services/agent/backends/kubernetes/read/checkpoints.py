@@ -22,24 +22,14 @@ from events.workload.commands import PodWarning
 from services.agent.backends.interface import NoWayError
 from services.agent.backends.kubernetes.act.objects import Pod
 from services.agent.backends.kubernetes.client import ApiError, KubeClient
+from services.agent.backends.kubernetes.read.turns import ONE_SECONDS, Asks, Folder, Turns
 from services.agent.backends.kubernetes.read.view import View, token_of
 from services.agent.backends.kubernetes.ways import Place, open_streams
 from services.agent.backends.local.checkpoints import MOST_DEPTH, MOST_ENTRIES, NOT_WHOLE
 
-LOOK_SECONDS: Final = 60.0
-"""Between looks at one folder: no more is told of it than once a minute."""
-ENDING_SECONDS: Final = 5.0
-"""Likewise of a pod that was told to end, and saves its work meanwhile."""
-IDLE_SHARE: Final = 20.0
-"""A folder is left alone for so many times as long as the look took: what is large and slow is looked at seldom."""
-ONE_SECONDS: Final = 10.0
-"""For one look. The command cannot be ended from here: who was not done is looked at again the later."""
-LONGEST_SECONDS: Final = 3600.0
-AT_ONCE: Final = 4
-"""Each is a connection through the API server to a node, and a process there."""
 NOT_ALLOWED_SECONDS: Final = 300.0
 MOST_BYTES: Final = 4096
-"""Of an answer, which has two short lines."""
+"""Of all that a command writes: an answer has two short lines."""
 NOT_SEEN: Final = "checkpoints_not_seen"
 """Reason of the warning that the image has no programs to look with."""
 
@@ -74,8 +64,7 @@ class Checkpoints:
         self._view = view
         self._acts = acts
         self._other = other
-        self._looked: dict[tuple[str, str], tuple[float, float]] = {}
-        """By folder: when it was looked at last, and for how long it is left alone (monotonic seconds)."""
+        self._turns = Turns()
         self._blind: set[str] = set()
         """Uids of pods whose image cannot look."""
         self._rests_until = 0.0
@@ -87,46 +76,39 @@ class Checkpoints:
         now = time.monotonic()
         if not self._acts() or now < self._rests_until:
             return False
+        self._blind &= {pod.metadata.uid for pod in self._view.pods.values()}
         folders = self._folders()
-        self._looked = {folder: at for folder, at in self._looked.items() if folder in folders}
-        self._blind &= {pod.metadata.uid for pods in folders.values() for pod in pods}
-        due = [folder for folder, pods in folders.items() if self._is_due(folder, pods, now)]
-        due.sort(key=lambda folder: (not _ends(folders[folder]), self._looked.get(folder, (0.0, 0.0))[0]))
-        news = await asyncio.gather(*(self._look_at(folder, folders[folder]) for folder in due[:AT_ONCE]))
+        there = {folder: Asks(pods[0].metadata.namespace, _ends(pods)) for folder, pods in folders.items()}
+        news = await asyncio.gather(*(self._look_at(each, folders[each]) for each in self._turns.next(there, now)))
         return any(news)
 
-    def _folders(self) -> dict[tuple[str, str], list[Pod]]:
-        """Pods that run and have a folder, by workload and pod set: those of one share theirs."""
-        found: dict[tuple[str, str], list[Pod]] = {}
+    def _folders(self) -> dict[Folder, list[Pod]]:
+        """Pods that run, have a folder and can look, by workload and pod set: those of one share theirs."""
+        found: dict[Folder, list[Pod]] = {}
         for key, pod in self._view.pods.items():
             if pod.metadata.annotations.checkpoint_dir and self._place(key, pod).live:
                 labels = pod.metadata.labels
                 found.setdefault((labels.workload, labels.pod_set), []).append(pod)
-        return found
+        return {folder: pods for folder, pods in found.items() if self._seeing(pods)}
 
-    def _is_due(self, folder: tuple[str, str], pods: list[Pod], now: float) -> bool:
-        if all(pod.metadata.uid in self._blind for pod in pods):
-            return False
-        at, pause = self._looked.get(folder, (0.0, 0.0))
-        # What took long is left alone, whether it ends or not.
-        wait = max(ENDING_SECONDS if _ends(pods) else LOOK_SECONDS, pause)
-        return folder not in self._looked or now - at >= wait
+    def _seeing(self, pods: list[Pod]) -> list[Pod]:
+        return [pod for pod in pods if pod.metadata.uid not in self._blind]
 
     def _place(self, key: str, pod: Pod) -> Place:
         return Place(self._client, pod, now=partial(self._view.pods.get, key), other=self._other)
 
-    async def _look_at(self, folder: tuple[str, str], pods: list[Pod]) -> bool:
-        seeing = [pod for pod in pods if pod.metadata.uid not in self._blind]
+    async def _look_at(self, folder: Folder, pods: list[Pod]) -> bool:
         # One that ends has the newest word, and is not asked for long.
-        pod = min(seeing, key=lambda each: (each.metadata.deletion_timestamp is None, each.metadata.name))
-        began, (_, pause) = time.monotonic(), self._looked.get(folder, (0.0, 0.0))
+        pod = min(self._seeing(pods), key=lambda each: (each.metadata.deletion_timestamp is None, each.metadata.name))
+        began = time.monotonic()
         answer: Answer | None = None
         try:
             async with asyncio.timeout(ONE_SECONDS):
                 answer = await self._ask(pod)
         except TimeoutError:
-            pause = min(max(pause, IDLE_SHARE * ONE_SECONDS) * 2, LONGEST_SECONDS)
+            self._turns.hung(folder, pod.metadata.namespace, time.monotonic())
             log.info("checkpoints_not_looked_at", pod=pod.metadata.name, reason=f"not done in {ONE_SECONDS:.0f} s")
+            return False
         except NoWayError as error:
             log.info("checkpoints_not_looked_at", pod=pod.metadata.name, reason=str(error))
             if error.code == "not_allowed":
@@ -136,8 +118,11 @@ class Checkpoints:
         except (ApiError, ClientError, OSError) as error:
             log.info("checkpoints_not_looked_at", pod=pod.metadata.name, reason=str(error) or type(error).__name__)
         ended = time.monotonic()
-        self._looked[folder] = ended, pause if answer is None else IDLE_SHARE * (ended - began)
-        return False if answer is None else self._take(answer, pod, pods)
+        if answer is None:
+            self._turns.failed(folder, ended)
+            return False
+        self._turns.looked(folder, pod.metadata.namespace, took=ended - began, now=ended)
+        return self._take(answer, pod, pods)
 
     async def _ask(self, pod: Pod) -> Answer:
         """Raises NoWayError, also with `command_not_found` where there is no shell."""
@@ -150,13 +135,14 @@ class Checkpoints:
             token=token_of(pod),
             command=("/bin/sh", "-c", SCRIPT, "sh", pod.metadata.annotations.checkpoint_dir),
         )
-        way, out = await open_streams(request, self._place(labels.pod_key, pod)), b""
+        way, out, written = await open_streams(request, self._place(labels.pod_key, pod)), b"", 0
         try:
             async with contextlib.aclosing(way.frames()) as frames:
                 async for frame in frames:
+                    written += len(frame)
                     if frame[0] == STDOUT:
                         out += frame[1:]
-                    if len(out) > MOST_BYTES:
+                    if written > MOST_BYTES:
                         break
         finally:
             await way.close()
