@@ -34,15 +34,18 @@ async def clusters_for(call: Call, asked: Creation, but: Collection[str]) -> tup
     living = sorted((each for each in directory.clusters.values() if each.exists), key=lambda each: each.name)
     found: list[Cluster] = []
     wrong: list[str] = []
+    not_here = ""
     for cluster in living:
         issue = next(placed(asked, cluster), None)
+        if cluster.kind == "local" and issue is not None:
+            not_here = f", and that is not {cluster.name}, which cannot run it ({issue.field}: {issue.details})"
         if cluster.cluster_id in but:
             wrong.append(f"{cluster.name}: a data source that it has, or must have there, does not allow it")
         elif issue is not None:
             wrong.append(f"{cluster.name}: {issue.field} {issue.details}")
         else:
             found.append(cluster)
-    bound, here = bound_to_one(asked), [each.cluster_id for each in found if each.kind == "local"]
+    bound, here = bound_to_one(asked, not_here), [each.cluster_id for each in found if each.kind == "local"]
     if bound:
         return tuple(here), () if here else bound
     if not living:
@@ -61,8 +64,12 @@ def placed(asked: Creation, cluster: Cluster) -> Iterator[Issue]:
     yield from check_checkpoint_class(asked.order()[0], cluster)
 
 
-def bound_to_one(asked: Creation) -> list[Issue]:
-    """What of a creation is found on one cluster alone: nobody knows which, so a cluster cannot be chosen for it."""
+def bound_to_one(asked: Creation, not_here: str) -> list[Issue]:
+    """What of a creation is found on one cluster alone: nobody knows which, so a cluster cannot be chosen for it.
+
+    Args:
+        not_here: that it is none of this machine, and why.
+    """
     spec, beside = asked.order()
     fields = [*_of_spec("spec", spec)]
     for path, storage in storages(asked):
@@ -71,7 +78,7 @@ def bound_to_one(asked: Creation) -> list[Issue]:
     if isinstance(asked, DistributedCreation) and asked.master_spec and master is not None:
         fields += _of_spec("masterSpec", master)
     return [
-        fault(field, f"{what} one cluster alone; name that cluster (clusterId, --cluster)", None, "clusterId")
+        fault(field, f"{what} one cluster alone{not_here}; name that cluster (clusterId, --cluster)", None, "clusterId")
         for field, what in fields
     ]
 

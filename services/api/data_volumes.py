@@ -18,7 +18,7 @@ from services.api.imposed import marked
 from services.api.issues import Issue, fault, shown
 from services.api.master_volumes import storages
 from services.api.places import find_cluster, find_department, find_project
-from services.api.storage_rules import OBJECT_NAME
+from services.api.storage_rules import OBJECT_NAME, OBJECT_NAME_WORDS
 from services.api.suitable import find_asset, unsuitable
 
 MOST: Final = 100
@@ -137,7 +137,7 @@ async def offer_issues(
 def _of_claim(spec: Mapping[str, Any]) -> Iterator[Issue]:
     name = spec.get("claimName") or ""
     if name and not OBJECT_NAME.match(name):
-        details = f"{shown(name)} is no name of a claim: small letters, digits, `-` and `.`"
+        details = f"{shown(name)} is no name of a claim: {OBJECT_NAME_WORDS}"
         yield fault("spec.claimName", details)
     elif name.startswith(SHARED_CLAIMS):
         details = f"{shown(name)} is itself a claim of a data volume; its own project shares it further"

@@ -27,7 +27,9 @@ _PLAIN_PATH: Final = re.compile(
 )
 """As it is normed, and none of the system's. Others may be sound, too."""
 _SHM: Final = "/dev/shm"  # noqa: S108 (of a pod)
-_NAME_PATTERN: Final = r"[a-z0-9][a-z0-9.-]{0,252}+(?<=[a-z0-9])"
+_NAME_PATTERN: Final = r"(?!\S*?(?:[.-][.]|[.]-))[a-z0-9][a-z0-9.-]{0,252}+(?<=[a-z0-9])"
+"""Parts between dots begin and end as the whole does."""
+OBJECT_NAME_WORDS: Final = "small letters, digits, `-` and `.`, and a letter or digit on both sides of each `.`"
 OBJECT_NAME: Final = re.compile(rf"{_NAME_PATTERN}\Z")
 SECRET_NAMES: Final = Lines(rf"(?!{CREDENTIAL_SECRETS}){_NAME_PATTERN}")
 """Those with which `check_secret_name` finds nothing wrong."""
@@ -338,7 +340,7 @@ def check_secret_name(field: str, name: str) -> Iterator[Issue]:
     if not name:
         return
     if not OBJECT_NAME.match(name):
-        yield fault(field, f"{shown(name)} is no name of a Secret: small letters, digits, `-` and `.`")
+        yield fault(field, f"{shown(name)} is no name of a Secret: {OBJECT_NAME_WORDS}")
     elif name.startswith(CREDENTIAL_SECRETS):
         details = (
             f"{shown(name)} holds values of somebody's credentials; name a credential of your own (userCredential)"
@@ -368,7 +370,7 @@ def _claims(storage: StorageSpec) -> Iterator[Issue]:
     for index, one in _kept(storage.pvc):
         path, name = f"spec.storage.pvc[{index}]", one.claim_name
         if name is not None and not OBJECT_NAME.match(name):
-            details = f"{shown(name)} is no name of a claim: small letters, digits, `-` and `.`"
+            details = f"{shown(name)} is no name of a claim: {OBJECT_NAME_WORDS}"
             yield fault(f"{path}.claimName", details)
         elif name is not None and name.startswith(SHARED_CLAIMS):
             details = f"{shown(name)} is a claim of a data volume; name the data volume (storage.dataVolume) by its id"

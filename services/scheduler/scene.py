@@ -60,6 +60,11 @@ class Holding:
     def memory_bytes(self) -> int:
         return sum(held.memory_bytes for _, held in self.on)
 
+    @property
+    def anything(self) -> bool:
+        """Whether it holds more than places of pods."""
+        return bool(self.gpu_milli or self.cpu_milli or self.memory_bytes or any(held.extended for _, held in self.on))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:

@@ -274,6 +274,8 @@ def _holders(scene: Scene) -> tuple[tuple[Holder, ...], Others]:
         bound = None if shortfall is None else shortfall.bound
         keys = {key for key, _ in scene.fold.held.under(bound)} if bound is not None else set[str]()
         held = [scene.holding(key) for key in sorted(keys - {scene.key})]
+    if scene.waiting.reason is not WaitingReason.INSUFFICIENT_PODS:
+        held = [each for each in held if each.anything]
     held.sort(key=lambda each: (-each.gpu_milli, -each.cpu_milli, -each.memory_bytes, each.key))
     named = [each for each in held if scene.may_name(each.key)][:MOST_HOLDERS]
     keys = {each.key for each in named}

@@ -122,7 +122,11 @@ def test_what_is_found_on_one_cluster_alone_needs_a_name_elsewhere(
     assert answer.status_code == 400, answer.text
     (issue,) = answer.json()["complianceIssues"]
     assert issue["field"] == f"spec.{field}"
-    assert issue["details"].endswith("one cluster alone; name that cluster (clusterId, --cluster)")
+    assert "found on one cluster alone, and that is not " in issue["details"]
+    assert f", which cannot run it (spec.{field.split('[', maxsplit=1)[0]}" in issue["details"], (
+        "why the one where it would be meant is not"
+    )
+    assert issue["details"].endswith("; name that cluster (clusterId, --cluster)")
 
 
 def test_an_asset_of_one_cluster_needs_that_cluster_named(served: Served, admin: httpx.Client, demo: str) -> None:

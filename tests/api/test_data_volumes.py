@@ -103,6 +103,13 @@ def test_as_a_data_source_it_is_found_at_its_own_path_and_says_who_set_it(sharin
     assert answer.json()["spec"]["storage"].get("dataVolume", []) == []
 
 
+def test_a_claim_that_kubernetes_can_have_by_no_such_name_is_refused_at_once(sharing: Sharing) -> None:
+    for name in ("a..b", "a.-b", "A"):
+        told = issues(sharing.pia.post(PATH, json={"meta": {"name": fresh()}, "spec": sharing.spec(claimName=name)}))
+        assert f"'{name}' is no name of a claim" in told["spec.claimName"]
+    assert made(sharing.pia, PATH, sharing.spec(claimName="a.b-c.d"))["spec"]["claimName"] == "a.b-c.d"
+
+
 def test_the_claim_of_another_project_is_nobodys_to_share(sharing: Sharing) -> None:
     """Who administers the project that it is for has no say, and neither has who only submits."""
     theirs = sharing.spec(projectId=sharing.served.project)

@@ -70,6 +70,10 @@ BAD: list[tuple[str, dict[str, Any], Issues]] = [
         {("pvc[0].ephemeral", "canAdd")},
     ),
     ("a claim's name", pvc(claimName="My claim"), {("pvc[0].claimName", None)}),
+    *(
+        (f"a claim's name that Kubernetes refuses: {name}", pvc(claimName=name), {("pvc[0].claimName", None)})
+        for name in ("a..b", "a.-b", "a-.b", ".a", "a.")
+    ),
     ("C9 a size with a B", pvc(claimInfo={"size": "10GB"}), {("pvc[0].claimInfo.size", None)}),
     ("C9 a size that is none", pvc(claimInfo={"size": "1.2.3"}), {("pvc[0].claimInfo.size", None)}),
     ("a size of nothing", pvc(claimInfo={"size": "0"}), {("pvc[0].claimInfo.size", "min")}),
@@ -191,8 +195,12 @@ BAD: list[tuple[str, dict[str, Any], Issues]] = [
     ("R35 no path", {"emptyDirVolume": [{}]}, {("emptyDirVolume[0].path", "required")}),
     (
         "a Secret's name",
-        {"secretVolume": [{"secret": "My_Secret", "mountPath": "/a"}]},
-        {("secretVolume[0].secret", None)},
+        {
+            "secretVolume": [
+                {"secret": each, "mountPath": f"/{number}"} for number, each in enumerate(("My_Secret", "a..b"))
+            ]
+        },
+        {("secretVolume[0].secret", None), ("secretVolume[1].secret", None)},
     ),
     (
         "S060 a mode that is not octal",

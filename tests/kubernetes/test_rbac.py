@@ -411,7 +411,7 @@ NOT_SHAREABLE: list[tuple[str, dict[str, Any], str]] = [
         )
     ),
     *(
-        (f"a server that is {server}", volume({"nfs": NFS | {"server": server}}), "the node's own")
+        (f"a server that is {server}", volume({"nfs": NFS | {"server": server}}), "a loopback one")
         for server in (
             "localhost",
             "LocalHost",

@@ -66,6 +66,15 @@ def test_where_an_answer_takes_too_long_the_reason_is_told_and_no_more_changes_a
     assert tried
 
 
+def test_who_holds_nothing_of_a_node_is_not_among_those_that_hold_it() -> None:
+    """Given two workloads on the only node: one has its GPU, the other asks for nothing, and its end helps nobody."""
+    world, key = submitted(cluster(a={"gpu_count": 1}), gpu_devices_request=1)
+    beside, later = world.submit("nothing"), world.submit("later", gpu_devices_request=1)
+    world.settle()
+    assert world.places(beside)
+    assert [each.name for each in asked(world, later).holders] == [world.workload(key).name]
+
+
 # -- a case for each reason --------------------------------------------------------------------------------------------
 
 type Case = Callable[[], tuple[World, str]]
