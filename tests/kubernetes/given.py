@@ -6,12 +6,13 @@ import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, override
 
 from msgspec.structs import replace
 
 from development.kubernetes.control_plane import ControlPlane
 from development.kubernetes.simulated.admin import AdminError
+from events.cluster_protocol import UsageSample
 from services.agent.backends.kubernetes.act.lease import Identity
 from services.agent.backends.kubernetes.backend import KubernetesBackend
 from services.agent.backends.kubernetes.client import Timeouts
@@ -65,9 +66,11 @@ class KubernetesWatched(Watched):
         """All objects in the project's namespace."""
         return self.plane.admin("GET", f"/api/v1/namespaces/{self.namespace}/pods")["items"]
 
-    async def measured(self) -> None:
-        """A metrics server says what it measured: here an administrator writes it down."""
+    @override
+    async def measured(self) -> list[UsageSample]:
+        # A metrics server says what it measured: here an administrator writes it down.
         await asyncio.to_thread(_measure, self.plane, self.namespace)
+        return await super().measured()
 
 
 async def open_kubernetes(
