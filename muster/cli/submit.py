@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from events.phases import Phase
 from muster.cli.anywhere import Placing
 from muster.cli.command import Session, command
 from muster.cli.complete import compute_names, data_source_names, template_names
@@ -71,8 +70,8 @@ _AttachOption = Annotated[
     bool,
     typer.Option(
         "--attach",
-        help="Wait until it runs, then show what its process writes, as `attach` does. With --stdin it reads what you "
-        "type.",
+        help="Wait until it runs, then show all that it writes, to its end: the exit code is 0 where it completes, "
+        "else 8. With --stdin it reads what you type, as with `attach`.",
     ),
 ]
 
@@ -231,16 +230,29 @@ def _condition(wait_for: str | None, *, wait: bool, attach: bool) -> "Condition 
         raise usage(
             "--attach waits until it runs, and goes with no other flag that waits", todo="leave one of them out"
         )
-    return awaited(Phase.RUNNING if attach else wait_for, wait=wait)
+    return awaited("started" if attach else wait_for, wait=wait)
 
 
 def _attach(session: Session, spec: Row, workload_id: str) -> int:
-    """Until its process ends, whose exit code it is."""
+    """All that it writes, to its end, which the exit code tells. Where it reads what is typed: from now on, to the end
+    of its process, whose exit code it is.
+    """
     from muster.cli.way import has_terminal
     from muster.cli.ways import attached
 
-    stdin = spec.get("stdin") is True
-    return attached(session, workload_id, stdin=stdin, tty=stdin and spec.get("tty") is True and has_terminal())
+    if spec.get("stdin") is True:
+        try:
+            return attached(session, workload_id, stdin=True, tty=spec.get("tty") is True and has_terminal())
+        except Problem as problem:
+            if problem.refusal != "pod_not_running":
+                raise
+            # It has ended meanwhile: nothing can be typed any more, but what it wrote is kept.
+    from muster.cli.conditions import USUAL, wait_for
+    from muster.cli.log_stream import follow_logs
+
+    path = f"/workloads/{workload_id}/logs"
+    follow_logs(session, session.patience(flags="--attach"), path, [("follow", "true")], session.out.write)
+    return wait_for(session.api, workload_id, session.out, USUAL, timeout_seconds=None)
 
 
 def add_submit(app: typer.Typer, of: Submitted) -> None:

@@ -215,7 +215,7 @@ def test_a_command_a_shell_an_attachment_and_a_port_lead_into_a_pod_and_the_hist
 
 
 def test_a_submission_attaches_once_it_runs_and_ends_with_it(stack: Stack) -> None:
-    """As Run:ai's `--attach`: what the process writes from then on, and nothing else on stdout but the row."""
+    """As Run:ai's `--attach`: what the process writes, and nothing else on stdout but the row."""
     talks = "import time\nwhile True: print('still here', flush=True); time.sleep(0.2)"
     line = (
         "training",
@@ -238,3 +238,25 @@ def test_a_submission_attaches_once_it_runs_and_ends_with_it(stack: Stack) -> No
         assert stack.muster("training", "delete", "shown", "-y").returncode == 0
         attached.stdout.read()
         assert attached.wait(60) != 0
+
+
+@pytest.mark.parametrize(("program", "code"), [("echo quick", 0), ("echo quick; exit 3", 8)])
+def test_a_submission_that_attaches_misses_nothing_of_what_a_short_program_writes(
+    stack: Stack, program: str, code: int
+) -> None:
+    line = (
+        "training",
+        "submit",
+        "--name-prefix",
+        "short",
+        "-i",
+        "x",
+        "--backoff-limit",
+        "0",
+        "--attach",
+        "--no-headers",
+    )
+    ran = stack.muster(*line, "--command", "--", "sh", "-c", program, timeout_seconds=240)
+    row, *written = ran.stdout.splitlines()
+    assert row.startswith("short"), ran.stdout
+    assert (written, ran.returncode) == (["quick"], code), ran.stderr
