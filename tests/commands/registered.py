@@ -76,6 +76,7 @@ _application.OPERATIONS = (*application.OPERATIONS, lift_quota)
 REGISTERED = True
 
 from development.servers import NatsServer, PostgresServer  # noqa: E402
+from development.stack import until  # noqa: E402
 from tests.support.api import Served, serving  # noqa: E402
 
 
@@ -83,7 +84,8 @@ def used(served: Served) -> Iterable[str]:
     """The command given over HTTP, and what is to be seen of it."""
     path = f"/api/v1/org-unit/projects/{served.project}"
     with served.client() as admin, served.client("alice") as alice:
-        described = admin.get("/openapi.json").json()["paths"]
+        # The document is made when it is first asked for, which a busy machine may not do in a request's time.
+        described = until(lambda: admin.get("/openapi.json").json().get("paths"), 60)
         yield f"OpenAPI lists {described['/api/v1/org-unit/projects/{projectId}/lift-quota']['post']['operationId']}"
         admin.put(path, json={"gpuQuota": 4}).raise_for_status()
         for who, client in (("admin", admin), ("admin again", admin), ("alice", alice)):
