@@ -162,18 +162,19 @@ class Lease:
         body = self._body(self._identity, "")
         metadata = {"name": lease_name(self._cluster_id), "labels": managed_labels(self._cluster_id)}
         body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
-        asked_at = self._clock()
-        try:
-            answer = await self._client.create(self._leases, body, tries=1)
-        except ApiError as error:
-            if error.status == CONFLICT:
-                return  # somebody was faster
-            if error.status != NOT_FOUND:
-                raise
-            await make_namespace(self._client, self._namespace)
+        for has_namespace in (False, True):
             asked_at = self._clock()
-            answer = await self._client.create(self._leases, body, tries=1)
-        self._hold(answer, asked_at)
+            try:
+                answer = await self._client.create(self._leases, body, tries=1)
+            except ApiError as error:
+                if error.status == CONFLICT:
+                    return  # somebody was faster
+                if error.status != NOT_FOUND or has_namespace:
+                    raise
+                await make_namespace(self._client, self._namespace)
+            else:
+                self._hold(answer, asked_at)
+                return
 
     async def _take(self, holder: str, version: str, transitions: int) -> bool:
         """Whether nobody was faster."""
