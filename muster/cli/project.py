@@ -1,7 +1,5 @@
 """`muster project`."""
 
-import random
-import time
 from collections.abc import Sequence
 from enum import StrEnum
 from shlex import quote
@@ -22,6 +20,7 @@ from muster.cli.options import (
     switch_option,
 )
 from muster.cli.output import Column, plain_text
+from muster.cli.unmoved import again_where_moved
 from muster.cli.values import (
     Row,
     ValueProblem,
@@ -37,12 +36,6 @@ from muster.cli.values import (
 if TYPE_CHECKING:
     from muster.cli.client import Api
 
-
-CHANGE_TRIES: Final = 10
-"""Of one change, where others change the same project: each time at least one of them got through."""
-
-CHANGE_PAUSE_SECONDS: Final = 0.1
-"""At most, between two of them."""
 
 _SETTINGS: Final = (
     "gpuQuota",
@@ -382,17 +375,13 @@ def change_settings(api: "Api", path: str, names: Sequence[str], changes: Row, i
     """The API takes all settings together: what is not given stays as it is, also where somebody else changes it at
     the same time.
     """
-    for tries_left in reversed(range(CHANGE_TRIES)):
+
+    def change() -> None:
         now = api.read(path)
         settings = {key: now.body[key] for key in names if key in now.body} | changes
-        try:
-            api.mutate("PUT", path, settings, idempotency_key=idempotency_key, if_match=now.version)
-        except Problem as problem:
-            if problem.refusal != "version_moved" or not tries_left:
-                raise
-            time.sleep(CHANGE_PAUSE_SECONDS * random.random())  # noqa: S311 - so that two do not chase each other
-        else:
-            return
+        api.mutate("PUT", path, settings, idempotency_key=idempotency_key, if_match=now.version)
+
+    again_where_moved(change)
 
 
 def lists_of(node_pools: str | None, node_types: str | None) -> Row:

@@ -29,6 +29,7 @@ from muster.cli.options import (
 )
 from muster.cli.output import Column, Format
 from muster.cli.report import report
+from muster.cli.unmoved import again_where_moved
 from muster.cli.values import Json, Row, number_of, row_of, rows_of, text_of
 from muster.cli.watch import wait_for_phase
 
@@ -557,17 +558,21 @@ def _add_mark(app: typer.Typer, verb: str, field: str, example: str) -> None:
         idempotency_key: IdempotencyOption = None,
     ) -> None:
         identifier, told = workload_for_change(session, workload, project, idempotency_key)
-        found = session.api.read(f"/workloads/{identifier}")
-        before = {text_of(one, "name"): text_of(one, "value") for one in rows_of(row_of(found.body, "spec"), field)}
-        after = _marked(before, marks)
-        if after == before:
-            session.out.talk(f"{told} has these {field} already")
-            return
-        changes: Row = {field: [{"name": name, "value": value} for name, value in after.items()]}
-        # Not over what somebody else sets meanwhile.
         path = f"/workloads/{identifier}"
-        session.api.mutate("PATCH", path, changes, idempotency_key=idempotency_key, if_match=found.version)
-        session.out.talk(f"change of {told} accepted")
+
+        def change() -> None:
+            found = session.api.read(path)
+            before = {text_of(one, "name"): text_of(one, "value") for one in rows_of(row_of(found.body, "spec"), field)}
+            after = _marked(before, marks)
+            if after == before:
+                session.out.talk(f"{told} has these {field} already")
+                return
+            changes: Row = {field: [{"name": name, "value": value} for name, value in after.items()]}
+            # Not over what somebody else sets meanwhile.
+            session.api.mutate("PATCH", path, changes, idempotency_key=idempotency_key, if_match=found.version)
+            session.out.talk(f"change of {told} accepted")
+
+        again_where_moved(change)
 
     mark.__name__ = verb
     mark.__doc__ = f"Set {field} of a workload, or take them off. Runs that begin later carry them."

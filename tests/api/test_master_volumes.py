@@ -210,7 +210,7 @@ def test_a_masters_volumes_are_found_on_one_cluster_and_name_credentials_as_the_
     git = {"repository": "https://git.example.com/a", "path": "/git", "secretRef": login}
     storage = {"secretVolume": [{"secret": "s", "mountPath": "/s"}], "git": [git], "s3": [bucket]}
     creation = taken(asked({}, storage) | {"clusterId": ANY_CLUSTER})
-    assert [issue.field for issue in bound_to_one(creation)] == ["masterSpec.storage.secretVolume[0]"]
+    assert [issue.field for issue in bound_to_one(creation, "not here")] == ["masterSpec.storage.secretVolume[0]"]
     assert {(one.field, one.name) for one in credentials_of(creation)} == {
         ("masterSpec.storage.git[0].secretRef.name", "code"),
         ("masterSpec.storage.s3[0].accessKeySecret", "keys"),

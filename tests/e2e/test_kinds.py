@@ -130,6 +130,9 @@ def test_the_kinds_are_listed_with_what_one_gets_that_asks_for_nothing(api: Api)
 
 
 def test_a_distributed_training_is_submitted_again_as_it_was(stack: Stack, api: Api) -> None:
+    if not api.get("/workloads", filterBy="name==trio")["workloads"]:
+        told = stack.muster("training", "pytorch", "submit", "-f", str(EXAMPLES / "distributed.yaml"))
+        assert told.returncode == 0, told.stderr
     told = stack.muster("training", "resubmit", "trio", "--name", "trio-2", "--wait", "--timeout", "60s")
     assert told.returncode == 0, told.stderr
     assert made(api, "trio-2")["masterSpec"] == made(api, "trio")["masterSpec"]

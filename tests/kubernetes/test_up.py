@@ -120,7 +120,7 @@ def test_a_pod_that_was_bound_while_kubelets_could_not_look_runs_all_the_same(st
     kwok = next(each for each in stack.tree() if program(each) == "kwok")
     kwok.suspend()
     late = [api.submit(f"late-{number}", cluster="kubernetes", annotations=SHORT)["workloadId"] for number in range(4)]
-    until(lambda: len(pods(stack)) >= len(late), 60, lambda: "no pod is made")
+    until(lambda: len(pods(stack)) >= len(late), 180, lambda: "no pod is made")
     killed = next(each for each in stack.tree() if program(each) == name)
     killed.kill()
     psutil.wait_procs([killed], timeout=10)
