@@ -128,7 +128,7 @@ def test_what_broke_off_is_completed_by_the_same_command(stack: Stack, plane: Co
     assert code == 0, told
     # `cluster add` says so, or after its own wait that the agent is not heard yet: on a busy machine it is later.
     api = stack.api()
-    until(lambda: any(each["id"] == identifier and each["connected"] for each in api.get("/clusters")["clusters"]), 180)
+    until(lambda: ("lab", "Connected") in {(c["name"], c["status"]) for c in api.get("/clusters")["clusters"]}, 180)
     assert [path.name for path in (stack.data_dir / "clusters").iterdir()] == [identifier]
     stack.stop()
 
