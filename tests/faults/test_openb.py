@@ -98,6 +98,11 @@ def all_complete(api: Api, count: int) -> None:
         completed = until(partial(completed_beyond, completed), STANDS_SECONDS, what_lacks)
 
 
+def nothing_is_held(api: Api, cluster: str) -> bool:
+    nodes = api.get("/nodes", clusterId=api.cluster(cluster))["nodes"]
+    return not any(node["reserved"]["pods"] for node in nodes)
+
+
 @contextlib.contextmanager
 def nothing_more(_: Stack) -> Generator[None]:
     yield
@@ -144,6 +149,8 @@ def all_run(stack: Stack, count: int, beside: Callable[[Stack], AbstractContextM
             acknowledged = submit_all(api, "openb", count)
             assert len(acknowledged) == count
             all_complete(api, count)
+            # Whoever gives it back is among what goes on beside.
+            until(partial(nothing_is_held, api, "openb"), STANDS_SECONDS)
         report = check_stack(stack, acknowledged)
         assert set(acknowledged.values()) == report.completed
         assert (report.bindings, report.left_reserved, report.left_live) == (count, 0, 0)
