@@ -17,6 +17,7 @@ from events.fields.declare import Body
 from events.fields.node import EACH, Kind, Node, Patterned, bounds, tree
 from events.nearest import did_you_mean
 from events.workload.fields.creation import Creation, TrainingCreation
+from events.workload.sweeps import runs_of
 from services.api.issues import MAX_ISSUES, PATH_STEPS, Issue, none_of, shown
 from services.api.rules import check_given, check_name, check_order
 from services.api.unbuilt import Default, asked_for, instead_of, unbuilt_fields
@@ -84,7 +85,7 @@ def check_creation[C: Creation](body: type[C], data: Json) -> C | FaultyCreation
     if len(issues) < MAX_ISSUES:
         told = [
             *check_name(request.name, as_prefix=request.use_given_name_as_prefix),
-            *check_given(sound.get("spec", {})),
+            *check_given(sound.get("spec", {}), runs=runs_of(request.order()[0].sweep)),
             *check_given(sound.get("masterSpec") or {}, "masterSpec"),
         ]
         issues += untouched([*told, *check_order(request)], sound, issues)
