@@ -58,7 +58,7 @@ def show_evaluation(session: Session, request: Row, kind: str) -> ExitCode:
         session.out.one(found, lambda: None)
     issues = rows_of(found, "issues")
     if issues:
-        why = tuple(map(told_issue, issues))
+        why = tuple(told_issue(issue, flags=session.api.flags) for issue in issues)
         raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)
     session.out.talk("dry run: nothing was stored; it would be accepted")
     for line in _outlook(row_of(found, "placement")):
