@@ -2853,7 +2853,7 @@ class EnvironmentSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     workload_types: list[WorkloadType] | None = None
     """Kinds of workloads that can use it. Default: all of them."""
     override_uid_gid_in_workspace: bool | None = None
-    """Whether a request may give another user and groups. Only where uidGidSource is custom. Default: no."""
+    """Whether a request may give another user and groups. Not where uidGidSource is fromTheImage. Default: no."""
 
 
 class AssetMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
