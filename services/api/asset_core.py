@@ -489,7 +489,7 @@ def spec_issues(kind: AssetKind, spec: Mapping[str, Any], workload_type: str) ->
     if kind == "environment" and spec.get("overrideUidGidInWorkspace"):
         security: Mapping[str, Any] = spec.get("security") or {}
         if security.get("uidGidSource") in (None, "fromTheImage"):
-            details = "is possible only where security.uidGidSource is custom: user and groups come from the image here"
+            details = "is not possible here: user and groups come from the image (security.uidGidSource)"
             yield fault("spec.overrideUidGidInWorkspace", details, "canAdd", "spec.security.uidGidSource")
 
 
