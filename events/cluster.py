@@ -30,7 +30,11 @@ from events.simulated import (
     POOL_LABEL,
     AddSimulatedNodes,
     ChangeSimulatedNode,
+    DisconnectSimulatedCluster,
+    ReconnectSimulatedCluster,
     RemoveSimulatedNodes,
+    SimulatedClusterCutOff,
+    SimulatedClusterReconnected,
     SimulatedNodeChanged,
     SimulatedNodes,
     SimulatedNodesAdded,
@@ -202,6 +206,8 @@ ClusterEvent = (
     | SimulatedNodesAdded
     | SimulatedNodeChanged
     | SimulatedNodesRemoved
+    | SimulatedClusterCutOff
+    | SimulatedClusterReconnected
     | MaintenancePlanned
     | MaintenanceCancelled
     | CapacityReserved
@@ -219,6 +225,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: datetime | None = None
     removed: bool = False
     simulated_nodes: tuple[SimulatedNodes, ...] = ()
+    cut_off_at: datetime | None = None
+    """Since when a simulated one is cut off; None where it is not."""
     connected: bool = False
     connection_changed_at: datetime | None = None
     problem: str = ""
@@ -290,6 +298,10 @@ def _evolve(state: Cluster, event: ClusterEvent) -> Cluster:
             return replace(state, node_pools={k: v for k, v in state.node_pools.items() if k != event.name})
         case SimulatedNodesAdded() | SimulatedNodeChanged() | SimulatedNodesRemoved():
             return replace(state, simulated_nodes=simulated.evolve(state.simulated_nodes, event))
+        case SimulatedClusterCutOff():
+            return replace(state, cut_off_at=event.at)
+        case SimulatedClusterReconnected():
+            return replace(state, cut_off_at=None)
         case MaintenancePlanned() | MaintenanceCancelled():
             return replace(state, maintenance=maintenance.evolve(state.maintenance, event))
         case CapacityReserved() | CapacityReservationCancelled():
@@ -383,6 +395,8 @@ UserClusterCommand = (
     | AddSimulatedNodes
     | ChangeSimulatedNode
     | RemoveSimulatedNodes
+    | DisconnectSimulatedCluster
+    | ReconnectSimulatedCluster
     | PlanMaintenance
     | CancelMaintenance
     | ReserveCapacity
@@ -410,6 +424,8 @@ def decide(command: ClusterCommand, state: Cluster, context: Context) -> Decisio
             return _remove_pool(command, state)
         case AddSimulatedNodes() | ChangeSimulatedNode() | RemoveSimulatedNodes():
             return _nodes(command, state, context)
+        case DisconnectSimulatedCluster() | ReconnectSimulatedCluster():
+            return _link(command, state, context)
         case PlanMaintenance() | CancelMaintenance():
             return maintenance.decide(command, state.maintenance, pool_names(state), state.name, context)
         case ReserveCapacity() | CancelCapacityReservation():
@@ -509,6 +525,17 @@ def _nodes(
     if nodes == (node_named(there, nodes[0].names[0]),):
         return ()
     return (*(NodePoolSet(pool=pool) for pool in pools.values()), event)
+
+
+def _link(
+    command: DisconnectSimulatedCluster | ReconnectSimulatedCluster, state: Cluster, context: Context
+) -> Decision[ClusterEvent]:
+    if state.kind != "simulated":
+        return simulated.not_cut_off(state)
+    cuts = isinstance(command, DisconnectSimulatedCluster)
+    if cuts == (state.cut_off_at is not None):
+        return ()
+    return (SimulatedClusterCutOff(at=context.now) if cuts else SimulatedClusterReconnected(at=context.now),)
 
 
 def _in_pools(

@@ -292,6 +292,8 @@ COMMANDS: Final[dict[str, str]] = {
     "cluster agent": "Print the Kubernetes manifests of a cluster's agent, or its NATS user",
     "cluster set": "Change a cluster's settings",
     "cluster remove": "Remove a cluster on which no workload lives",
+    "cluster disconnect": "Cut a simulated cluster off from Muster, to try what happens when a cluster is lost",
+    "cluster reconnect": "Connect a simulated cluster again that was cut off",
     "node list": "List nodes, and how much of their capacity is reserved",
     "node describe": "Show a node: its capacity, what is reserved, and who cordoned it",
     "node cordon": "Keep new pods off a node",
@@ -5024,6 +5026,14 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "-y": ("yes", "-", "Do not ask for confirmation"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
     },
+    "cluster disconnect": {
+        "--yes": ("yes", "-", "Do not ask for confirmation"),
+        "-y": ("yes", "-", "Do not ask for confirmation"),
+        "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
+    },
+    "cluster reconnect": {
+        "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
+    },
     "node list": {
         "--cluster": ("cluster", "@cluster_names", "Cluster (name or id)"),
         "--watch": ("watch", "-", "Keep showing changes as they happen"),
@@ -5696,7 +5706,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
     "audit list": {
         "--since": ("since", "", "Only what is newer than this, such as 10m"),
         "--actor": ("actor", "", "Only acts of this user"),
-        "--type": ("type_", "one:AddCluster|AddSimulatedNodes|CancelCapacityReservation|CancelMaintenance|ChangeAsset|ChangeCredential|ChangeDepartment|ChangeProject|ChangeSimulatedNode|ChangeWebhook|ChangeWorkload|CloseSession|CordonNode|CreateAsset|CreateCredential|CreateDepartment|CreateProject|CreateServiceAccount|CreateSubscription|CreateWebhook|CreateWorkload|DeleteAsset|DeleteCredential|DeleteDepartment|DeletePolicy|DeleteProject|DeleteServiceAccount|DeleteSubscription|DeleteWebhook|DeleteWorkload|DisableWebhook|DrainNode|EndAtLimit|GrantProjectRole|GrantTenantRole|MoveLostProject|NoteBudgetUse|NoteHours|NoteServiceAccountUse|OfferDataVolume|OpenSession|PlanMaintenance|RemoveBudget|RemoveCluster|RemoveNodePool|RemovePrice|RemoveSimulatedNodes|ReserveCapacity|ResumeWorkload|RevokeProjectRole|RevokeTenantRole|RotateServiceAccount|RotateWebhookKey|ScaleInference|SetBudget|SetNodePool|SetOwnershipProtection|SetPolicy|SetPrice|SetStartWindows|SetTimeLimits|SuspendWorkload|TransferWorkload|UncordonNode|UndoAct|VoidMessage", "Only this command, such as GrantTenantRole"),
+        "--type": ("type_", "one:AddCluster|AddSimulatedNodes|CancelCapacityReservation|CancelMaintenance|ChangeAsset|ChangeCredential|ChangeDepartment|ChangeProject|ChangeSimulatedNode|ChangeWebhook|ChangeWorkload|CloseSession|CordonNode|CreateAsset|CreateCredential|CreateDepartment|CreateProject|CreateServiceAccount|CreateSubscription|CreateWebhook|CreateWorkload|DeleteAsset|DeleteCredential|DeleteDepartment|DeletePolicy|DeleteProject|DeleteServiceAccount|DeleteSubscription|DeleteWebhook|DeleteWorkload|DisableWebhook|DisconnectSimulatedCluster|DrainNode|EndAtLimit|GrantProjectRole|GrantTenantRole|MoveLostProject|NoteBudgetUse|NoteHours|NoteServiceAccountUse|OfferDataVolume|OpenSession|PlanMaintenance|ReconnectSimulatedCluster|RemoveBudget|RemoveCluster|RemoveNodePool|RemovePrice|RemoveSimulatedNodes|ReserveCapacity|ResumeWorkload|RevokeProjectRole|RevokeTenantRole|RotateServiceAccount|RotateWebhookKey|ScaleInference|SetBudget|SetNodePool|SetOwnershipProtection|SetPolicy|SetPrice|SetStartWindows|SetTimeLimits|SuspendWorkload|TransferWorkload|UncordonNode|UndoAct|VoidMessage", "Only this command, such as GrantTenantRole"),
         "--outcome": ("outcome", "one:admitted|refused", "Only acts with this outcome"),
         "--limit": ("limit", "", "Maximum number of records"),
         "--output": ("output", "one:table|wide|json|yaml|name|jsonl|csv|jsonpath=|png", "table, wide, json, yaml, name, jsonl, csv, jsonpath=, png"),
@@ -5791,7 +5801,7 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--data-dir": ("data_dir", "", "Data folder of `muster up` on this machine"),
     },
     "log list": {
-        "--type": ("type_", "one:ActUndone|AssetChanged|AssetCreated|AssetDeleted|BudgetExhausted|BudgetRemoved|BudgetReopened|BudgetSet|BudgetWarned|CapacityReservationCancelled|CapacityReserved|CheckpointSaved|ClusterAdded|ClusterChosen|ClusterConnected|ClusterDisconnected|ClusterLeft|ClusterRemoved|ClusterReportsRefused|DataSourceMarked|DepartmentChanged|DepartmentCreated|DepartmentDeleted|HoursMeasured|LeftPodEnded|LogRestored|MaintenanceCancelled|MaintenancePlanned|MessageVoided|NodeChanged|NodeCordoned|NodeDrainStarted|NodeDrained|NodePoolRemoved|NodePoolSet|NodeRegistered|NodeRemoved|NodeUncordoned|OwnershipProtectionSet|OwnershipProtectionUnset|PodFailed|PodInterrupted|PodRunning|PodStarting|PodStopped|PodSucceeded|PodUnreachable|PodWarned|PodsBound|PodsEvicted|PodsReserved|PolicyDeleted|PolicySet|PriceRemoved|PriceSet|ProjectChanged|ProjectCreated|ProjectDeleted|ProjectMoved|ProjectRoleGranted|ProjectRoleRevoked|ReservationsReleased|ServiceAccountCreated|ServiceAccountDeleted|ServiceAccountRotated|ServiceAccountUsed|SessionClosed|SessionOpened|SimulatedNodeChanged|SimulatedNodesAdded|SimulatedNodesRemoved|StartWindowsSet|StorageClassesReported|SubscriptionCreated|SubscriptionDeleted|TenantRoleGranted|TenantRoleRevoked|TimeLimitsSet|WebhookChanged|WebhookCreated|WebhookDeleted|WebhookDisabled|WebhookEnabled|WebhookKeyRotated|WorkloadChanged|WorkloadCompleted|WorkloadCreated|WorkloadDeleted|WorkloadDeletionRequested|WorkloadFailed|WorkloadLimitReached|WorkloadQueued|WorkloadResumed|WorkloadScaled|WorkloadStopped|WorkloadSuspended|WorkloadTransferred|WorkloadWaiting", "Only commits with an event of this type, such as PodFailed"),
+        "--type": ("type_", "one:ActUndone|AssetChanged|AssetCreated|AssetDeleted|BudgetExhausted|BudgetRemoved|BudgetReopened|BudgetSet|BudgetWarned|CapacityReservationCancelled|CapacityReserved|CheckpointSaved|ClusterAdded|ClusterChosen|ClusterConnected|ClusterDisconnected|ClusterLeft|ClusterRemoved|ClusterReportsRefused|DataSourceMarked|DepartmentChanged|DepartmentCreated|DepartmentDeleted|HoursMeasured|LeftPodEnded|LogRestored|MaintenanceCancelled|MaintenancePlanned|MessageVoided|NodeChanged|NodeCordoned|NodeDrainStarted|NodeDrained|NodePoolRemoved|NodePoolSet|NodeRegistered|NodeRemoved|NodeUncordoned|OwnershipProtectionSet|OwnershipProtectionUnset|PodFailed|PodInterrupted|PodRunning|PodStarting|PodStopped|PodSucceeded|PodUnreachable|PodWarned|PodsBound|PodsEvicted|PodsReserved|PolicyDeleted|PolicySet|PriceRemoved|PriceSet|ProjectChanged|ProjectCreated|ProjectDeleted|ProjectMoved|ProjectRoleGranted|ProjectRoleRevoked|ReservationsReleased|ServiceAccountCreated|ServiceAccountDeleted|ServiceAccountRotated|ServiceAccountUsed|SessionClosed|SessionOpened|SimulatedClusterCutOff|SimulatedClusterReconnected|SimulatedNodeChanged|SimulatedNodesAdded|SimulatedNodesRemoved|StartWindowsSet|StorageClassesReported|SubscriptionCreated|SubscriptionDeleted|TenantRoleGranted|TenantRoleRevoked|TimeLimitsSet|WebhookChanged|WebhookCreated|WebhookDeleted|WebhookDisabled|WebhookEnabled|WebhookKeyRotated|WorkloadChanged|WorkloadCompleted|WorkloadCreated|WorkloadDeleted|WorkloadDeletionRequested|WorkloadFailed|WorkloadLimitReached|WorkloadQueued|WorkloadResumed|WorkloadScaled|WorkloadStopped|WorkloadSuspended|WorkloadTransferred|WorkloadWaiting", "Only commits with an event of this type, such as PodFailed"),
         "--actor": ("actor", "", "Only commits by this user, service account or service"),
         "--since": ("since", "", "Only what is newer than this, such as 10m"),
         "--workload": ("workload", "", "Only commits that concern this workload"),
@@ -6082,6 +6092,8 @@ ARGUMENTS: Final[dict[str, tuple[tuple[str, str, bool], ...]]] = {
     "cluster agent": (("cluster", "@cluster_names", False),),
     "cluster set": (("cluster", "@cluster_names", False),),
     "cluster remove": (("cluster", "@cluster_names", False),),
+    "cluster disconnect": (("cluster", "@cluster_names", False),),
+    "cluster reconnect": (("cluster", "@cluster_names", False),),
     "node list": (),
     "node describe": (("name", "", False),),
     "node cordon": (("name", "", False),),

@@ -1145,6 +1145,8 @@ class Cluster(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Number of nodes of a simulated cluster. Null for other clusters: see /api/v1/nodes."""
     agent_version: str | None
     """Version of the agent that connected last."""
+    cut_off_at: datetime | None
+    """Since when an administrator has cut a simulated cluster off. Null where nobody did, and for other clusters."""
 
 
 class ClusterChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -9322,6 +9324,7 @@ if TYPE_CHECKING:
         "DeleteWebhook",
         "DeleteWorkload",
         "DisableWebhook",
+        "DisconnectSimulatedCluster",
         "DrainNode",
         "EndAtLimit",
         "GrantProjectRole",
@@ -9333,6 +9336,7 @@ if TYPE_CHECKING:
         "OfferDataVolume",
         "OpenSession",
         "PlanMaintenance",
+        "ReconnectSimulatedCluster",
         "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",
