@@ -8,13 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from events import capacity, maintenance, simulated
-from events.capacity import (
-    CancelCapacityReservation,
-    CapacityReservationCancelled,
-    CapacityReserved,
-    ReserveCapacity,
-    Reserved,
-)
+from events.capacity import CancelCapacityReservation, CapacityReservationCancelled, CapacityReserved, ReserveCapacity
 from events.decision import Context, Decision
 from events.event import Event
 from events.ids import cluster_key, incarnation_id, key_of_id
@@ -26,6 +20,7 @@ from events.maintenance import (
     PlanMaintenance,
 )
 from events.refusal import Refusal
+from events.reserved import Reserved
 from events.simulated import (
     POOL_LABEL,
     AddSimulatedNodes,

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, override
 import msgspec
 
 from events.aggregate import CLUSTER, DEPARTMENT, LOG, NODE, PROJECT, WORKLOAD, Chain
-from events.capacity import KeptFor
 from events.cluster import Cluster
 from events.commit import Commit
 from events.department import Department
@@ -24,6 +23,7 @@ from events.installation import LOG_KEY
 from events.node import Node, reservation_id
 from events.phases import FINISHED, DesiredPhase, PodPhase, WaitingReason
 from events.project import Project
+from events.reserved_shares import KeptFor
 from events.workload.evictions import PodsEvicted, evictable
 from events.workload.kinds import KINDS
 from events.workload.life import WorkloadWaiting
