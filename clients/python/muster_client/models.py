@@ -6674,7 +6674,7 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     type: str | None = None
     """What is found there, such as wandb. Mandatory."""
     name: str | None = None
-    """Name for people. Default: the type."""
+    """Name for people, each once, by which exclude finds it. Default: the type."""
     exclude: bool | None = None
     """Whether to drop the address of this name that a template sets."""
 
