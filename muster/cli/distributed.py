@@ -6,11 +6,12 @@ from typing import Any, Final
 import typer
 
 from muster.cli.command import MusterGroup
+from muster.cli.describe import add_describe
 from muster.cli.exits import usage
 from muster.cli.submit import Submitted, add_submit
 from muster.cli.values import Row, row_of, set_field
 from muster.cli.ways import add_ways
-from muster.cli.workload import add_describe, add_list, add_logs
+from muster.cli.workload import add_list, add_logs
 from muster.cli.workload_acts import add_acts
 
 FRAMEWORKS: Final = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "xgboost": "XGBoost", "jax": "JAX", "mpi": "MPI"}

@@ -41,8 +41,9 @@ from events.fields.node import tree
 from events.fields.values import NonEmpty, Uuid
 from events.ids import key_of_id
 from events.workload.kinds import KINDS
+from projections.asset_query import AssetQuery
 from projections.filters import MAX_OFFSET
-from projections.queries import AssetQuery, Page
+from projections.found import Page
 from services.api import answers, data_volumes
 from services.api.check import FaultyCreation, apart_from, check_creation, untouched, without_faults
 from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, if_answered, sequence_headers

@@ -7367,8 +7367,8 @@ class WorkloadFailedData(Model, frozen=True, kw_only=True, rename="camel", omit_
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `no_command`, `preempted`, or that of a limit
-    on its time.
+    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `no_command`, `no_volume`, `preempted`, or
+    that of a limit on its time.
     """
     message: str
     """The same in a sentence."""
@@ -9421,6 +9421,7 @@ if TYPE_CHECKING:
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",
+        "no_volume",
         "node_port_taken",
         "node_unreachable",
         "outside_window",
