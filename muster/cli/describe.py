@@ -17,6 +17,7 @@ from muster.cli.options import (
 )
 from muster.cli.output import Format, Output, plain_text
 from muster.cli.repeats import folded
+from muster.cli.spec_lines import lines_of
 from muster.cli.submission import request_of
 from muster.cli.values import Row, format_number, number_of, printable, row_of, rows_of, text_of
 from muster.cli.workload_columns import (
@@ -39,8 +40,6 @@ _SHOWN_RECORDS: Final = 10
 """Newest records that a description shows."""
 _SHOWN_RUNS: Final = 100
 """Runs of a sweep, likewise; `pods` lists all."""
-_SHOWN_VALUES: Final = 10
-"""Of one parameter of a sweep."""
 BEFORE_PODS: Final = frozenset({"Creating", "Pending", "Resuming"})
 
 
@@ -120,7 +119,7 @@ def _describe(session: Session, identifier: str, row: Row, sections: frozenset[s
         ("Spec", row_of(row, "spec"), setters),
         ("Spec of the master", row_of(row, "masterSpec"), {}),
     ):
-        lines = [(path, value + _set_by(known, path)) for path, value in _flat(of) if _section_of(path) in sections]
+        lines = [(path, value + _set_by(known, path)) for path, value in lines_of(of) if _section_of(path) in sections]
         if lines:
             out.heading(title)
             out.pairs([(f"  {path}", value) for path, value in lines])
@@ -259,44 +258,6 @@ def _deleted_by(records: list[Row]) -> str:
     """Who asked for its deletion last."""
     asked = [record for record in records if text_of(record, "type") == "WorkloadDeletionRequested"]
     return f" by {text_of(row_of(asked[-1], 'actor'), 'sub')}" if asked else ""
-
-
-def _flat(value: Row, prefix: str = "") -> list[tuple[str, str]]:
-    """Leaves of the spec by their paths; items of lists in short."""
-    lines: list[tuple[str, str]] = []
-    for key, below in value.items():
-        match below:
-            case dict():
-                lines += _flat(below, f"{prefix}{key}.")
-            case list() if below and isinstance(below[0], dict):
-                joint = " or " if key == "nodeSelectorTerms" else ", "
-                lines.append((f"{prefix}{key}", joint.join(map(_item, rows_of(value, key)))))
-            case _:
-                lines.append((f"{prefix}{key}", plain_text(below)))
-    return lines
-
-
-def _item(entry: Row) -> str:
-    """NAME=VALUE, and other items as the flags of submit take them."""
-    if "matchExpressions" in entry:
-        return " and ".join(map(_item, rows_of(entry, "matchExpressions"))) or "(no expression)"
-    if "operator" in entry and "effect" not in entry:
-        values = entry.get("values")
-        told = " " + ",".join(map(plain_text, values)) if isinstance(values, list) and values else ""
-        return f"{text_of(entry, 'key')} {text_of(entry, 'operator')}{told}"
-    if "operator" in entry:
-        return ",".join(f"{name}={plain_text(value)}" for name, value in entry.items() if value not in (None, False))
-    if "resource" in entry:
-        return f"{text_of(entry, 'resource')}={text_of(entry, 'quantity')}"
-    if "url" in entry:
-        return f"{text_of(entry, 'name') or text_of(entry, 'type')}={text_of(entry, 'url')}"
-    if isinstance(swept := entry.get("values"), list):
-        shown = [plain_text(value) for value in swept[:_SHOWN_VALUES]]
-        more = len(swept) - len(shown)
-        return f"{text_of(entry, 'name')}={','.join(shown)}{f',… ({more} more)' if more > 0 else ''}"
-    if entry.keys() == {"name"}:
-        return text_of(entry, "name")
-    return f"{text_of(entry, 'name')}={text_of(entry, 'value')}"
 
 
 def _when(session: Session, row: Row, key: str) -> str:

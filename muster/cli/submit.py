@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -195,17 +195,13 @@ def _submit(
         set_working_dir(session.api, request, chosen, code=code)
     if file is not None:
         _find_named(session, request)
-    if template or compute or environment:
-        _set_assets(session, request, template=template, environment=environment, compute=compute)
-    if datasource:
-        _set_data_sources(session, request, datasource)
+    _set_assets(session, request, (template, environment, compute), datasource or [])
     if code is not None:
         from muster.cli.code import send_code
 
         chosen = chosen or find_cluster(session.api, text_of(request, "clusterId"))
         set_field(request, "spec.code", send_code(session, request, chosen, code, dry_run=dry_run is not None))
-    if name_prefix:
-        flags["name"] = "--name-prefix"
+    flags |= {"name": "--name-prefix"} if name_prefix else {}
     if dry_run is not None:
         return _dry_run(session, request, dry_run, of, flags)
     session.api.flags = flags
@@ -304,28 +300,19 @@ def _find_named(session: Session, request: Row) -> None:
     References(session).resolve(request)
 
 
-def _set_data_sources(session: Session, request: Row, given: list[str]) -> None:
-    """Raises Problem where there is none of a name."""
-    from muster.cli.assets import find_data_source
+_CHOSEN: Final = ("templateId", "assets.environmentId", "assets.computeId")
+"""Fields that name a template, an environment and a compute resource."""
+
+
+def _set_assets(session: Session, request: Row, chosen: tuple[str | None, ...], sources: list[str]) -> None:
+    """Raises Problem where there is none of a name. Args: chosen, of _CHOSEN; sources, of data."""
+    if not (sources or any(chosen)):
+        return
+    from muster.cli.assets import COMPUTE, ENVIRONMENT, TEMPLATE, find_asset, find_data_source
 
     project, cluster = text_of(request, "projectId"), text_of(request, "clusterId")
-    ids: list[Json] = [find_data_source(session, one, project=project, cluster=cluster) for one in given]
-    set_field(request, "assets.datasourceIds", ids)
-
-
-def _set_assets(
-    session: Session, request: Row, *, template: str | None, environment: str | None, compute: str | None
-) -> None:
-    """Raises Problem where there is none of a name."""
-    from muster.cli.assets import COMPUTE, ENVIRONMENT, TEMPLATE, find_asset
-
-    for of, given, field in (
-        (TEMPLATE, template, "templateId"),
-        (ENVIRONMENT, environment, "assets.environmentId"),
-        (COMPUTE, compute, "assets.computeId"),
-    ):
-        if given is not None:
-            project, cluster = text_of(request, "projectId"), text_of(request, "clusterId")
+    for of, field, given in zip((TEMPLATE, ENVIRONMENT, COMPUTE), _CHOSEN, chosen, strict=True):
+        if given:
             try:
                 found = find_asset(session, of, given, project=project, cluster=cluster)
             except Problem as problem:
@@ -334,6 +321,9 @@ def _set_assets(
                 why = (*problem.why, "a variable is NAME=VALUE")
                 raise Problem(problem.what, why=why, todo=problem.todo, code=problem.code) from problem
             set_field(request, field, text_of(row_of(found, "meta"), "id"))
+    if sources:
+        ids: list[Json] = [find_data_source(session, one, project=project, cluster=cluster) for one in sources]
+        set_field(request, "assets.datasourceIds", ids)
 
 
 def _set_topology(request: Row, required: str | None, preferred: str | None, flags: Flags) -> None:

@@ -258,6 +258,33 @@ def test_a_workspace_that_cannot_be_is_refused(spec: dict[str, Any], expected: l
 
 
 @pytest.mark.parametrize(
+    ("kind", "field", "told"),
+    [
+        ("Workspace", "completions", "is a field of Training, and this is of kind Workspace; leave it out"),
+        ("Distributed", "parallelism", "is a field of Training, and this is of kind Distributed; leave it out"),
+        ("Training", "numWorkers", "is a field of Distributed, and this is of kind Training; leave it out"),
+        (
+            "Inference",
+            "backoffLimit",
+            "is a field of Training, Distributed, Workspace, and this is of kind Inference",
+        ),
+        ("Training", "complettions", "is unknown; did you mean 'completions'"),
+    ],
+)
+def test_a_field_of_another_kind_is_told_as_that(kind: str, field: str, told: str) -> None:
+    """R25, R26."""
+    needed: dict[str, Any] = {
+        "Distributed": {"distributedFramework": "JAX"},
+        "Inference": {"servingPort": {"container": 80}},
+    }
+    checked = check_creation(KINDS[kind].creation, body(spec={**needed.get(kind, {}), field: 2}))
+    assert isinstance(checked, FaultyCreation)
+    (issue,) = checked.issues
+    assert issue.field == f"spec.{field}"
+    assert issue.details.startswith(told)
+
+
+@pytest.mark.parametrize(
     ("to", "refused"),
     [("/etc/mpi", True), ("/keys", True), ("/keys/more", True), ("/root/.ssh", False), ("/sets", False)],
 )

@@ -373,6 +373,28 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
         },
         {(f"spec.relatedUrls[{index}].url", None) for index in range(8)},
     ),
+    (
+        "S032 R37 a name twice, and what shall be left out without its name",
+        {
+            "relatedUrls": [
+                {"url": "https://a.example", "type": "wandb", "name": "a"},
+                {"url": "https://b.example", "type": "wandb", "name": "a"},
+                {"url": "https://b.example", "type": "wandb"},
+                {"exclude": True},
+            ]
+        },
+        {("spec.relatedUrls[1].name", None), ("spec.relatedUrls[3].name", "required")},
+    ),
+    (
+        "S032 an address that is too long",
+        {"relatedUrls": [{"url": "https://a.example/" + "a" * 2048, "type": "x"}]},
+        {("spec.relatedUrls[0].url", "max")},
+    ),
+    (
+        "S032 a type that is too long",
+        {"relatedUrls": [{"url": "https://a.example", "type": "x" * 64}]},
+        {("spec.relatedUrls[0].type", "max")},
+    ),
     ("not built, deep", {"storage": {"pvc": [None, NOT_BUILT]}}, {("spec.storage.pvc[1].dataSharing", None)}),
     ("unknown", {"imagee": "x"}, {("spec.imagee", None)}),
     ("no object", {"compute": 5}, {("spec.compute", None)}),

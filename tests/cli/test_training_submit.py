@@ -45,6 +45,12 @@ def sent(api: ShapeServer) -> Any:
         (("--node-pools", "a, b", "--node-pools", "c"), "nodePools", ["a", "b", "c"]),
         (("--priority", "high"), "priorityClass", "high"),
         (("--preemptibility", "preemptible"), "preemptibility", "preemptible"),
+        (
+            ("--related-url", "url=https://wandb.example.com/a?b=c,type=wandb,name=run"),
+            "relatedUrls",
+            [{"url": "https://wandb.example.com/a?b=c", "type": "wandb", "name": "run"}],
+        ),
+        (("-t",), "tty", True),
         (("--runs", "5"), "completions", 5),
         (("--completions", "5"), "completions", 5),
         (("--parallelism", "2"), "parallelism", 2),

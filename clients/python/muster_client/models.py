@@ -6676,7 +6676,7 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     type: str | None = None
     """What is found there, such as wandb. Mandatory."""
     name: str | None = None
-    """Name for people. Default: the type."""
+    """Name for people, each once, by which exclude finds it. Default: the type."""
     exclude: bool | None = None
     """Whether to drop the address of this name that a template sets."""
 
@@ -7369,8 +7369,8 @@ class WorkloadFailedData(Model, frozen=True, kw_only=True, rename="camel", omit_
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `no_command`, `preempted`, or that of a limit
-    on its time.
+    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `no_command`, `no_volume`, `preempted`, or
+    that of a limit on its time.
     """
     message: str
     """The same in a sentence."""
@@ -9425,6 +9425,7 @@ if TYPE_CHECKING:
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",
+        "no_volume",
         "node_port_taken",
         "node_unreachable",
         "outside_window",
