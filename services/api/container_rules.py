@@ -86,24 +86,34 @@ def _identity(security: SecuritySpec) -> Iterator[Issue]:
 
 def check_related_urls(spec: TrainingSpec) -> Iterator[Issue]:
     """R13. The console makes links of them: no other scheme than those of the web."""
-    urls = [related.url for related in spec.related_urls]
-    types = {related.type for related in spec.related_urls}
+    urls = [related.url or "" for related in spec.related_urls]
+    types = {related.type or "" for related in spec.related_urls}
     if _PLAIN_ADDRESSES.match(urls) and all(type_.strip() for type_ in types):
         return
     for index, related in enumerate(spec.related_urls):
-        field = f"spec.relatedUrls[{index}].url"
-        try:
-            parts = urlsplit(related.url)
-            # What stands before an @ is a password, or leads the eye astray;
-            # a backslash ends the host for browsers, and not here.
-            fit = not {"@", "\\"} & {*parts.netloc} and parts.port != 0
-            fit = fit and parts.scheme in {"http", "https"} and bool(parts.hostname)
-        except ValueError:
-            fit = False
-        if not related.type.strip():
-            yield fault(f"spec.relatedUrls[{index}].type", "is empty; say what is found there, such as wandb", "min")
-        if not fit or not related.url.isprintable() or " " in related.url:
-            yield fault(field, f"{shown(related.url)} is no address; write it as https://host/path")
+        if related.exclude:
+            continue
+        url, field, of_type = related.url, f"spec.relatedUrls[{index}].url", f"spec.relatedUrls[{index}].type"
+        if related.type is None:
+            yield fault(of_type, "is required; say what is found there, such as wandb", "required")
+        elif not related.type.strip():
+            yield fault(of_type, "is empty; say what is found there, such as wandb", "min")
+        if url is None:
+            yield fault(field, "is required, such as https://host/path", "required")
+        elif not _is_address(url):
+            yield fault(field, f"{shown(url)} is no address; write it as https://host/path")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        # What stands before an @ is a password, or leads the eye astray;
+        # a backslash ends the host for browsers, and not here.
+        fit = not {"@", "\\"} & {*parts.netloc} and parts.port != 0
+        fit = fit and parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:
+        return False
+    return fit and url.isprintable() and " " not in url
 
 
 def check_restricted(spec: TrainingSpec) -> Iterator[Issue]:

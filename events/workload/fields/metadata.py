@@ -31,9 +31,9 @@ class Annotation(Item, frozen=True, kw_only=True, omit_defaults=True):
 class RelatedUrl(Item, frozen=True, kw_only=True, omit_defaults=True):
     """An address elsewhere that belongs to the workload, such as that of its experiment."""
 
-    url: Annotated[LongUrl, About(rows="S032 R13")]
+    url: Annotated[LongUrl | None, About(rows="S032 R13")] = None
     """Address, with http or https. Mandatory."""
-    type: Annotated[PoolWord, About(rows="S032 R13")]
+    type: Annotated[PoolWord | None, About(rows="S032 R13")] = None
     """What is found there, such as wandb. Mandatory."""
     name: Annotated[PoolWord, About(rows="S032")] = ""
     """Name for people. Default: the type."""
