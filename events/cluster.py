@@ -1,6 +1,7 @@
 """The cluster aggregate: which clusters there are, how they are reached, and their settings."""
 
 import itertools
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, Literal, assert_never
 
@@ -75,6 +76,12 @@ class StorageClass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Whether claims that name no class are of this one."""
     attributes: tuple[str, ...] = ()
     """Keys of the attributes that a new claim of this class may have."""
+
+
+def usual_class(classes: Sequence[StorageClass]) -> StorageClass | None:
+    """That of a new claim that names none (R28): the default, or the only one that there is."""
+    only = classes[0] if len(classes) == 1 else None
+    return next((one for one in classes if one.default), only)
 
 
 class RefusedReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from events.cluster import Cluster, ClusterKind, StorageClass
+from events.cluster import Cluster, ClusterKind, StorageClass, usual_class
 from events.cluster_protocol import CREDENTIAL_SECRETS, SHARED_CLAIMS
 from events.fields.at_once import Lines
 from events.fields.values import MAX_LIST_ITEMS
@@ -456,15 +456,13 @@ def check_storage_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]
         return
     storage = spec.storage
     lists = {
-        "configMapVolume": storage.config_map_volume,
         "dataVolume": storage.data_volume,
         "nfs": storage.nfs,
         "s3": storage.s3,
-        "secretVolume": storage.secret_volume,
     }
     for index, one in _kept(storage.git):
         if one.secret_ref is not None and not one.secret_ref.user_credential:
-            details = f"is a Secret, and one of kind {kind} has none; name a credential, and userCredential true"
+            details = f"is a Secret; on one of kind {kind} name a credential, and userCredential true"
             yield fault(f"spec.storage.git[{index}].secretRef.name", details, "canAdd", "clusterId")
     for name, items in lists.items():
         for index, _ in _kept(items):
@@ -508,15 +506,24 @@ def check_classes(storage: StorageSpec, cluster: Cluster) -> Iterator[Issue]:
             yield from unknown
             continue
         named = next((one for one in classes if one.name == info.storage_class), None)
-        yield from _attributes(path, info, named or next((one for one in classes if one.default), None))
+        yield from _attributes(path, info, named or usual_class(classes))
 
 
 def check_class(field: str, name: str | None, cluster: Cluster) -> Iterator[Issue]:
-    """That the cluster has a storage class of this name, where it has told which ones it has."""
+    """That the cluster has a storage class of this name, or a usual one where none is named (R28). Where it has told
+    which ones it has: one that has none may have volumes of no class.
+    """
     classes = cluster.storage_classes
-    if name is None or classes is None or cluster.kind == "simulated" or any(one.name == name for one in classes):
+    if not classes and name is None:
+        return
+    if classes is None or cluster.kind == "simulated" or any(one.name == name for one in classes):
         return
     has = _listed([one.name for one in classes])
+    if name is None:
+        if usual_class(classes) is None:
+            details = f"is required: cluster {cluster.name} has no default storage class; it has {has}"
+            yield fault(field, details, "required", "clusterId")
+        return
     details = f"cluster {cluster.name} has no storage class {shown(name)}; it has {has}"
     yield fault(field, details, "options", "clusterId")
 

@@ -192,7 +192,7 @@ def test_a_masters_host_paths_need_the_projects_setting_privileged(*, privileged
 @pytest.mark.parametrize(
     ("kind", "storage", "field"),
     [
-        ("local", {"configMapVolume": [{"configMap": "c", "mountPath": "/c"}]}, "configMapVolume[0]"),
+        ("local", {"nfs": [{"server": "s", "path": "/e", "mountPath": "/n"}]}, "nfs[0]"),
         ("kubernetes", {"pvc": [{"path": "/a", "claimInfo": {"size": "1Gi", "storageClass": "none"}}]}, "pvc[0]"),
     ],
 )

@@ -6517,7 +6517,7 @@ class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Body of a request: StorageSpec."""
 
     config_map_volume: list[ConfigMapVolume] | None = None
-    """ConfigMaps as files; at most 1000. Not on clusters of kind local."""
+    """ConfigMaps as files; at most 1000. On the cluster local they are folders of this machine."""
     data_volume: list[DataVolume] | None = None
     """Volumes that other projects share, read-only; at most 1000. Not on clusters of kind local."""
     empty_dir_volume: list[EmptyDirVolume] | None = None
@@ -6533,7 +6533,7 @@ class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     s3: list[S3Volume] | None = None
     """Buckets of object stores; at most 1000. Not on clusters of kind local."""
     secret_volume: list[SecretVolume] | None = None
-    """Secrets as files; at most 1000. Not on clusters of kind local."""
+    """Secrets as files; at most 1000. On the cluster local they are folders of this machine."""
 
 
 class ProbesSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6762,8 +6762,8 @@ class GitSecretRef(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     name: str | None = None
     """Name of a Secret in the project's namespace, or of a credential. Mandatory within secretRef."""
     user_credential: bool | None = None
-    """Whether it is a credential of who submits, as it is when the pod starts. Default: no, it is a Secret, which
-    only clusters of kind kubernetes have.
+    """Whether it is a credential of who submits, as it is when the pod starts. Default: no, it is a Secret, on
+    clusters of kind kubernetes alone.
     """
     authentication_method: GitSecretRefAuthenticationMethod | None = None
     """password: a user name with a password or an access token, over https. ssh-key: a private key without a
@@ -9005,7 +9005,7 @@ class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Volumes of each pod, by their kind."""
 
     config_map_volume: list[ConfigMapVolume] | None = None
-    """ConfigMaps as files; at most 1000. Not on clusters of kind local."""
+    """ConfigMaps as files; at most 1000. On the cluster local they are folders of this machine."""
     data_volume: list[DataVolume] | None = None
     """Volumes that other projects share, read-only; at most 1000. Not on clusters of kind local."""
     empty_dir_volume: list[EmptyDirVolume] | None = None
@@ -9021,7 +9021,7 @@ class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     s3: list[S3Volume] | None = None
     """Buckets of object stores; at most 1000. Not on clusters of kind local."""
     secret_volume: list[SecretVolume] | None = None
-    """Secrets as files; at most 1000. Not on clusters of kind local."""
+    """Secrets as files; at most 1000. On the cluster local they are folders of this machine."""
 
 
 class NodeScore(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

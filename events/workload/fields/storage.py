@@ -70,8 +70,8 @@ class GitSecretRef(Item, frozen=True, kw_only=True, omit_defaults=True):
     name: Annotated[GivenText, About(rows="S057 R34")]
     """Name of a Secret in the project's namespace, or of a credential. Mandatory within secretRef."""
     user_credential: Annotated[bool | None, About(rows="S057 R10")] = None
-    """Whether it is a credential of who submits, as it is when the pod starts. Default: no, it is a Secret, which only
-    clusters of kind kubernetes have.
+    """Whether it is a credential of who submits, as it is when the pod starts. Default: no, it is a Secret, on
+    clusters of kind kubernetes alone.
     """
     authentication_method: Annotated[AuthenticationMethod, About(rows="S057 R34")]
     """password: a user name with a password or an access token, over https. ssh-key: a private key without a
@@ -269,7 +269,7 @@ class StorageSpec(Section, frozen=True, kw_only=True):
         Items[ConfigMapVolume],
         About(rows="S055 S060", flag="--configmap-volume", aliases=("--configmap-map-volume",), key="mountPath"),
     ] = ()
-    """ConfigMaps as files; at most 1000. Not on clusters of kind local."""
+    """ConfigMaps as files; at most 1000. On the cluster local they are folders of this machine."""
     data_volume: Annotated[
         Items[DataVolume], About(rows="S055 S060", flag="--data-volume", not_for=_NO_INFERENCE, key="mountPath")
     ] = ()
@@ -294,7 +294,7 @@ class StorageSpec(Section, frozen=True, kw_only=True):
         tuple[SecretVolume, ...],
         About(rows="S055 S060", flag="--secret-volume", not_for=_NO_INFERENCE, key="mountPath"),
     ] = ()
-    """Secrets as files; at most 1000. Not on clusters of kind local."""
+    """Secrets as files; at most 1000. On the cluster local they are folders of this machine."""
 
 
 class Storage(Section, frozen=True, kw_only=True):

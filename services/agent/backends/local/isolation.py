@@ -99,7 +99,9 @@ class Volume:
         self, *, kind: str, target: str, source: str = "", read_only: bool = False, most_bytes: int = 0
     ) -> None:
         self.kind = kind
-        """own: a folder of Muster's, whatever is hidden. node: a path, as the pod sees it. memory: empty, in memory."""
+        """own: a folder or file of Muster's, whatever is hidden. node: a path, as the pod sees it. memory: empty, in
+        memory.
+        """
         self.target = target
         self.source = source
         self.read_only = read_only
@@ -251,7 +253,8 @@ def _arrange(walls: Walls, *, root: bool) -> None:
     below_run = any(resolver.startswith(f"{folder}/") for folder in RUN_FOLDERS)
     # The names of this machine's name servers often stand below /run.
     own = [(path, _open(path)) for path in (*walls.kept, *((resolver,) if below_run else ()))]
-    of_ours = {volume.target: _open(volume.source) for volume in walls.volumes if volume.kind == "own"}
+    opened = os.O_PATH | os.O_CLOEXEC
+    of_ours = {volume.target: os.open(volume.source, opened) for volume in walls.volumes if volume.kind == "own"}
     sockets = _sockets()
     # A folder that something is mounted on cannot be moved away: what the next pod is to hide must stay in its place.
     read_only = (*walls.read_only, *(SYSTEM_FOLDERS if root else ()))
