@@ -399,6 +399,17 @@ def test_what_an_asset_sets_is_told_with_the_asset_and_what_the_request_sets_at_
     assert "sets it" not in found["spec.labels[1].value"]
 
 
+def test_of_an_object_that_an_asset_alone_sets_the_asset_is_told(admin: httpx.Client, served: Served) -> None:
+    """S023: a container's security, on a cluster that runs no images."""
+    environment = made(admin, ENVIRONMENTS, {"image": "i", "security": {"runAsNonRoot": True}})
+    told = f"(environment {environment['meta']['name']} sets it)"
+    for own, expected in ({}, True), ({"security": {"readOnlyRootFilesystem": True}}, False):
+        body = request(served, own, assets={"environmentId": id_of(environment)})
+        found = issues(admin.post(TRAININGS, json=body))
+        assert found.keys() == {"spec.security"}
+        assert found["spec.security"].endswith(told) == expected, found
+
+
 def test_an_image_comes_from_somewhere(admin: httpx.Client, served: Served) -> None:
     """R7."""
     template = made(admin, TEMPLATES, {"image": "t"})
