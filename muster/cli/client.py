@@ -350,6 +350,12 @@ def _why_not(response: Response | None) -> str:
     return text_of(_body(response), "message") or f"the server answered {response.status}"
 
 
+_VARIABLE_SOURCES: Final = {
+    "userCredential": "credential",
+    "secret": "secret",
+    "configMap": "config-map",
+    "podFieldRef": "pod-field",
+}
 _OTHER_FLAGS: Final = {
     "nodePools": "--node-pools",
     "nodeTypes": "--node-types",
@@ -362,10 +368,12 @@ _OTHER_FLAGS: Final = {
     "timeLimits.runtimeSeconds": "--runtime",
     "timeLimits.idleGpuSeconds": "--idle-gpu",
     "timeLimits.pendingSeconds": "--pending",
-    "spec.environmentVariables.userCredential.name": "--environment-credential",
-    "spec.environmentVariables.userCredential.key": "--environment-credential",
-    "masterSpec.environmentVariables.userCredential.name": "--master-environment-credential",
-    "masterSpec.environmentVariables.userCredential.key": "--master-environment-credential",
+    **{
+        f"{spec}.environmentVariables.{field}{part}": f"--{of_master}environment-{flag}"
+        for spec, of_master in (("spec", ""), ("masterSpec", "master-"))
+        for field, flag in _VARIABLE_SOURCES.items()
+        for part in ("", ".name", ".key", ".path")
+    },
     "departmentId": "--department",
     "spec.servingPort": "--serving-port",
     "podSecurity": "--pod-security",

@@ -53,9 +53,51 @@ ENVIRONMENT_FLAG: Final = "--environment"
 """Takes variables, and the name of an environment: Run:ai's tool calls both so, in older and in newer versions.
 What has no = is a name (`muster.cli.submit`).
 """
-_CREDENTIAL_FLAGS: Final = {"spec": "--environment-credential", "masterSpec": "--master-environment-credential"}
-"""By the spec whose variables they add to."""
-_OF_CREDENTIAL: Final = "NAME=CREDENTIAL/KEY"
+_OF_MASTER: Final = {"spec": "", "masterSpec": "master-"}
+"""How flags begin that add to the variables of a spec."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """Where else a variable takes its value from."""
+
+    flag: str
+    field: str
+    form: str
+    told: str
+
+    def called(self, spec: str) -> str:
+        return f"--{_OF_MASTER[spec]}{self.flag}"
+
+
+_SOURCES: Final = (
+    _Source(
+        flag="environment-credential",
+        field="userCredential",
+        form="NAME=CREDENTIAL/KEY",
+        told="Environment variable whose value is that of a credential of yours.",
+    ),
+    _Source(
+        flag="environment-secret",
+        field="secret",
+        form="NAME=SECRET/KEY",
+        told="Environment variable whose value is in a Secret of the project's namespace. Only on Kubernetes.",
+    ),
+    _Source(
+        flag="environment-config-map",
+        field="configMap",
+        form="NAME=CONFIGMAP/KEY",
+        told="Environment variable whose value is in a ConfigMap of the project's namespace. Only on Kubernetes.",
+    ),
+    _Source(
+        flag="environment-pod-field",
+        field="podFieldRef",
+        form="NAME=PATH",
+        told="Environment variable whose value is a field of the pod, such as status.podIP. Only on Kubernetes.",
+    ),
+)
+_POD_FIELD: Final = "podFieldRef"
+_RUN_AI_POD_FIELD: Final = "--env-pod-field-ref"
 _VARIABLES: Final = "environmentVariables"
 MASTER_SECTION: Final = "Master"
 _NO_CLAIMS: Final = "Mount no persistent volume claim in the master. Other volumes of the workers it has."
@@ -211,8 +253,8 @@ def field_options(creation: type[Creation]) -> list[TyperOption]:
     if creation is DistributedCreation:
         options.append(_switch(["no_master", "--no-master"], "Run workers only, and no master.", Distribution.TITLE))
         options.append(_switch(["master_no_pvcs", "--master-no-pvcs"], _NO_CLAIMS, MASTER_SECTION))
-        options.append(_of_credentials("masterSpec"))
-    options += [_of_credentials("spec"), _existing_claims()]
+        options += (_of_source("masterSpec", source) for source in _SOURCES)
+    options += [*(_of_source("spec", source) for source in _SOURCES), _existing_claims()]
     options.append(_switch([_AS_USER, "--run-as-user"], _RUN_AS_USER, Process.TITLE))
     if creation is TrainingCreation:
         options.append(_sweep_csv())
@@ -231,15 +273,16 @@ def _sweep_csv() -> TyperOption:
     )
 
 
-def _of_credentials(spec: Literal["spec", "masterSpec"]) -> TyperOption:
-    flag, of_master = _CREDENTIAL_FLAGS[spec], "Of the master. " if spec == "masterSpec" else ""
+def _of_source(spec: Literal["spec", "masterSpec"], source: _Source) -> TyperOption:
+    flag, of_master = source.called(spec), "Of the master. " if spec == "masterSpec" else ""
+    names = [flag, *([_RUN_AI_POD_FIELD] if source.field == _POD_FIELD and not of_master else [])]
     section = next(one.section for one in tree(TrainingCreation).walk() if one.path == f"spec.{_VARIABLES}")
     return TyperOption(
-        param_decls=[_parameter(flag), flag],
+        param_decls=[_parameter(flag), *names],
         type_descriptor=TypeDescriptor(annotation=list[str], parameter_info=OptionInfo(), file_annotation=None),
         multiple=True,
-        help=f"{of_master}Environment variable whose value is that of a credential of yours. Repeatable.",
-        metavar=_OF_CREDENTIAL,
+        help=f"{of_master}{source.told} Repeatable.",
+        metavar=source.form,
         rich_help_panel=MASTER_SECTION if of_master else section,
     )
 
@@ -365,8 +408,9 @@ def set_fields(
         except ValueProblem as error:
             raise usage(f"{flag.names[0]}: {error}", todo=_part_of_a_gpu(flag, texts[-1])) from error
         flags[flag.field] = flag.names[0]
-    for spec in _CREDENTIAL_FLAGS:
-        _set_variables_of_credentials(request, given, spec, flags)
+    for spec in _OF_MASTER:
+        for source in _SOURCES:
+            _set_variables(request, given, spec, source, typed=typed or {}, flags=flags)
     _set_existing_claims(request, given, creation, flags)
     _set_user(request, given, flags)
     if given.get(_SWEEP_CSV):
@@ -382,29 +426,36 @@ def _part_of_a_gpu(flag: Flag, text: str) -> str | None:
     return f"a part of a GPU: {of}gpu-request-type portion {of}gpu-portion-request {text}"
 
 
-def _set_variables_of_credentials(request: Row, given: Given, spec: str, flags: Flags) -> None:
+def _set_variables(
+    request: Row, given: Given, spec: str, source: _Source, *, typed: Mapping[str, str], flags: Flags
+) -> None:
     """Raises Problem (usage)."""
-    flag = _CREDENTIAL_FLAGS[spec]
-    credentials = given.get(_parameter(flag))
-    if not credentials or isinstance(credentials, (str, bool)):
+    parameter = _parameter(source.called(spec))
+    flag = typed.get(parameter, source.called(spec))
+    texts = given.get(parameter)
+    if not texts or isinstance(texts, (str, bool)):
         return
     try:
-        variables: list[Json] = [_variable(one) for one in credentials]
+        variables: list[Json] = [_variable(one, source) for one in texts]
     except ValueProblem as error:
         raise usage(f"{flag}: {error}") from error
-    # Beside those of --environment, which took the place of what a file said.
-    plain = given.get(_parameter(flag.removesuffix("-credential")))
-    there = row_of(request, spec).get(_VARIABLES) if plain else None
-    _add_items(request, f"{spec}.{_VARIABLES}", there, variables, flags=flags, flag=flag)
+    # Beside those of other flags, which took the place of what a file said.
+    path = f"{spec}.{_VARIABLES}"
+    by_flags = any(one == path or one.startswith(f"{path}[") for one in flags)
+    there = row_of(request, spec).get(_VARIABLES) if by_flags else None
+    _add_items(request, path, there, variables, flags=flags, flag=flag)
 
 
-def _variable(text: str) -> Row:
+def _variable(text: str, source: _Source) -> Row:
     """Raises ValueProblem."""
-    name, value = parse_pair(text, "variable of a credential", form=_OF_CREDENTIAL)
-    credential, slash, key = value.partition("/")
-    if not (slash and credential and key):
-        raise ValueProblem(f"{text!r} names no key of a credential; write {_OF_CREDENTIAL}")
-    return {"name": name, "userCredential": {"name": credential, "key": key}}
+    name, value = parse_pair(text, "variable", form=source.form)
+    if source.field == _POD_FIELD:
+        return {"name": name, source.field: {"path": value}}
+    holder, slash, key = value.partition("/")
+    if not (slash and holder and key):
+        what = source.form.partition("=")[2].partition("/")[0].lower()
+        raise ValueProblem(f"{text!r} names no key of a {what}; write {source.form}")
+    return {"name": name, source.field: {"name": holder, "key": key}}
 
 
 def value_of(flag: Flag, texts: list[str]) -> Json:

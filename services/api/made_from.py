@@ -70,9 +70,13 @@ class Made:
     def _told(self, issue: Issue) -> Issue:
         whole, _, path = issue.field.partition(".")
         merged = {"spec": self.merged, "masterSpec": self.master}.get(whole)
-        found = None if merged is None or not path else merged.place(path)
-        if found is None:
+        if merged is None or not path:
             return issue
+        found = merged.place(path)
+        if found is None:
+            layers = merged.within(path)
+            alone = layers[0] if len(layers) == 1 and layers[0].source != "request" else None
+            return issue if alone is None else replace(issue, details=f"{issue.details} ({alone.called} sets it)")
         place, own = found
         if place.layer.source == "request":
             return replace(issue, field=f"{whole}.{own}")

@@ -18,6 +18,7 @@ from tests.support.api import Served
 V1 = "/api/v1"
 ENVIRONMENTS, COMPUTE, TEMPLATES = f"{V1}/asset/environment", f"{V1}/asset/compute", f"{V1}/workload-templates"
 TRAININGS, WORKSPACES, DISTRIBUTED = (f"{V1}/workloads/{kind}" for kind in ("trainings", "workspaces", "distributed"))
+INFERENCES = f"{V1}/workloads/inferences"
 NEVER = "00000000-0000-8000-8000-000000000000"
 
 
@@ -343,6 +344,7 @@ def test_a_change_of_the_workload_is_told_as_the_requests(admin: httpx.Client, s
         (TRAININGS, "Training", {"completions": 2}),
         (WORKSPACES, "Workspace", {"allowOverQuota": True}),
         (DISTRIBUTED, "Distributed", {"distributedFramework": "JAX", "numWorkers": 3}),
+        (INFERENCES, "Inference", {"nodePools": ["default"], "priorityClass": "low"}),
     ],
 )
 def test_every_kind_is_made_from_assets(
@@ -350,7 +352,8 @@ def test_every_kind_is_made_from_assets(
 ) -> None:
     environment = made(admin, ENVIRONMENTS, {"image": "e", "workloadTypes": [workload_type]})
     template = made(admin, TEMPLATES, {**spec, "image": "t"}, workloadType=workload_type)
-    body = request(served, templateId=id_of(template), assets={"environmentId": id_of(environment)})
+    own = {"servingPort": {"container": 8000}} if workload_type == "Inference" else {}
+    body = request(served, own, templateId=id_of(template), assets={"environmentId": id_of(environment)})
     answer = admin.post(path, json=body)
     assert answer.status_code == 202, answer.text
     read = admin.get(f"{path}/{answer.json()['workloadId']}", params={"explain": "true"}).json()
@@ -397,6 +400,17 @@ def test_what_an_asset_sets_is_told_with_the_asset_and_what_the_request_sets_at_
     assert f"(template {name} sets it)" in found["spec.parallelism"]
     assert f"(template {name} sets it)" in found["spec.nodePools[0]"]
     assert "sets it" not in found["spec.labels[1].value"]
+
+
+def test_of_an_object_that_an_asset_alone_sets_the_asset_is_told(admin: httpx.Client, served: Served) -> None:
+    """S023: a container's security, on a cluster that runs no images."""
+    environment = made(admin, ENVIRONMENTS, {"image": "i", "security": {"runAsNonRoot": True}})
+    told = f"(environment {environment['meta']['name']} sets it)"
+    for own, expected in ({}, True), ({"security": {"readOnlyRootFilesystem": True}}, False):
+        body = request(served, own, assets={"environmentId": id_of(environment)})
+        found = issues(admin.post(TRAININGS, json=body))
+        assert found.keys() == {"spec.security"}
+        assert found["spec.security"].endswith(told) == expected, found
 
 
 def test_an_image_comes_from_somewhere(admin: httpx.Client, served: Served) -> None:

@@ -8,15 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from events.aggregate import Chain
+from events.asset_specs import spec_node
 from events.cluster import Cluster
+from events.policy import Policy
 from events.project import Project
 from events.workload.fields.creation import DistributedCreation
 from events.workload.kinds import KINDS
 from events.workload.kinds.distributed import shown_master
 from events.workload.spec import Distributed, TrainingSpec, beside_with_defaults, with_defaults
 from services.api.check import FaultyCreation, check_creation
-from services.api.merge import Layer
-from services.api.policies_in_force import master_layers, master_node
+from services.api.merge import Layer, merged
+from services.api.policies_in_force import InForce, broken_rules, master_layers, master_node, rules_of
 from services.api.rules import check_placed, check_within
 from tests.api.test_kinds import distributed
 
@@ -110,6 +113,27 @@ def test_defaults_of_policies_reach_only_probes_of_its_own(given: dict[str, Any]
     policy = Layer(source="project policy", name="", spec={"probes": probe(), "nodePools": ["a"]})
     (layer,) = master_layers([policy], master_node(KIND), given)
     assert layer.spec == expected
+
+
+SLOW = {"probes": {"readiness": {"periodSeconds": 30, "handler": {"httpGet": {"port": 1}}}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "master", "whose"), [({}, SLOW, "masterSpec"), (SLOW, {}, "spec"), ({}, {"probes": {}}, "")]
+)
+def test_rules_of_policies_hold_for_who_has_the_probe(spec: dict[str, Any], master: dict[str, Any], whose: str) -> None:
+    policy = Policy(policy_id="probes", rules={"probes": {"readiness": {"periodSeconds": {"max": 10}}}})
+    in_force = InForce(
+        workload_type="Distributed",
+        chains={"tenant": Chain(state=policy, version=1)},
+        rules=rules_of("Distributed", [policy]),
+        ever=True,
+    )
+    data = distributed(spec=spec, masterSpec={"image": "m", **master})
+    given = [Layer(source="request", name="", spec=data[part]) for part in ("spec", "masterSpec")]
+    whole, own = merged(spec_node("Distributed"), given[:1]), merged(master_node(KIND), given[1:])
+    found = [issue.field for issue in broken_rules(KIND, in_force, taken(data), whole, own)]
+    assert found == ([f"{whose}.probes.readiness.periodSeconds"] if whose else [])
 
 
 @pytest.mark.parametrize(

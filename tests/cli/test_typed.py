@@ -34,6 +34,25 @@ NEW = "path=/b,size=1Gi"
             "spec.environmentVariables[1].name",
             "--environment-credential",
         ),
+        (
+            "training",
+            ("--environment-secret", "B=c/k"),
+            "spec.environmentVariables[0].secret.name",
+            "--environment-secret",
+        ),
+        (
+            "training",
+            ("--env-pod-field-ref", "B=c"),
+            "spec.environmentVariables[0].podFieldRef.path",
+            "--env-pod-field-ref",
+        ),
+        ("training", (), "spec.environmentVariables[0].configMap", "--environment-config-map"),
+        (
+            "training pytorch",
+            ("--master-environment-secret", "B=c/k"),
+            "masterSpec.environmentVariables[0]",
+            "--master-environment-secret",
+        ),
         ("training", ("--completions", "0"), "spec.completions", "--completions"),
         ("training", ("-g", "2"), "spec.compute.gpuDevicesRequest", "--gpu-devices-request"),
         ("training", ("--run-as-user",), "spec.security.uidGidSource", "--run-as-user"),
@@ -83,6 +102,12 @@ def test_what_needs_no_server_is_told_so_too(api: ShapeServer, muster: Any, flag
         (("--existing-pvc", "=1"), "--existing-pvc: "),
         (("--new-pvc", "path=/a,path=/b"), "--new-pvc: 'path' is given twice"),
         (("--completions", "x"), "--completions: "),
+        (
+            ("--environment-secret", "A=s"),
+            "--environment-secret: 'A=s' names no key of a secret; write NAME=SECRET/KEY",
+        ),
+        (("--environment-config-map", "A=/k"), "--environment-config-map: 'A=/k' names no key of a configmap"),
+        (("--env-pod-field-ref", "A"), "--env-pod-field-ref: "),
     ],
 )
 def test_a_value_that_cannot_be_read_is_told_by_the_flag_that_was_typed(
