@@ -3714,6 +3714,8 @@ FLAGS: Final[dict[str, dict[str, tuple[str, str, str]]]] = {
         "--auto-deletion-time-after-completion": ("auto_deletion_time_after_completion", "", "Time from its end until it is deleted, such as 2h; 0 deletes it at once"),
         "--mount-path": ("mount_path", "", "Where runs that begin later find the claim or Secret that is at the first path"),
         "--default-mode": ("default_mode", "", "Rights of the files of the Secret at this path, in four octal digits, likewise"),
+        "--master-mount-path": ("master_mount_path", "", "As --mount-path, in a master with volumes of its own"),
+        "--master-default-mode": ("master_default_mode", "", "As --default-mode, in such a master"),
         "--if-match": ("if_match", "", "Change it only if it still has this version; otherwise exit 5"),
         "--idempotency-key": ("idempotency_key", "", "Makes it safe to repeat: the same key is carried out once"),
     },

@@ -993,6 +993,8 @@ class WorkloadChange(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """All annotations, likewise."""
     storage: MountPaths | UnsetType | None = UNSET
     """Where runs that begin later find claims and Secrets. Runs that are there keep what they have."""
+    master_spec: MasterChange | UnsetType | None = UNSET
+    """The same of the volumes of a master that has its own."""
 
 
 class History(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4039,6 +4041,8 @@ class ChangedValues(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """All annotations."""
     storage: VolumePlaces | None = None
     """Where pods find its volumes."""
+    master_storage: VolumePlaces | None = None
+    """Where its master finds its own."""
 
 
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4344,6 +4348,13 @@ class MountPaths(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Claims that pods are to find elsewhere."""
     secret_volume: list[SecretPath] | None = None
     """Secrets likewise, and the rights of their files."""
+
+
+class MasterChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MasterChange."""
+
+    storage: MountPaths | None = None
+    """Where runs of the master that begin later find its claims and Secrets."""
 
 
 class WorkloadCreatedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7404,6 +7415,8 @@ class WorkloadChangedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """All volumes that it has from now on. Only mount paths of claims and Secrets, and rights of files, differ
     from before. Runs that begin later have them.
     """
+    master_storage: StorageSpecData | None = None
+    """All volumes that its master has from now on, likewise: of a distributed training whose master has its own."""
 
 
 class WorkloadTransferredData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
