@@ -3119,6 +3119,14 @@ class GitSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Absolute path at which the pod finds it. Mandatory."""
     secret_ref: GitSecretRef | None = None
     """With what it is cloned. Default: nothing, since everybody may read it."""
+    password_secret: str | None = None
+    """Deprecated: name of a Secret in the project's namespace with a user name and a password; secretRef says the
+    same. Default: none.
+    """
+    secret_key_of_user: str | None = None
+    """Deprecated, with passwordSecret: its key that holds the user name. Default: User."""
+    secret_key_of_password: str | None = None
+    """Deprecated, likewise: its key that holds the password. Default: Password."""
 
 
 class NfsSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8615,6 +8623,14 @@ class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Absolute path at which the pod finds it. Mandatory."""
     secret_ref: GitSecretRef | None = None
     """With what it is cloned. Default: nothing, since everybody may read it."""
+    password_secret: str | None = None
+    """Deprecated: name of a Secret in the project's namespace with a user name and a password; secretRef says the
+    same. Default: none.
+    """
+    secret_key_of_user: str | None = None
+    """Deprecated, with passwordSecret: its key that holds the user name. Default: User."""
+    secret_key_of_password: str | None = None
+    """Deprecated, likewise: its key that holds the password. Default: Password."""
     exclude: bool | None = None
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
