@@ -399,6 +399,35 @@ def test_nothing_is_cloned_over_ssh_without_a_key() -> None:
     assert found({"git": [GIT | {"repository": BY_SSH}]}) == {("git[0].secretRef", "required")}
 
 
+@pytest.mark.parametrize(
+    ("given", "faults"),
+    [
+        ({"passwordSecret": "team"}, set()),
+        ({"passwordSecret": "team", "secretKeyOfUser": "u", "secretKeyOfPassword": "p"}, set()),
+        ({"secretKeyOfUser": "u"}, {("git[0].passwordSecret", "required")}),
+        ({"passwordSecret": "team", "secretRef": OWN}, {("git[0].passwordSecret", "canAdd")}),
+        ({"passwordSecret": "a b"}, {("git[0].passwordSecret", None)}),
+        ({"passwordSecret": "team", "secretKeyOfPassword": "a b"}, {("git[0].secretKeyOfPassword", None)}),
+        ({"passwordSecret": "team", "repository": BY_SSH}, {("git[0].passwordSecret", "options")}),
+        ({"passwordSecret": "team", "repository": "http://git.example.com/a"}, {("git[0].repository", None)}),
+    ],
+)
+def test_r34_the_older_fields_name_a_secret_as_secret_ref_does(
+    given: dict[str, Any], faults: set[tuple[str, str | None]]
+) -> None:
+    """S057. One of the two ways is said."""
+    if faults:
+        assert found({"git": [GIT | given]}) == faults
+    else:
+        spec = spec_of({"git": [GIT | given]})
+        (volume,) = template(spec).volumes
+        assert isinstance(volume, ClonedFolder)
+        keys = given.get("secretKeyOfUser", ""), given.get("secretKeyOfPassword", "")
+        assert volume.login == FolderLogin(name="team", user_key=keys[0], password_key=keys[1])
+        (issue,) = check_kind(spec, "local")
+        assert issue.field == "spec.storage.git[0].passwordSecret"
+
+
 def test_a_login_is_told_by_the_names_of_what_holds_it() -> None:
     spec = spec_of(
         {"git": [GIT | {"secretRef": OWN}, GIT | {"path": "/b", "secretRef": OWN | {"userCredential": None}}]}

@@ -45,6 +45,12 @@ VOLUMES: Final[Json] = {
             "path": "/private",
             "secretRef": {"name": "login", "authenticationMethod": "password"},
         },
+        {
+            "repository": "https://git.example.com/c",
+            "path": "/older",
+            "passwordSecret": "login",
+            "secretKeyOfUser": "U",
+        },
     ],
     "hostPath": [{"path": "/data", "mountPath": "/host", "readOnly": False, "mountPropagation": "HostToContainer"}],
     "nfs": [{"path": "/exports/a", "server": "nfs.example.com", "mountPath": "/nfs", "name": "archive"}],

@@ -993,6 +993,8 @@ class WorkloadChange(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """All annotations, likewise."""
     storage: MountPaths | UnsetType | None = UNSET
     """Where runs that begin later find claims and Secrets. Runs that are there keep what they have."""
+    master_spec: MasterChange | UnsetType | None = UNSET
+    """The same of the volumes of a master that has its own."""
 
 
 class History(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3121,6 +3123,14 @@ class GitSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Absolute path at which the pod finds it. Mandatory."""
     secret_ref: GitSecretRef | None = None
     """With what it is cloned. Default: nothing, since everybody may read it."""
+    password_secret: str | None = None
+    """Deprecated: name of a Secret in the project's namespace with a user name and a password; secretRef says the
+    same. Default: none.
+    """
+    secret_key_of_user: str | None = None
+    """Deprecated, with passwordSecret: its key that holds the user name. Default: User."""
+    secret_key_of_password: str | None = None
+    """Deprecated, likewise: its key that holds the password. Default: Password."""
 
 
 class NfsSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4043,6 +4053,8 @@ class ChangedValues(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """All annotations."""
     storage: VolumePlaces | None = None
     """Where pods find its volumes."""
+    master_storage: VolumePlaces | None = None
+    """Where its master finds its own."""
 
 
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4348,6 +4360,13 @@ class MountPaths(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Claims that pods are to find elsewhere."""
     secret_volume: list[SecretPath] | None = None
     """Secrets likewise, and the rights of their files."""
+
+
+class MasterChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MasterChange."""
+
+    storage: MountPaths | None = None
+    """Where runs of the master that begin later find its claims and Secrets."""
 
 
 class WorkloadCreatedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -7408,6 +7427,8 @@ class WorkloadChangedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """All volumes that it has from now on. Only mount paths of claims and Secrets, and rights of files, differ
     from before. Runs that begin later have them.
     """
+    master_storage: StorageSpecData | None = None
+    """All volumes that its master has from now on, likewise: of a distributed training whose master has its own."""
 
 
 class WorkloadTransferredData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8606,6 +8627,14 @@ class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Absolute path at which the pod finds it. Mandatory."""
     secret_ref: GitSecretRef | None = None
     """With what it is cloned. Default: nothing, since everybody may read it."""
+    password_secret: str | None = None
+    """Deprecated: name of a Secret in the project's namespace with a user name and a password; secretRef says the
+    same. Default: none.
+    """
+    secret_key_of_user: str | None = None
+    """Deprecated, with passwordSecret: its key that holds the user name. Default: User."""
+    secret_key_of_password: str | None = None
+    """Deprecated, likewise: its key that holds the password. Default: Password."""
     exclude: bool | None = None
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 

@@ -105,8 +105,28 @@ class GitVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Absolute path at which the pod finds it. Mandatory."""
     secret_ref: Annotated[GitSecretRef | None, About(rows="S057 R34")] = None
     """With what it is cloned. Default: nothing, since everybody may read it."""
+    password_secret: Annotated[SomeText | None, About(rows="S057 R34")] = None
+    """Deprecated: name of a Secret in the project's namespace with a user name and a password; secretRef says the same.
+    Default: none.
+    """
+    secret_key_of_user: Annotated[SomeText | None, About(rows="S057 R34")] = None
+    """Deprecated, with passwordSecret: its key that holds the user name. Default: User."""
+    secret_key_of_password: Annotated[SomeText | None, About(rows="S057 R34")] = None
+    """Deprecated, likewise: its key that holds the password. Default: Password."""
     exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
+
+
+def git_login(volume: GitVolume) -> GitSecretRef | None:
+    """With what it is cloned: secretRef, or what the older fields say instead."""
+    if volume.secret_ref is not None or volume.password_secret is None:
+        return volume.secret_ref
+    return GitSecretRef(
+        name=volume.password_secret,
+        authentication_method="password",
+        secret_key_of_user=volume.secret_key_of_user,
+        secret_key_of_password=volume.secret_key_of_password,
+    )
 
 
 class S3Volume(Item, frozen=True, kw_only=True, omit_defaults=True):
