@@ -144,6 +144,7 @@ def _estimate(estimate: Estimate) -> explanation.StartEstimate:
     return explanation.StartEstimate(
         earliest=estimate.earliest,
         latest=estimate.latest,
+        latest_known=estimate.latest_known,
         measured=estimate.measured,
         typical_error_percent=round(100 * estimate.typical_error, 1),
     )

@@ -556,6 +556,17 @@ class SchedulingState(LogFold):
                 found.setdefault(each.key, []).append(each)
         return dict(sorted(found.items()))
 
+    def leavers_of(self, node_key: str) -> dict[str, datetime]:
+        """By id of what is held on a node: when its pod has to leave it, of those that have to, now or soon."""
+        return {
+            reservation_id(self.workloads[each.key].state.workload_id, *_run(each.pod)): each.at
+            for each in self._emptied.get(node_key, ())
+        }
+
+    def window_ends_at(self, project_id: str) -> datetime | None:
+        """When what gives way of a project is told to end, since its window closes; None: not by a window."""
+        return self._windows.ends_running_at(project_id)
+
     def _ended_by_window(self, project_id: str) -> Iterator[MustLeave]:
         closed, running = self._windows.closed(project_id), self._running.of(project_id)
         for key in sorted(running) if closed is not None else ():
@@ -664,6 +675,10 @@ def _comes(mix: Mix, workload: Workload, at: datetime) -> None:
     for each in workload.pod_sets:
         shape = shape_of(each.template.request, cluster_id=workload.cluster_id, pools=each.node_pools)
         mix.add(shape, each.at_once, at)
+
+
+def _run(ref: PodRef) -> tuple[str, int, int, int]:
+    return ref.pod_set, ref.index, ref.attempt, ref.try_
 
 
 def _makes_room(pod: Pod) -> bool:
