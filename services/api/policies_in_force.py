@@ -226,7 +226,7 @@ async def forbidden_changes(call: Look, state: Workload, changes: Mapping[str, A
     master = None if state.distributed is None else state.distributed.master
     if masters_volumes is not None and master is not None:
         after = replace(master, storage=masters_volumes)
-        form, asked = shown(MasterSpec, after), {_VOLUMES: masters_volumes}
+        form, asked = shown(MasterSpec, after), {"storage": masters_volumes}
         for issue in _forbidden(
             in_force, master_node(kind), master, after, changed=asked, form=form, prefix="masterSpec"
         ):
