@@ -89,6 +89,11 @@ class Reserved(ReservedFields, frozen=True, kw_only=True, omit_defaults=True):
         """Which one it is among all that are, and were."""
         return self.id if self.until is None else f"{self.id} until {self.until.isoformat()}"
 
+    @property
+    def about(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]:
+        """Which nodes it is about: for two that say the same of them these are the same nodes."""
+        return self.nodes, self.node_pools, tuple(sorted(self.labels.items()))
+
     def fits(self, node: Node) -> bool:
         """Whether it is about such a node."""
         return node.present and is_about(self, node)

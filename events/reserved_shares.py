@@ -36,10 +36,9 @@ class KeptFor(NamedTuple):
 class _Share:
     """What one has. Mutable."""
 
-    def __init__(self, entry: Reserved, fitting: Mapping[str, Node]) -> None:
-        self.entry = entry
-        self.nodes = dict(sorted(fitting.items(), key=lambda each: (each[1].name, each[0])))
-        """Those that it is about."""
+    def __init__(self, entry: Reserved, nodes: Mapping[str, Node]) -> None:
+        """Args: nodes, those that it is about, in the order of their names."""
+        self.entry, self.nodes = entry, nodes
         self.has: _Devices = {}
 
     @property
@@ -115,11 +114,10 @@ class _Sharing:
     def _taken(self, share: _Share, keys: Collection[str]) -> _Devices:
         found: _Devices = {}
         for other in self._there.values():
-            if other is share or not (shared := [key for key in other.has if key in keys]):
-                continue
-            if self._meets(share.entry, other.entry):
-                for key in shared:
-                    found.setdefault(key, set()).update(other.has[key])
+            if other is not share and other.has and self._meets(share.entry, other.entry):
+                for key, devices in other.has.items():
+                    if key in keys:
+                        found[key] = found[key] | devices if key in found else devices
         return found
 
     def _meets(self, one: Reserved, other: Reserved) -> bool:
@@ -139,7 +137,12 @@ def shared_out(
         fitting: by form, the nodes that each may be about, by key.
         gone: forms of those for whom nobody is there any more: the others have what these would have.
     """
-    shares = {each.form: _Share(each, fitting.get(each.form, {})) for each in sorted(reserved, key=_made)}
+    by_name, shares = dict[object, Mapping[str, Node]](), dict[str, _Share]()
+    for each in sorted(reserved, key=_made):
+        if each.about not in by_name:
+            nodes = fitting.get(each.form, {})
+            by_name[each.about] = dict(sorted(nodes.items(), key=lambda of: (of[1].name, of[0])))
+        shares[each.form] = _Share(each, by_name[each.about])
     counted = [each for each in shares.values() if each.entry.counted and _begun(each.entry) < _ended(each.entry)]
     come, leave = defaultdict[float, list[_Share]](list), defaultdict[float, list[str]](list)
     for share in counted:

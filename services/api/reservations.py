@@ -263,7 +263,9 @@ def _what_it_keeps(call: Call, cluster_id: str, name: str, nodes: Iterable[Node]
     if cluster is None or entry is None or not entry.counted or not by_name:
         return ""
     forms = (*cluster.reserved, *cluster.formerly_reserved)
-    fitting = {each.form: {key: node for key, node in by_name.items() if each.fits(node)} for each in forms}
+    about = {each.about: each for each in forms}
+    nodes_of = {of: {key: node for key, node in by_name.items() if each.fits(node)} for of, each in about.items()}
+    fitting = {each.form: nodes_of[each.about] for each in forms}
     gone = {each.form for each in cluster.reserved if _is_gone(call, each)}
     shares = shared_out(forms, fitting, gone)
     meant, kept = fitting[entry.form], shares[entry.form]

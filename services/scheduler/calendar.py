@@ -103,7 +103,7 @@ class Calendar:
         if after.exists:
             self._projects[after.project_id] = after.department_id
         if was != self._projects.get(after.project_id):
-            self._forget_kept()
+            self._forget_kept(after.project_id or before.project_id)
 
     def set_department(self, before: Department, after: Department) -> None:
         if before.department_id != DEFAULT_DEPARTMENT_ID:
@@ -111,11 +111,13 @@ class Calendar:
         if after.exists:
             self._departments.add(after.department_id)
         if before.exists != after.exists:
-            self._forget_kept()
+            self._forget_kept(after.department_id or before.department_id)
 
-    def _forget_kept(self) -> None:
-        """For whom something is reserved is otherwise now: what one had, another may have."""
-        self._kept.clear()
+    def _forget_kept(self, id_: str) -> None:
+        """A project or department came, went or changed: what was reserved for it, others may have."""
+        forms = (each for of in (*self._reserved.values(), *self._former.values()) for each in of)
+        if any(id_ in (each.project_id, each.department_id) for each in forms):
+            self._kept.clear()
         self._forget_found()
 
     def is_for(self, entry: Reserved, state: Workload) -> bool:
