@@ -136,7 +136,7 @@ def check_given(spec: Mapping[str, Any], path: str = "spec", *, runs: int = 0) -
     if spec.get("allowOverQuota") is False and (why := _preemptible_by(spec)):
         details = (
             f"false contradicts {why}: what may be preempted goes beyond the quota; give preemptibility "
-            "non-preemptible, or leave allowOverQuota out"
+            "non-preemptible, or allowOverQuota true"
         )
         yield fault(f"{path}.allowOverQuota", details, "options", f"{path}.preemptibility", f"{path}.priorityClass")
 

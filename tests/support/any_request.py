@@ -8,7 +8,7 @@ from typing import Any, cast
 import httpx
 
 from events.workload.kinds import KINDS
-from tests.support.any_spec import changed, drawn_spec
+from tests.support.any_spec import changed, drawn_master, drawn_spec
 from tests.support.api import Served
 
 type Json = dict[str, Any]
@@ -29,7 +29,10 @@ def agree_on_any(admin: httpx.Client, served: Served, chance: random.Random, *, 
         spec = drawn_spec(kind, chance)
         if chance.randrange(ONE_IN) == 0:
             spec = changed(spec, chance)
-        body = served.training() | place | {"spec": spec}
+        master = drawn_master(chance) if kind == "Distributed" and chance.randrange(ONE_IN) == 0 else None
+        if master is not None and chance.randrange(2 * ONE_IN) == 0:
+            master = changed(master, chance)
+        body = served.training() | place | {"spec": spec} | ({} if master is None else {"masterSpec": master})
         path = f"/api/v1/workloads/{KINDS[kind].collection}"
         evaluated, answer = admin.post(f"{path}:evaluate", json=body), admin.post(path, json=body)
         assert evaluated.status_code == 200, (body, evaluated.text)
@@ -41,7 +44,9 @@ def agree_on_any(admin: httpx.Client, served: Served, chance: random.Random, *, 
             accepted[kind] += 1
             read = admin.get(f"{path}/{told['workloadId']}").json()
             assert read["spec"] == told["spec"], body
-            assert list(_otherwise(spec, read["spec"], "spec", spec)) == [], body
+            assert list(_otherwise(spec, read["spec"], "spec")) == [], body
+            if master is not None and not read["masterSpecSameAsWorker"]:
+                assert list(_otherwise(master, read["masterSpec"], "masterSpec")) == [], body
     assert all(0 < accepted[kind] < requests for kind in KINDS), "some are good, and some are not"
 
 
@@ -55,32 +60,25 @@ def _prepared(admin: httpx.Client, project: str) -> str:
     return answer.json()["id"]
 
 
-def _otherwise(given: Any, read: Any, path: str, spec: Json) -> Iterator[str]:
+def _otherwise(given: Any, read: Any, path: str) -> Iterator[str]:
     """Paths of what is read otherwise than it was given. Null stands for a default, and what is excluded is not there;
     an item need not say what is nothing.
     """
     if not given and not read:
         return
-    if given is None or _follows(path, spec):
+    if given is None:
         return
     if isinstance(given, dict) and isinstance(read, dict):
         asked, told = cast("Json", given), cast("Json", read)
         for name, value in asked.items():
             if name != "exclude":
-                yield from _otherwise(value, told.get(name), f"{path}.{name}", spec)
+                yield from _otherwise(value, told.get(name), f"{path}.{name}")
     elif isinstance(given, list) and isinstance(read, list):
         items, others = cast("list[Any]", given), cast("list[Any]", read)
         kept = [one for one in items if one is not None and not (isinstance(one, dict) and one.get("exclude"))]
         if len(kept) != len(others):
             yield path
         for one, other in zip(kept, others, strict=False):
-            yield from _otherwise(one, other, f"{path}[]", spec)
+            yield from _otherwise(one, other, f"{path}[]")
     elif given != read:
         yield path
-
-
-def _follows(path: str, spec: Json) -> bool:
-    """Whether a field follows from others that were given beside it."""
-    return (path == "spec.completions" and bool(spec.get("sweep"))) or (
-        path == "spec.allowOverQuota" and bool(spec.get("preemptibility") or spec.get("priorityClass"))
-    )

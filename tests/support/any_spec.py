@@ -7,6 +7,8 @@ import random
 from copy import deepcopy
 from typing import Any, Final
 
+from events.workload.spec import MasterSpec
+
 type Json = dict[str, Any]
 
 ITEMS: Final[Json] = {
@@ -170,6 +172,12 @@ def drawn_spec(kind: str, chance: random.Random) -> Json:
         names = [name for name in sorted(VOLUMES) if kind != "Inference" or name not in _NO_INFERENCES]
         spec["storage"] = {name: _some(VOLUMES[name], chance) for name in chance.sample(names, chance.randint(1, 3))}
     return spec
+
+
+def drawn_master(chance: random.Random) -> Json:
+    """As `drawn_spec`, of a master that is made otherwise than the workers."""
+    drawn = drawn_spec("Distributed", chance)
+    return {name: value for name, value in drawn.items() if name in MasterSpec.__struct_encode_fields__}
 
 
 def _some(items: list[Any], chance: random.Random) -> list[Any]:
