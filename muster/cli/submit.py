@@ -51,6 +51,15 @@ _FileOption = Annotated[
         "--file", "-f", metavar="FILE|-", help="Read the request from this YAML or JSON file; flags override it."
     ),
 ]
+_SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Set a field over what the file and other flags say, such as spec.backoffLimit=2; FIELD= takes it out. "
+        "Repeatable.",
+    ),
+]
 _DryRunOption = Annotated[
     str | None,
     typer.Option(
@@ -159,6 +168,7 @@ def _submit(
     code: CodeOption = None,
     replace_command: _CommandOption = False,
     file: _FileOption = None,
+    changes: _SetOption = None,
     dry_run: _DryRunOption = None,
     wait: _WaitOption = False,
     wait_for: WaitForOption = None,
@@ -168,14 +178,11 @@ def _submit(
     idempotency_key: IdempotencyOption = None,
     **fields: Any,
 ) -> int | None:
-    from muster.cli.training_flags import set_fields
-
     words = cast("list[str]", fields.pop("words"))
     request = _written(file, of)
     _name(request, name, name_prefix, of.noun)
     environment = _environment(fields)
-    set_fields(request, fields, of.creation)
-    _set_sweep(request, fields)
+    _set_fields(request, fields, changes, of)
     _set_topology(request, required_pod_topology_key, preferred_pod_topology_key)
     _set_words(request, words, of.noun, replace_command=replace_command)
     if of.framework:
@@ -213,6 +220,18 @@ def _submit(
         timeout_seconds=seconds,
         then=partial(_attach, session, row_of(request, "spec")) if attach else None,
     )
+
+
+def _set_fields(request: Row, fields: dict[str, Any], changes: list[str] | None, of: Submitted) -> None:
+    """Raises Problem (usage)."""
+    from muster.cli.training_flags import set_fields
+
+    set_fields(request, fields, of.creation)
+    _set_sweep(request, fields)
+    if changes:
+        from muster.cli.resubmit import set_changes
+
+        set_changes(request, changes, of.kind)
 
 
 def _written(file: str | None, of: Submitted) -> Row:
