@@ -755,7 +755,7 @@ def _item(entry: Row) -> str:
         return ",".join(f"{name}={plain_text(value)}" for name, value in entry.items() if value not in (None, False))
     if "resource" in entry:
         return f"{text_of(entry, 'resource')}={text_of(entry, 'quantity')}"
-    if "url" in entry:
+    if "url" in entry and "type" in entry:
         return f"{text_of(entry, 'name') or text_of(entry, 'type')}={text_of(entry, 'url')}"
     if isinstance(swept := entry.get("values"), list):
         shown = [plain_text(value) for value in swept[:_SHOWN_VALUES]]
@@ -763,7 +763,9 @@ def _item(entry: Row) -> str:
         return f"{text_of(entry, 'name')}={','.join(shown)}{f',… ({more} more)' if more > 0 else ''}"
     if entry.keys() == {"name"}:
         return text_of(entry, "name")
-    return f"{text_of(entry, 'name')}={text_of(entry, 'value')}"
+    if entry.keys() <= {"name", "value", "description"}:
+        return f"{text_of(entry, 'name')}={text_of(entry, 'value')}"
+    return ",".join(f"{path}={text}" for path, text in _flat(entry) if text not in {"", plain_text(False)})
 
 
 def _when(session: Session, row: Row, key: str) -> str:
