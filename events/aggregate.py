@@ -108,7 +108,7 @@ CLUSTER: Final = Aggregate(
     evolve=cluster.evolve,
     decide=cluster.decide,
     about=lambda state: About(id=state.cluster_id or None, cluster_id=state.cluster_id or None),
-    fold_version=11,
+    fold_version=12,
 )
 PROJECT: Final = Aggregate(
     name="project",

@@ -9,13 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from events import capacity, maintenance, simulated
-from events.capacity import (
-    CancelCapacityReservation,
-    CapacityReservationCancelled,
-    CapacityReserved,
-    ReserveCapacity,
-    Reserved,
-)
+from events.capacity import CancelCapacityReservation, CapacityReservationCancelled, CapacityReserved, ReserveCapacity
 from events.decision import Context, Decision
 from events.event import Event
 from events.ids import cluster_key, incarnation_id, key_of_id
@@ -27,11 +21,16 @@ from events.maintenance import (
     PlanMaintenance,
 )
 from events.refusal import Refusal
+from events.reserved import Reserved
 from events.simulated import (
     POOL_LABEL,
     AddSimulatedNodes,
     ChangeSimulatedNode,
+    DisconnectSimulatedCluster,
+    ReconnectSimulatedCluster,
     RemoveSimulatedNodes,
+    SimulatedClusterCutOff,
+    SimulatedClusterReconnected,
     SimulatedNodeChanged,
     SimulatedNodes,
     SimulatedNodesAdded,
@@ -209,6 +208,8 @@ ClusterEvent = (
     | SimulatedNodesAdded
     | SimulatedNodeChanged
     | SimulatedNodesRemoved
+    | SimulatedClusterCutOff
+    | SimulatedClusterReconnected
     | MaintenancePlanned
     | MaintenanceCancelled
     | CapacityReserved
@@ -226,6 +227,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: datetime | None = None
     removed: bool = False
     simulated_nodes: tuple[SimulatedNodes, ...] = ()
+    cut_off_at: datetime | None = None
+    """Since when a simulated one is cut off; None where it is not."""
     connected: bool = False
     connection_changed_at: datetime | None = None
     problem: str = ""
@@ -297,6 +300,10 @@ def _evolve(state: Cluster, event: ClusterEvent) -> Cluster:
             return replace(state, node_pools={k: v for k, v in state.node_pools.items() if k != event.name})
         case SimulatedNodesAdded() | SimulatedNodeChanged() | SimulatedNodesRemoved():
             return replace(state, simulated_nodes=simulated.evolve(state.simulated_nodes, event))
+        case SimulatedClusterCutOff():
+            return replace(state, cut_off_at=event.at)
+        case SimulatedClusterReconnected():
+            return replace(state, cut_off_at=None)
         case MaintenancePlanned() | MaintenanceCancelled():
             return replace(state, maintenance=maintenance.evolve(state.maintenance, event))
         case CapacityReserved() | CapacityReservationCancelled():
@@ -390,6 +397,8 @@ UserClusterCommand = (
     | AddSimulatedNodes
     | ChangeSimulatedNode
     | RemoveSimulatedNodes
+    | DisconnectSimulatedCluster
+    | ReconnectSimulatedCluster
     | PlanMaintenance
     | CancelMaintenance
     | ReserveCapacity
@@ -417,6 +426,8 @@ def decide(command: ClusterCommand, state: Cluster, context: Context) -> Decisio
             return _remove_pool(command, state)
         case AddSimulatedNodes() | ChangeSimulatedNode() | RemoveSimulatedNodes():
             return _nodes(command, state, context)
+        case DisconnectSimulatedCluster() | ReconnectSimulatedCluster():
+            return _link(command, state, context)
         case PlanMaintenance() | CancelMaintenance():
             return maintenance.decide(command, state.maintenance, pool_names(state), state.name, context)
         case ReserveCapacity() | CancelCapacityReservation():
@@ -516,6 +527,17 @@ def _nodes(
     if nodes == (node_named(there, nodes[0].names[0]),):
         return ()
     return (*(NodePoolSet(pool=pool) for pool in pools.values()), event)
+
+
+def _link(
+    command: DisconnectSimulatedCluster | ReconnectSimulatedCluster, state: Cluster, context: Context
+) -> Decision[ClusterEvent]:
+    if state.kind != "simulated":
+        return simulated.not_cut_off(state)
+    cuts = isinstance(command, DisconnectSimulatedCluster)
+    if cuts == (state.cut_off_at is not None):
+        return ()
+    return (SimulatedClusterCutOff(at=context.now) if cuts else SimulatedClusterReconnected(at=context.now),)
 
 
 def _in_pools(

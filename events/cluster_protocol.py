@@ -301,6 +301,8 @@ class WantedCluster(_Message, frozen=True, kw_only=True):
     removed: bool = False
     packed_nodes: bytes = b""
     """`SimulatedNodes` of a simulated cluster (`events.simulated.packed`); empty for others."""
+    cut_off: bool = False
+    """Whether a simulated cluster goes on without its agent: what that would hear and say is lost."""
 
 
 class ObservedPod(_Message, frozen=True, kw_only=True):

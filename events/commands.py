@@ -63,6 +63,8 @@ from events.service_accounts import (
 from events.simulated import (
     AddSimulatedNodes,
     ChangeSimulatedNode,
+    DisconnectSimulatedCluster,
+    ReconnectSimulatedCluster,
     RemoveSimulatedNodes,
     node_names,
     shown_names,
@@ -318,6 +320,8 @@ COMMANDS: Final[dict[type[UserCommand], CommandType]] = {
         ),
         _on_cluster(ChangeSimulatedNode, target=lambda command: f"{command.name}: {command.cluster_id}"),
         _on_cluster(RemoveSimulatedNodes, target=lambda command: f"{shown_names(command.names)}: {command.cluster_id}"),
+        _on_cluster(DisconnectSimulatedCluster),
+        _on_cluster(ReconnectSimulatedCluster),
         _on_cluster(PlanMaintenance, target=lambda command: f"{command.name}: {command.cluster_id}"),
         _on_cluster(CancelMaintenance, target=lambda command: f"{command.name}: {command.cluster_id}"),
         _on_cluster(ReserveCapacity, target=lambda command: f"{command.name}: {command.cluster_id}"),

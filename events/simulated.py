@@ -92,6 +92,21 @@ class SimulatedNodesRemoved(Event, frozen=True, kw_only=True):
 
 SimulatedEvent = SimulatedNodesAdded | SimulatedNodeChanged | SimulatedNodesRemoved
 
+
+class SimulatedClusterCutOff(Event, frozen=True, kw_only=True):
+    """An administrator cut a simulated cluster off: its agent hears nothing and says nothing, and its pods go on."""
+
+    at: datetime
+    """When it was decided."""
+
+
+class SimulatedClusterReconnected(Event, frozen=True, kw_only=True):
+    """An administrator connected a simulated cluster again that was cut off."""
+
+    at: datetime
+    """When it was decided."""
+
+
 # -- commands --------------------------------------------------------------------------------------------------------
 
 
@@ -128,6 +143,14 @@ class ChangeSimulatedNode(_Command, frozen=True, kw_only=True):
 
 class RemoveSimulatedNodes(_Command, frozen=True, kw_only=True):
     names: tuple[str, ...]
+
+
+class DisconnectSimulatedCluster(_Command, frozen=True, kw_only=True):
+    """Cut its agent off, as a net that breaks would."""
+
+
+class ReconnectSimulatedCluster(_Command, frozen=True, kw_only=True):
+    """Let its agent hear and speak again."""
 
 
 # -- what there is ---------------------------------------------------------------------------------------------------
@@ -232,6 +255,15 @@ def changed_node(node: SimulatedNodes, command: ChangeSimulatedNode) -> Simulate
 def _merged[T](there: dict[str, T], change: dict[str, T | None]) -> dict[str, T]:
     merged = there | {name: value for name, value in change.items() if value is not None}
     return {name: value for name, value in merged.items() if name not in change or change[name] is not None}
+
+
+def not_cut_off(state: "Cluster") -> Refusal:
+    """Of a cluster whose agent is none of ours to stop."""
+    message = (
+        f"cluster {state.name!r} is of kind {state.kind}, and only a simulated cluster can be cut off: whether the "
+        "agent of another one is reached, its machine and its network decide"
+    )
+    return Refusal(code="not_simulated", field="clusterId", message=message)
 
 
 def not_simulated(state: "Cluster") -> Refusal:

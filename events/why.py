@@ -45,6 +45,8 @@ class WhyAsked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ids of the projects whose workloads the asker may see; None: of all."""
     at: datetime
     """When it is asked: what was asked long ago has nobody who waits for it."""
+    asker: str = ""
+    """Who asks, in any words that are theirs alone: those who ask have their turns."""
 
 
 class NodeCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,10 +165,12 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     earliest: datetime
     latest: datetime
     """Four in five of the past waits came out within such a range."""
-    measured: int
-    """Past estimates, whose outcome is known, from which the range is."""
-    typical_error: float
+    measured: int = 0
+    """Past estimates, whose outcome is known, from which the range is. 0: its end is one that is known."""
+    typical_error: float = 0.0
     """The median of how far they were off, as a part of what was expected."""
+    latest_known: bool = False
+    """Whether, as the queue stands, all that it waits for has surely ended then: that is sooner than past waits say."""
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -164,6 +164,7 @@ def _cluster(cluster: Cluster) -> Answer:
         "kind": cluster.kind,
         "status": "Connected" if cluster.connected else silent,
         "statusChangedAt": cluster.heard_at,
+        "cutOffAt": cluster.cut_off_at,
         "problem": cluster.problem or None,
         "refusedReports": [{"about": each["about"], "rule": each["rule"]} for each in cluster.refused],
         "storageClasses": classes and [{"name": one["name"], "default": one.get("default", False)} for one in classes],

@@ -58,6 +58,8 @@ class Cluster:
     version: int
     simulated: set[str] = field(default_factory=set[str])
     """How many nodes it was made with."""
+    cut_off_at: datetime | None = None
+    """Since when a simulated one is cut off."""
     removed: bool = False
     connected: bool = False
     heard_at: datetime | None = None
@@ -280,6 +282,8 @@ class Places:
                     yield "cluster", f"{known.name}: the pool {data['name']} is removed, and was not there"
             case "SimulatedNodesAdded" | "SimulatedNodesRemoved" | "SimulatedNodeChanged":
                 yield from _simulated_nodes(known, type_, data)
+            case "SimulatedClusterCutOff" | "SimulatedClusterReconnected":
+                yield from _cut_off(known, type_, data)
             case "MaintenancePlanned":
                 if moment(data["ends_at"]) <= max(moment(data["starts_at"]), moment(data["at"])):
                     yield "maintenance", f"{known.name}: {data['name']} is planned for a time that is none to come"
@@ -299,6 +303,13 @@ class Places:
                 known.removed, known.connected = True, False
             case _:
                 yield "unknown", f"the checker does not know {type_}"
+
+
+def _cut_off(known: Cluster, type_: str, data: Fields) -> Iterator[Wrong]:
+    cuts = type_ == "SimulatedClusterCutOff"
+    if known.kind != "simulated" or cuts == (known.cut_off_at is not None):
+        yield "cluster", f"{known.name}: {type_} of one that is not simulated, or is so already"
+    known.cut_off_at = moment(data["at"]) if cuts else None
 
 
 def _simulated_nodes(known: Cluster, type_: str, data: Fields) -> Iterator[Wrong]:

@@ -71,6 +71,7 @@ def add_cluster(root: typer.Typer) -> None:
     _add_add(app)
     add_agent(app)
     _add_changes(app)
+    _add_faults(app)
     root.add_typer(app, name="cluster")
 
 
@@ -150,6 +151,7 @@ def _describe(session: Session, row: Row) -> None:
             ("Id", text_of(row, "id")),
             ("Kind", text_of(row, "kind")),
             ("Status", f"{text_of(row, 'status')} {out.time(row.get('statusChangedAt'))}".strip()),
+            ("Cut off", f"since {out.time(row.get('cutOffAt'))}" if row.get("cutOffAt") else ""),
             ("Problem", text_of(row, "problem")),
             *(("Not taken", told) for told in refused_reports(row)),
             ("Agent", text_of(row, "agentVersion")),
@@ -373,6 +375,37 @@ def _add_changes(app: typer.Typer) -> None:
         session.api.mutate("DELETE", f"/clusters/{identifier}", parameters=parameters, idempotency_key=idempotency_key)
         disconnect_cluster(session, identifier)
         session.out.talk(f"cluster {cluster} removed")
+
+
+def _add_faults(app: typer.Typer) -> None:
+    @command(
+        app,
+        "disconnect",
+        output=False,
+        examples="muster cluster disconnect demo\nmuster cluster disconnect demo -y",
+    )
+    def disconnect(
+        session: Session, cluster: ClusterArgument, *, yes: YesOption = False, idempotency_key: IdempotencyOption = None
+    ) -> None:
+        """Cut a simulated cluster off from Muster, to try what happens when a cluster is lost. Its pods go on.
+
+        Its agent hears and says nothing from now on. Some 30 seconds later the cluster is Disconnected, and workloads
+        leave it as their projects say. `muster cluster reconnect` ends it.
+        """
+        confirm(f"cut cluster {cluster} off?", yes=yes)
+        _relink(session, cluster, "disconnect", idempotency_key)
+        session.out.talk(f"cluster {cluster} is cut off; it is Disconnected once its agent is missed, after some 30 s")
+
+    @command(app, "reconnect", output=False, examples="muster cluster reconnect demo")
+    def reconnect(session: Session, cluster: ClusterArgument, *, idempotency_key: IdempotencyOption = None) -> None:
+        """Connect a simulated cluster again that was cut off. What became of its pods is told then."""
+        _relink(session, cluster, "reconnect", idempotency_key)
+        session.out.talk(f"cluster {cluster} is no longer cut off")
+
+
+def _relink(session: Session, cluster: str, verb: str, key: str | None) -> None:
+    identifier = text_of(find_cluster(session.api, cluster), "id")
+    session.api.mutate("POST", f"/clusters/{identifier}/{verb}", idempotency_key=key)
 
 
 def parse_simulated(text: str) -> tuple[int, int]:

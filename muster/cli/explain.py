@@ -188,11 +188,14 @@ def expected_start(out: Output, found: Row) -> str:
         return ""
     if not estimate:
         return f"no estimate: {text_of(found, 'noEstimate')}" if text_of(found, "noEstimate") else ""
+    known = bool(estimate.get("latestKnown"))
     measured, error = int(number_of(estimate, "measured")), format_number(number_of(estimate, "typicalErrorPercent"))
     # `in 5m` and `in 9m` are one span.
     earliest, latest = (out.time(estimate.get(name)) for name in ("earliest", "latest"))
     span = f"{earliest} to {latest.removeprefix('in ')}" if earliest.startswith("in ") else f"{earliest} to {latest}"
-    return f"{span} (4 of 5 past estimates held; of {measured}, half were less than {error} % off)"
+    grounds = [f"4 of 5 past estimates held; of {measured}, half were less than {error} % off"] if measured else []
+    grounds += ["no later: what it waits for has ended by then, as far as it is known"] if known else []
+    return f"{span} ({'; '.join(grounds)})"
 
 
 def kept_in_words(kept: Row, moment: Callable[[datetime], str] = format_utc) -> str:

@@ -4,8 +4,8 @@ wanted of it.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -40,11 +40,15 @@ class _Served:
         self.task: asyncio.Task[None] | None = None
         self.backend: Backend | None = None
         """While it is open."""
+        self.turned = asyncio.Event()
+        """Set when it was cut off, or is no longer."""
 
     def follows(self, cluster: WantedCluster) -> bool:
         """Whether its agent goes on with another configuration."""
         if cluster.removed or self.backend is None or not self.backend.follow(cluster):
             return False
+        if cluster.cut_off != self.cluster.cut_off:
+            self.turned.set()
         self.cluster = cluster
         return True
 
@@ -161,15 +165,7 @@ class AgentHost:
             log.info("cluster_served", cluster=cluster.name, kind=cluster.kind)
             served.backend = backend
             try:
-                agent = Agent(
-                    cluster,
-                    backend,
-                    self._nc,
-                    served.wanted,
-                    version=self._version,
-                    list_again_seconds=self._list_again_seconds,
-                )
-                await agent.run(served.stop)
+                await self._work(served, backend)
             except BackendError as error:
                 await _pause(cluster, error, wait, served.stop)
                 wait = min(wait * 2, LAST_RETRY_SECONDS)
@@ -184,6 +180,58 @@ class AgentHost:
             finally:
                 served.backend = None
                 await backend.close()
+
+    async def _work(self, served: _Served, backend: Backend) -> None:
+        """Its agent, until it is asked to stop. Where the cluster is cut off there is none: the cluster goes on alone,
+        and a new agent finds what became of it, as one that was killed and started again.
+        """
+        while not served.stop.is_set():
+            served.turned.clear()
+            if served.cluster.cut_off:
+                log.info("cluster_cut_off", cluster=served.cluster.name)
+                await _until_turned(served, _alone(backend, served.stop))
+                self._reader.again()  # the next agent knows nothing of what was wanted meanwhile
+                continue
+            agent = Agent(
+                served.cluster,
+                backend,
+                self._nc,
+                served.wanted,
+                version=self._version,
+                list_again_seconds=self._list_again_seconds,
+            )
+            await _until_turned(served, agent.run(served.stop))
+
+
+async def _until_turned(served: _Served, part: Coroutine[Any, Any, None]) -> None:
+    """Until it ends, or is cut short: without last words, since whoever is cut off has none. Raises what it raises."""
+    working, turned = asyncio.create_task(part), asyncio.create_task(served.turned.wait())
+    try:
+        done, _ = await asyncio.wait({working, turned}, return_when=asyncio.FIRST_COMPLETED)
+        if working in done:
+            working.result()
+    finally:
+        for task in (working, turned):
+            task.cancel()
+        await asyncio.gather(working, turned, return_exceptions=True)
+
+
+async def _alone(backend: Backend, stop: asyncio.Event) -> None:
+    """The cluster goes on, and nobody hears of it."""
+    watching, stopping = asyncio.create_task(_unheard(backend)), asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if watching in done:
+            watching.result()
+    finally:
+        for task in (watching, stopping):
+            task.cancel()
+        await asyncio.gather(watching, stopping, return_exceptions=True)
+
+
+async def _unheard(backend: Backend) -> None:
+    async for _ in backend.watch():
+        pass
 
 
 async def _pause(cluster: WantedCluster, error: Exception, seconds: float, stop: asyncio.Event) -> None:

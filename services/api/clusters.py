@@ -26,8 +26,8 @@ from events.fields.declare import Body, Limits
 from events.fields.values import NonEmpty, PoolWord
 from events.node import CordonNode, DrainNode, UncordonNode
 from events.node_file import LONGEST_POOL, NAME_PATTERN, NAME_WORDS
-from events.simulated import node_count
-from projections.queries import Moment
+from events.simulated import DisconnectSimulatedCluster, ReconnectSimulatedCluster, node_count
+from projections.found import Moment
 from services.api import answers
 from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, version_header
 from services.api.errors import not_found
@@ -207,6 +207,32 @@ async def remove_cluster(call: Call) -> Answer[answers.HttpResponse]:
     reply = await call.send(RemoveCluster(cluster_id=call.id, force=call.values["force"]))
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"cluster {call.id} is removed")
+
+
+@changes(
+    "POST",
+    f"{CLUSTER}/disconnect",
+    tag="Clusters",
+    summary="Cut a simulated cluster off: its agent hears and says nothing, and its pods go on",
+    errors=(403, 404),
+)
+async def disconnect_cluster(call: Call) -> Answer[answers.HttpResponse]:
+    reply = await call.send(DisconnectSimulatedCluster(cluster_id=call.id))
+    await directory_caught_up(call, reply)
+    return call.accepted(reply, f"cluster {call.id} {'is' if reply.changed else 'was already'} cut off")
+
+
+@changes(
+    "POST",
+    f"{CLUSTER}/reconnect",
+    tag="Clusters",
+    summary="Connect a simulated cluster again that was cut off",
+    errors=(403, 404),
+)
+async def reconnect_cluster(call: Call) -> Answer[answers.HttpResponse]:
+    reply = await call.send(ReconnectSimulatedCluster(cluster_id=call.id))
+    await directory_caught_up(call, reply)
+    return call.accepted(reply, f"cluster {call.id} {'is no longer' if reply.changed else 'was not'} cut off")
 
 
 @reads(
@@ -516,6 +542,7 @@ def _cluster_answer(cluster: Cluster) -> answers.Cluster:
         # Others' nodes are facts of their agents: /nodes lists them. No number is better than a wrong one.
         nodes=node_count(cluster.simulated_nodes) if cluster.kind == "simulated" else None,
         agent_version=cluster.agent_version or None,
+        cut_off_at=cluster.cut_off_at,
     )
 
 

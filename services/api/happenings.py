@@ -44,6 +44,8 @@ from events.node import (
 )
 from events.project import ProjectChanged, ProjectCreated, ProjectDeleted, ProjectMoved
 from events.simulated import (
+    SimulatedClusterCutOff,
+    SimulatedClusterReconnected,
     SimulatedNodeChanged,
     SimulatedNodesAdded,
     SimulatedNodesRemoved,
@@ -157,6 +159,10 @@ def _of_cluster(event: object) -> str | None:
             return f"simulated node {shown_names(event.node.names)} changed"
         case SimulatedNodesRemoved():
             return f"{len(event.names)} simulated nodes removed: {shown_names(event.names)}"
+        case SimulatedClusterCutOff():
+            return "cut off: its agent hears and says nothing"
+        case SimulatedClusterReconnected():
+            return "no longer cut off"
         case MaintenancePlanned():
             span = f"from {rfc3339(event.starts_at)} to {rfc3339(event.ends_at)}"
             return f"maintenance {event.name} planned {span}"

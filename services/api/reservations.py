@@ -5,21 +5,14 @@ from datetime import UTC, datetime
 from typing import Annotated, Final, NamedTuple
 
 from events.calendar_entry import MOST_LABELS_NAMED
-from events.capacity import (
-    MOST_GPUS,
-    MOST_NODES,
-    CancelCapacityReservation,
-    ReserveCapacity,
-    Reserved,
-    Times,
-    living,
-    shared_out,
-)
+from events.capacity import MOST_GPUS, MOST_NODES, CancelCapacityReservation, ReserveCapacity, living
 from events.cluster import Cluster
 from events.department import DEFAULT_DEPARTMENT_ID
 from events.fields.declare import Limits
 from events.node import Node
-from projections.queries import Moment
+from events.reserved import Reserved, Times
+from events.reserved_shares import shared_out
+from projections.found import Moment
 from services.api import answers
 from services.api.clusters import CLUSTER_FILTER, cluster_of, clusters_of, require_some_role
 from services.api.context import MIN_SEQ, Call, Look, read_answer
@@ -281,10 +274,10 @@ def _what_it_keeps(call: Call, cluster_id: str, name: str, nodes: Iterable[Node]
         wanted, noun, there, have = entry.node_count or 0, "node", len(meant), len(kept)
     if have >= wanted:
         return ""
-    first = [each for each in cluster.reserved if each.form not in gone and entry.yields_to(each)]
-    first = [each.name for each in first if shares[each.form].keys() & meant.keys()]
+    others = [each for each in cluster.reserved if each.form not in gone and entry.meets(each)]
+    others = [each.name for each in others if shares[each.form].keys() & meant.keys()]
     why = [f"{there} {'is' if there == 1 else 'are'} there"] if there < wanted else []
-    why += [f"others that were made before have theirs first ({', '.join(first[:MOST_NAMED])})"] if first else []
+    why += [f"others have theirs then ({', '.join(others[:MOST_NAMED])})"] if others else []
     told = f"; it keeps {have or 'none'} of {wanted} {noun}{'s' if wanted != 1 else ''} now"
     return f"{told}: {', and '.join(why)}" if why else told
 

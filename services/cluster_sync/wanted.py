@@ -140,4 +140,5 @@ def _cluster_word(cluster: Cluster) -> WantedCluster:
         kind=cluster.kind,
         removed=cluster.removed,
         packed_nodes=packed(cluster.simulated_nodes),
+        cut_off=cluster.cut_off_at is not None,
     )

@@ -46,10 +46,12 @@ class Error(NamedTuple):
 
 
 class End(NamedTuple):
-    """A run that is expected to end."""
+    """A run of which something is known of its end."""
 
-    seconds: float
-    """From now."""
+    seconds: float | None
+    """When it is expected to end, from now; None: nobody knows how long others like it last."""
+    by: float | None
+    """When it has surely ended, from now; None: nobody knows."""
     row: int
     project_id: str
     firm: bool
@@ -62,7 +64,7 @@ class End(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Which runs are expected to end, as it was found out at a time."""
+    """When runs are expected to end, as it was found out at a time."""
 
     at: datetime
     ends: list[End]

@@ -33,7 +33,7 @@ from events.workload.gangs import placed_of
 from events.workload.places import next_retry_at
 from events.workload.state import Workload, schedulable
 from services.scheduler.changes import changes, closings_of
-from services.scheduler.estimate import BY_BOUND, BY_ROOM, Estimates
+from services.scheduler.estimate import BY_BOUND, BY_CALENDAR, BY_KNOWN, BY_ROOM, Estimates
 from services.scheduler.fold import SchedulingState
 from services.scheduler.forecast import LEAST_ESTIMATES, LEAST_RUNS
 from services.scheduler.kept import kept
@@ -53,8 +53,6 @@ from services.scheduler.scene import Scene, decided, phases, scene_of
 from services.scheduler.snapshot import PodClass, Snapshot, grace_of
 from services.scheduler.what_if import BUSY, NEVER
 
-BY_CALENDAR: Final = frozenset({WaitingReason.MAINTENANCE, WaitingReason.CAPACITY_RESERVED})
-"""Of each entry it is known how long it lasts, as far as nobody changes it."""
 MOST_NAMED: Final = 3
 """Clusters that do not report, or entries of the calendar, in one sentence."""
 
@@ -173,29 +171,44 @@ def _estimate(scene: Scene) -> _Estimated:
     closed = None if project is None else project.closed or project.within_quota
     if reason is WaitingReason.OUTSIDE_WINDOW and closed is not None and closed.opens_at is not None:
         return {"no_estimate": f"not before its project's next window opens at {closed.opens_at:%Y-%m-%d %H:%M} UTC"}
-    if reason in BY_CALENDAR and (entries := closings_of(scene, scene.parts[0][0])):
-        told = [f"{each.called} until {each.ends_at:%Y-%m-%d %H:%M} UTC" for each in entries[:MOST_NAMED]]
-        return {"no_estimate": f"nobody can say what comes after the calendar's entries: {', '.join(told)}"}
-    if reason not in BY_ROOM | BY_BOUND:
-        return {"no_estimate": "nobody can say how long this reason lasts"}
-    start = Estimates(scene.fold, scene.snapshot).start(scene.queue, scene.entry, reason)
-    if start is None:
-        told = f"how long a run lasts is known once {LEAST_RUNS} like it have ended"
-        return {"no_estimate": f"too little is known of the runs that hold what it needs: {told}"}
+    found = Estimates(scene.fold, scene.snapshot).expected(scene.queue, scene.entry, reason)
+    start, by = (None, None) if found is None else (found.start, found.by)
+    if found is None or (start is None and by is None):
+        return {"no_estimate": _no_ground(scene)}
     error = forecast.error
-    if error is None:
+    if (start is None or error is None) and by is not None:
+        return {"estimate": Estimate(earliest=found.earliest, latest=by, latest_known=True)}
+    if start is None or error is None:
         told = f"of {LEAST_ESTIMATES} estimates that a range needs, {forecast.known} can be compared with what came"
         return {"no_estimate": f"too few earlier estimates to tell how good one is: {told}"}
     wait = start - scene.now
     try:
-        earliest, latest = scene.now + wait * error.low, scene.now + wait * error.high
+        earliest, latest = max(scene.now + wait * error.low, found.earliest), scene.now + wait * error.high
     except OverflowError:
         return {"no_estimate": "past estimates were too far off to tell anything"}
+    known = by is not None and by < latest
+    latest = max(by if by is not None and known else latest, found.earliest)
     return {
         "estimate": Estimate(
-            earliest=earliest, latest=latest, measured=error.measured, typical_error=round(error.typical, 3)
+            earliest=min(earliest, latest),
+            latest=latest,
+            measured=error.measured,
+            typical_error=round(error.typical, 3),
+            latest_known=known,
         )
     }
+
+
+def _no_ground(scene: Scene) -> str:
+    """Why nothing can be said of when it starts."""
+    reason = scene.waiting.reason
+    if reason in BY_CALENDAR and (entries := closings_of(scene, scene.parts[0][0])):
+        told = [f"{each.called} until {each.ends_at:%Y-%m-%d %H:%M} UTC" for each in entries[:MOST_NAMED]]
+        return f"nobody can say what comes after the calendar's entries: {', '.join(told)}"
+    if reason not in BY_ROOM | BY_BOUND | BY_KNOWN:
+        return "nobody can say how long this reason lasts"
+    told = f"how long a run lasts is known once {LEAST_RUNS} like it have ended"
+    return f"too little is known of the runs that hold what it needs: {told}"
 
 
 def _ahead(scene: Scene) -> int:

@@ -65,6 +65,11 @@ class ProjectWindows:
             if not state.is_open and self._windows[project_id].ends_running
         )
 
+    def ends_running_at(self, project_id: str) -> datetime | None:
+        """When its window closes of which what runs then ends, too; None where it has none, or where it is closed."""
+        state, windows = self._states.get(project_id, _ALWAYS), self._windows.get(project_id)
+        return state.changes_at if state.is_open and windows is not None and windows.ends_running else None
+
     def next_change(self) -> datetime | None:
         times = (state.changes_at for state in self._states.values() if state.changes_at is not None)
         return min(times, default=None)

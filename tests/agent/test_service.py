@@ -6,8 +6,9 @@ import asyncio
 import itertools
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from events.simulated import SimulatedNodes, unpacked
 from events.subjects import OBSERVED_STREAM, WANTED_STREAM
 from services.agent import logs
 from services.agent.agent import HEARTBEAT_SECONDS
-from services.agent.backends.interface import Backend, Picture
+from services.agent.backends.interface import Backend, Observation, Picture
 from services.agent.backends.simulated import SimulatedBackend
 from services.agent.clock import RealClock
 from services.agent.host import AgentHost
@@ -306,6 +307,107 @@ async def test_a_cluster_that_is_changed_while_it_serves_goes_on_with_what_is_wa
     await plane.want_cluster(simulated_nodes=(SimulatedNodes(names=("n1", "n9"), cpu_milli=4000, memory_bytes=GIB),))
     await plane.want(simulated(2, seconds=0.2, key="another-main-0"))
     await plane.until_pod("succeeded", 2, key="another-main-0")
+
+
+class Watched(SimulatedBackend):
+    """It counts who began to look at it."""
+
+    watches = 0
+
+    async def watch(self) -> AsyncIterator[Sequence[Observation]]:
+        self.watches += 1
+        async for seen in super().watch():
+            yield seen
+
+
+@asynccontextmanager
+async def watched(server: NatsServer) -> AsyncGenerator[dict[str, Watched]]:
+    """Backends of the clusters of one agent host, by cluster id."""
+    opened: dict[str, Watched] = {}
+
+    async def open_backend(cluster: WantedCluster) -> Backend:
+        made = opened[cluster.cluster_id] = Watched(unpacked(cluster.packed_nodes), RealClock())
+        return made
+
+    stop, nc = asyncio.Event(), await connect(server.settings("agent"), "agent")
+    host = asyncio.create_task(AgentHost(nc, {"simulated": open_backend}, version="v").run(stop, lambda: None))
+    try:
+        yield opened
+        assert not host.done()
+    finally:
+        stop.set()
+        await host
+        await nc.close()
+
+
+async def begins(backend: Watched, watches: int) -> None:
+    async with asyncio.timeout(60):
+        while backend.watches < watches:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_cluster_that_is_cut_off_goes_on_unheard_and_what_became_of_it_is_told_afterwards(
+    plane: ControlPlane, fresh_log: NatsServer
+) -> None:
+    """Given two clusters of one host, when one is cut off, then only that one is silent, deaf, and goes on; when it is
+    connected again, then ends, orders and starts of the time between are settled.
+    """
+    async with (
+        control_plane(fresh_log, f"{CLUSTER}n{next(_CLUSTERS)}") as other,
+        watched(fresh_log) as backends,
+    ):
+        await plane.want_cluster()
+        await other.want_cluster()
+        await plane.want(simulated(seconds=1), simulated(seconds=1000, key="long-main-0", node_name="n2"))
+        await plane.until(lambda: plane.newest() is not None)
+        await plane.until_pod("running", key="long-main-0")
+
+        await plane.want_cluster(cut_off=True)
+        await begins(backends[plane.cluster], 2)
+        await plane.want(stop_pod(1, key="long-main-0"), simulated(seconds=1000, key="late-main-0"))
+        beats = len(other.heartbeats)
+        await other.until(lambda: len(other.heartbeats) > beats)  # what was on its way has come before it
+        await plane.nc.flush()
+        said = len(plane.said), len(plane.heartbeats)
+        await other.until(lambda: len(other.heartbeats) > beats + 2)
+        assert (len(plane.said), len(plane.heartbeats)) == said
+
+        back_at = datetime.now(UTC)
+        await plane.want_cluster()
+        assert (await plane.until_pod("succeeded")).at < back_at
+        assert (await plane.until_pod("stopped", key="long-main-0")).at > back_at
+        assert (await plane.until_pod("running", key="late-main-0")).at > back_at
+        await plane.until(lambda: len(plane.heartbeats) > said[1])
+
+
+async def test_a_cluster_that_is_cut_off_from_the_first_is_silent_until_it_is_connected(
+    plane: ControlPlane, fresh_log: NatsServer
+) -> None:
+    async with watched(fresh_log) as backends:
+        await plane.want(simulated(seconds=1000))
+        await plane.want_cluster(cut_off=True)
+        async with asyncio.timeout(60):
+            while plane.cluster not in backends:
+                await asyncio.sleep(0.02)
+        await begins(backends[plane.cluster], 1)
+        assert (plane.said, plane.heartbeats) == ([], [])
+        await plane.want_cluster()
+        await plane.until_pod("running")
+
+
+async def test_a_cluster_that_is_removed_while_it_is_cut_off_is_let_go(
+    plane: ControlPlane, fresh_log: NatsServer
+) -> None:
+    async with watched(fresh_log) as backends:
+        await plane.want_cluster()
+        await plane.until(lambda: len(plane.heartbeats) > 0)
+        await plane.want_cluster(cut_off=True)
+        await begins(backends[plane.cluster], 2)
+        await plane.want_cluster(cut_off=True, removed=True)
+        ends = backends[plane.cluster].watch()
+        async with asyncio.timeout(60):
+            async for _ in ends:
+                pass  # it ends once the backend is closed
 
 
 @pytest.mark.usefixtures("agent")

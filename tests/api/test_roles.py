@@ -133,6 +133,8 @@ EXPECTED: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "get_cluster": EVERYBODY,
     "change_cluster": ADMINISTRATORS_DO,
     "remove_cluster": ADMINISTRATORS_DO,
+    "disconnect_cluster": ADMINISTRATORS_DO,
+    "reconnect_cluster": ADMINISTRATORS_DO,
     "list_node_pools": EVERYBODY,
     "get_node_pool": EVERYBODY,
     "create_node_pool": ADMINISTRATORS_DO,

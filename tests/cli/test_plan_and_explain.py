@@ -227,7 +227,7 @@ def test_each_score_of_the_scheduler_is_shown_in_gpus_cores_or_taints() -> None:
 ESTIMATED = WAITS | {
     "estimate": {
         "earliest": "2999-01-01T00:00:00Z", "latest": "2999-01-02T00:00:00Z", "measured": 40,
-        "typicalErrorPercent": 12.5,
+        "typicalErrorPercent": 12.5, "latestKnown": False,
     }
 }  # fmt: skip
 
@@ -238,6 +238,11 @@ def test_an_estimate_is_one_span_and_says_how_good_such_ones_were(api: ShapeServ
     assert re.fullmatch(r".* in \S+ to \S+ \(4 of 5 past estimates held; of 40, half were less than 12.5 % off\)", line)
     shown = muster("explain", ID, "--utc").out
     assert "2999-01-01T00:00:00Z to 2999-01-02T00:00:00Z (4 of 5" in shown
+    known = {"latestKnown": True, "measured": 0, "typicalErrorPercent": 0}
+    api.on("GET", f"/workloads/{ID}/explain", Reply(body=ESTIMATED | {"estimate": ESTIMATED["estimate"] | known}))
+    shown = muster("explain", ID, "--utc").out
+    assert "2999-01-02T00:00:00Z (no later: what it waits for has ended by then" in shown
+    assert "past estimates" not in shown
     api.on("GET", f"/workloads/{ID}/explain", Reply(body=NEVER))
     assert "Expected to start" not in muster("explain", ID).out
 

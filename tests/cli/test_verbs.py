@@ -151,31 +151,6 @@ def test_a_description_has_its_sections_and_json_is_the_api_s_own(api: ShapeServ
     assert muster("workload", "describe", "hello", "-o", "json").json() == row
 
 
-@pytest.mark.parametrize(
-    ("spec", "told"),
-    [
-        ({"exposedUrls": [{"container": 8888, "toolName": "lab"}]}, "container=8888,toolName=lab"),
-        ({"exposedUrls": [{"container": 1, "url": "https://a.example"}]}, "container=1,url=https://a.example"),
-        ({"ports": [{"container": 80, "serviceType": "NodePort", "external": 30_080}]}, "external=30080"),
-        ({"relatedUrls": [{"url": "https://a.example", "type": "wandb"}]}, "wandb=https://a.example"),
-        ({"storage": {"pvc": [{"path": "/a", "claimInfo": {"size": "1Gi"}}]}}, "path=/a,claimInfo.size=1Gi"),
-        ({"storage": {"s3": [{"bucket": "b", "path": "/s", "url": "https://s3"}]}}, "bucket=b,path=/s,url=https://s3"),
-        ({"storage": {"hostPath": [{"path": "/a", "mountPath": "/b", "readOnly": False}]}}, "path=/a,mountPath=/b"),
-        ({"environmentVariables": [{"name": "A", "secret": {"name": "s", "key": "k"}}]}, "name=A,secret.name=s"),
-        ({"environmentVariables": [{"name": "A", "value": "1", "description": "d"}]}, " A=1"),
-        ({"imagePullSecrets": [{"name": "mine", "userCredential": True}]}, "name=mine,userCredential=yes"),
-    ],
-)
-def test_a_description_tells_what_each_item_of_a_list_says(
-    api: ShapeServer, muster: Any, spec: dict[str, Any], told: str
-) -> None:
-    """S020, S029, S031, S032, S055: as the flags of submit take them."""
-    api.on("GET", f"/workloads/{WORKLOAD_ID}", Reply(body=workload_row(spec={"image": "a", **spec})))
-    api.on("GET", f"/workloads/{WORKLOAD_ID}/pods", Reply(body={"pods": []}))
-    api.on("GET", f"/workloads/{WORKLOAD_ID}/history", Reply(body={"records": [], "next": None}))
-    assert told in muster("workload", "describe", "hello").out
-
-
 def test_logs_are_passed_on_as_they_are(api: ShapeServer, muster: Any) -> None:
     api.on("GET", f"/workloads/{WORKLOAD_ID}/logs", Reply(text="one\ntwo ✓\n"))
     ran = muster("training", "logs", "hello", "-f", "--tail", "5", "--since", "10m", "--timestamps", "--pod", "main-0")

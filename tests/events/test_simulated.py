@@ -20,6 +20,8 @@ from events.simulated import (
     POOL_LABEL,
     AddSimulatedNodes,
     ChangeSimulatedNode,
+    DisconnectSimulatedCluster,
+    ReconnectSimulatedCluster,
     RemoveSimulatedNodes,
     SimulatedNodes,
     all_labels,
@@ -133,6 +135,23 @@ def test_nodes_of_a_real_cluster_are_refused_by_name_with_what_would_do(kind: An
         wrong = refusal(state, command)
         assert wrong.code == "not_simulated"
         assert "`muster node cordon` and `muster node drain` work on them" in wrong.message
+
+
+def test_a_simulated_cluster_is_cut_off_once_and_connected_again_once() -> None:
+    cut, back = DisconnectSimulatedCluster(cluster_id=ID), ReconnectSimulatedCluster(cluster_id=ID)
+    assert decide(back, DEMO, CONTEXT) == ()
+    there = done(DEMO, cut)
+    assert (there.cut_off_at, decide(cut, there, CONTEXT)) == (NOW, ())
+    assert done(there, back) == DEMO
+
+
+@pytest.mark.parametrize("kind", ["local", "kubernetes"])
+def test_the_agent_of_a_real_cluster_is_not_cut_off(kind: Any) -> None:
+    state = done(CLUSTER.initial, AddCluster(name="local", kind=kind))
+    for command in (DisconnectSimulatedCluster, ReconnectSimulatedCluster):
+        wrong = refusal(state, command(cluster_id=state.cluster_id))
+        assert (wrong.code, wrong.field) == ("not_simulated", "clusterId")
+        assert f"is of kind {kind}, and only a simulated cluster can be cut off" in wrong.message
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -843,9 +843,23 @@ def test_outside_its_window_it_is_said_what_it_waits_for_after_that_also_where_t
 def test_what_waits_for_the_calendar_is_told_until_when_its_entry_lasts(case: Case) -> None:
     world, key = case()
     told = re.findall(r"maintenance firmware .*?(\d{4}-\d\d-\d\d \d\d:\d\d) UTC", world.workload(key).message)
-    assert asked(world, key).no_estimate == (
-        f"nobody can say what comes after the calendar's entries: maintenance firmware until {told[0]} UTC"
-    )
+    estimate = asked(world, key).estimate
+    assert estimate is not None
+    # Nothing else keeps the node from it.
+    assert [f"{each:%Y-%m-%d %H:%M}" for each in (estimate.earliest, estimate.latest)] == [told[0], told[0]]
+    assert estimate.latest_known
+
+
+def test_where_others_are_there_too_it_is_told_only_what_the_calendar_has() -> None:
+    world = cluster(a={"gpu_count": 1})
+    planned(world, after=timedelta(hours=2))
+    world.submit("holder", gpu_devices_request=1)
+    world.settle()
+    key = world.submit("w", gpu_devices_request=1, **FIRM)
+    world.settle()
+    told = asked(world, key)
+    assert (told.reason, told.estimate) == ("maintenance", None)
+    assert told.no_estimate.startswith("nobody can say what comes after the calendar's entries: maintenance firmware")
 
 
 def test_a_gang_that_can_never_find_a_place_says_so_also_outside_its_window() -> None:

@@ -115,7 +115,7 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     """
     master_spec: MasterSpec | None = None
     """What is to run in the master, where that is not what the workers run. Of these fields it takes nothing over
-    from spec but the volumes, where it names none; code and everything else holds for both.
+    from spec but volumes and probes, where it names none; code and everything else holds for both.
     """
 
 
@@ -1147,6 +1147,8 @@ class Cluster(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     """Number of nodes of a simulated cluster. Null for other clusters: see /api/v1/nodes."""
     agent_version: str | None
     """Version of the agent that connected last."""
+    cut_off_at: datetime | None
+    """Since when an administrator has cut a simulated cluster off. Null where nobody did, and for other clusters."""
 
 
 class ClusterChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2625,6 +2627,8 @@ class MasterSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Requests and limits of one pod."""
     storage: StorageSpec | None = None
     """Volumes of the master, all of them: with this it has none of the workers'. Default: those of the workers."""
+    probes: ProbesSpec | None = None
+    """What the master is asked; an empty object: nothing. Default: what the workers are asked."""
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2853,7 +2857,7 @@ class EnvironmentSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     workload_types: list[WorkloadType] | None = None
     """Kinds of workloads that can use it. Default: all of them."""
     override_uid_gid_in_workspace: bool | None = None
-    """Whether a request may give another user and groups. Only where uidGidSource is custom. Default: no."""
+    """Whether a request may give another user and groups. Not where uidGidSource is fromTheImage. Default: no."""
 
 
 class AssetMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -5220,11 +5224,17 @@ class StartEstimate(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     earliest: datetime
     """Begin of the range."""
     latest: datetime
-    """End of the range: four in five of the past waits came out within such a one."""
+    """End of the range: four in five of the past waits came out within such a one, unless it is known."""
+    latest_known: bool
+    """Whether the end of the range follows from limits on running time, graces and the calendar, and not from past
+    waits: as the queue stands, all that it waits for has surely ended then.
+    """
     measured: int
-    """Past estimates from which the range is: those of workloads that have started since."""
+    """Past estimates from which the range is: those of workloads that have started since. 0 where there are too
+    few of them, and only the end is known.
+    """
     typical_error_percent: float
-    """The median of how far those were off, in percent of the wait that was expected."""
+    """The median of how far those were off, in percent of the wait that was expected; 0 where there are too few."""
 
 
 class Connection(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6691,7 +6701,7 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     type: str | None = None
     """What is found there, such as wandb. Mandatory."""
     name: str | None = None
-    """Name for people. Default: the type."""
+    """Name for people, each once, by which exclude finds it. Default: the type."""
     exclude: bool | None = None
     """Whether to drop the address of this name that a template sets."""
 
@@ -9349,6 +9359,7 @@ if TYPE_CHECKING:
         "DeleteWebhook",
         "DeleteWorkload",
         "DisableWebhook",
+        "DisconnectSimulatedCluster",
         "DrainNode",
         "EndAtLimit",
         "GrantProjectRole",
@@ -9360,6 +9371,7 @@ if TYPE_CHECKING:
         "OfferDataVolume",
         "OpenSession",
         "PlanMaintenance",
+        "ReconnectSimulatedCluster",
         "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",

@@ -2674,6 +2674,42 @@ def remove_cluster(
     )
 
 
+def disconnect_cluster(
+    cluster_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Cut a simulated cluster off: its agent hears and says nothing, and its pods go on.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/clusters/{}/disconnect", cluster_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
+def reconnect_cluster(
+    cluster_id: str, *, idempotency_key: str | None = None, if_match: str | None = None
+) -> Request[models.HttpResponse]:
+    """Connect a simulated cluster again that was cut off.
+
+    Args:
+        idempotency_key: The same request with the same key is carried out once, however often it is sent.
+        if_match: The version, as in X-Version, that must still be the newest.
+    """
+    return Request(
+        "POST",
+        path("/api/v1/clusters/{}/reconnect", cluster_id),
+        models.HttpResponse,
+        headers=[("Idempotency-Key", idempotency_key), ("If-Match", if_match)],
+        keyed=True,
+    )
+
+
 def list_node_pools(*, cluster_id: str | None = None, as_of: str | None = None) -> Request[models.NodePools]:
     """List node pools.
 
@@ -4046,6 +4082,7 @@ def list_audit(
         "DeleteWebhook",
         "DeleteWorkload",
         "DisableWebhook",
+        "DisconnectSimulatedCluster",
         "DrainNode",
         "EndAtLimit",
         "GrantProjectRole",
@@ -4057,6 +4094,7 @@ def list_audit(
         "OfferDataVolume",
         "OpenSession",
         "PlanMaintenance",
+        "ReconnectSimulatedCluster",
         "RemoveBudget",
         "RemoveCluster",
         "RemoveNodePool",

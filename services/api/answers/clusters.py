@@ -64,6 +64,8 @@ class Cluster(Form, frozen=True, kw_only=True):
     """Number of nodes of a simulated cluster. Null for other clusters: see /api/v1/nodes."""
     agent_version: str | None
     """Version of the agent that connected last."""
+    cut_off_at: Moment | None
+    """Since when an administrator has cut a simulated cluster off. Null where nobody did, and for other clusters."""
 
 
 class Clusters(Form, frozen=True, kw_only=True):

@@ -158,11 +158,17 @@ class StartEstimate(Form, frozen=True, kw_only=True):
     earliest: Moment
     """Begin of the range."""
     latest: Moment
-    """End of the range: four in five of the past waits came out within such a one."""
+    """End of the range: four in five of the past waits came out within such a one, unless it is known."""
+    latest_known: bool
+    """Whether the end of the range follows from limits on running time, graces and the calendar, and not from past
+    waits: as the queue stands, all that it waits for has surely ended then.
+    """
     measured: int
-    """Past estimates from which the range is: those of workloads that have started since."""
+    """Past estimates from which the range is: those of workloads that have started since. 0 where there are too few of
+    them, and only the end is known.
+    """
     typical_error_percent: float
-    """The median of how far those were off, in percent of the wait that was expected."""
+    """The median of how far those were off, in percent of the wait that was expected; 0 where there are too few."""
 
 
 class Explanation(Form, frozen=True, kw_only=True):
