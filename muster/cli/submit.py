@@ -52,6 +52,15 @@ _FileOption = Annotated[
         "--file", "-f", metavar="FILE|-", help="Read the request from this YAML or JSON file; flags override it."
     ),
 ]
+_SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Set a field over what the file and other flags say, such as spec.backoffLimit=2; FIELD= takes it out. "
+        "Repeatable.",
+    ),
+]
 _DryRunOption = Annotated[
     str | None,
     typer.Option(
@@ -160,6 +169,7 @@ def _submit(
     code: CodeOption = None,
     replace_command: _CommandOption = False,
     file: _FileOption = None,
+    changes: _SetOption = None,
     dry_run: _DryRunOption = None,
     wait: _WaitOption = False,
     wait_for: WaitForOption = None,
@@ -169,14 +179,11 @@ def _submit(
     idempotency_key: IdempotencyOption = None,
     **fields: Any,
 ) -> int | None:
-    from muster.cli.training_flags import set_fields
-
     words = cast("list[str]", fields.pop("words"))
     request = _written(file, of)
     _name(request, name, name_prefix, of.noun)
     environment = _environment(fields)
-    flags = set_fields(request, fields, of.creation, session.typed)
-    _set_sweep(request, fields)
+    flags = _set_fields(session, request, fields, changes, of)
     _set_topology(request, required_pod_topology_key, preferred_pod_topology_key, flags)
     _set_words(request, words, of.noun, replace_command=replace_command)
     if of.framework:
@@ -214,6 +221,21 @@ def _submit(
         timeout_seconds=seconds,
         then=partial(_attach, session, row_of(request, "spec")) if attach else None,
     )
+
+
+def _set_fields(
+    session: Session, request: Row, fields: dict[str, Any], changes: list[str] | None, of: Submitted
+) -> Flags:
+    """By field, the flag that was given. Raises Problem (usage)."""
+    from muster.cli.training_flags import set_fields
+
+    flags = set_fields(request, fields, of.creation, session.typed)
+    _set_sweep(request, fields)
+    if changes:
+        from muster.cli.resubmit import set_changes
+
+        set_changes(request, changes, of.kind)
+    return flags
 
 
 def _written(file: str | None, of: Submitted) -> Row:

@@ -214,6 +214,19 @@ def test_a_file_is_the_request_and_flags_win_over_it(
     assert sent(api)["spec"] == {"image": "a", "compute": {"gpuDevicesRequest": 4}}
 
 
+def test_fields_of_a_file_are_set_by_their_names(api: ShapeServer, muster: Any, tmp_path: Path) -> None:
+    """Issue 13 section 5: `-f file.yaml` with `--set a.b=c`, of every kind; what is set goes before file and flags."""
+    file = tmp_path / "t.yaml"
+    request = {"name": "from-file", "clusterId": "c-1", "spec": {"image": "a", "command": "x", "backoffLimit": 3}}
+    file.write_text(yaml.safe_dump(request))
+    sets = ("--set", "spec.compute.cpuMemoryRequest=1Gi", "--set", "spec.command=", "--set", "spec.image=c")
+    assert muster("training", "submit", "-f", str(file), "-i", "b", *sets).code == 0
+    assert sent(api)["spec"] == {"image": "c", "backoffLimit": 3, "compute": {"cpuMemoryRequest": "1Gi"}}
+    for given, told in (("spec.imag=c", "no field 'spec.imag'"), ("spec.image", "is not FIELD=VALUE")):
+        ran = muster("workspace", "submit", "w", "-i", "b", "--set", given)
+        assert (ran.code, told in ran.err) == (2, True), ran.err
+
+
 @pytest.mark.parametrize(
     ("text", "told"), [("- a", "not hold a request"), ("a: [", "neither YAML"), ("nmae: x", "'name'")]
 )
