@@ -24,6 +24,7 @@ from muster.cli.options import (
 )
 from muster.cli.output import Format
 from muster.cli.submission import SUBMITTED_COLUMNS, send
+from muster.cli.typed import Flags, taken_over
 from muster.cli.units import check_units
 from muster.cli.values import Json, Row, row_of, set_field, text_of
 
@@ -174,14 +175,15 @@ def _submit(
     request = _written(file, of)
     _name(request, name, name_prefix, of.noun)
     environment = _environment(fields)
-    set_fields(request, fields, of.creation)
+    flags = set_fields(request, fields, of.creation, session.typed)
     _set_sweep(request, fields)
-    _set_topology(request, required_pod_topology_key, preferred_pod_topology_key)
+    _set_topology(request, required_pod_topology_key, preferred_pod_topology_key, flags)
     _set_words(request, words, of.noun, replace_command=replace_command)
     if of.framework:
         from muster.cli.distributed import set_distributed
 
         set_distributed(request, of.framework, fields, brings_volumes=bool(template or datasource))
+        taken_over(flags)
     check_units(request)
     condition = _condition(wait_for, wait=wait or watch, attach=attach)
     seconds = timeout_seconds(timeout, waits=condition is not None, flags="--wait, --watch or --attach")
@@ -202,8 +204,11 @@ def _submit(
 
         chosen = chosen or find_cluster(session.api, text_of(request, "clusterId"))
         set_field(request, "spec.code", send_code(session, request, chosen, code, dry_run=dry_run is not None))
+    if name_prefix:
+        flags["name"] = "--name-prefix"
     if dry_run is not None:
-        return _dry_run(session, request, dry_run, of)
+        return _dry_run(session, request, dry_run, of, flags)
+    session.api.flags = flags
     return send(
         session,
         request,
@@ -331,8 +336,8 @@ def _set_assets(
             set_field(request, field, text_of(row_of(found, "meta"), "id"))
 
 
-def _set_topology(request: Row, required: str | None, preferred: str | None) -> None:
-    """Raises Problem (usage)."""
+def _set_topology(request: Row, required: str | None, preferred: str | None, flags: Flags) -> None:
+    """Raises Problem (usage). Args: flags, by field, to which the one that is given is added."""
     if required is not None and preferred is not None:
         raise usage(
             "--required-pod-topology-key and --preferred-pod-topology-key exclude each other", todo="give one of them"
@@ -340,6 +345,7 @@ def _set_topology(request: Row, required: str | None, preferred: str | None) -> 
     for kind, key in (("Required", required), ("Preferred", preferred)):
         if key is not None:
             set_field(request, "spec.podAffinity", {"type": kind, "key": key})
+            flags["spec.podAffinity"] = f"--{kind.lower()}-pod-topology-key"
 
 
 def _set_words(request: Row, words: list[str], noun: str, *, replace_command: bool) -> None:
@@ -376,13 +382,14 @@ def _name(request: Row, name: str | None, prefix: str | None, noun: str) -> None
         check_new_name(text_of(request, "name"))
 
 
-def _dry_run(session: Session, request: Row, where: str, of: Submitted) -> ExitCode:
+def _dry_run(session: Session, request: Row, where: str, of: Submitted, flags: Flags) -> ExitCode:
     """Prints the request as it would be sent, after the checks that need no server; or has the server say what it would
-    be. Raises Problem (6).
+    be. Raises Problem (6). Args: flags, that gave fields, by field.
     """
     if where == "server":
         from muster.cli.evaluation import show_evaluation
 
+        session.api.flags = flags
         return show_evaluation(session, request, of.kind)
     if where != "client":
         todo = "--dry-run=client checks and prints the request, --dry-run=server shows what it would be"
@@ -399,7 +406,7 @@ def _dry_run(session: Session, request: Row, where: str, of: Submitted) -> ExitC
         if not (made_of_assets and issue.rule == "required" and issue.field.startswith("spec."))
     ]
     if faults:
-        why = tuple(told_issue({"field": issue.field, "details": issue.details}) for issue in faults)
+        why = tuple(told_issue({"field": issue.field, "details": issue.details}, flags=flags) for issue in faults)
         raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)
 
     def as_yaml() -> None:

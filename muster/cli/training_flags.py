@@ -6,7 +6,7 @@ here: durations, NAME=VALUE, lists. Rules are the API's; here a value only gets 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, Literal, cast
 
@@ -26,6 +26,7 @@ from muster.cli.coercion import TyperParameter, convert_lightly
 from muster.cli.complete import node_pools
 from muster.cli.exits import usage
 from muster.cli.item_words import alone, field_of, words_of
+from muster.cli.typed import Flags
 from muster.cli.values import (
     Json,
     Row,
@@ -63,10 +64,16 @@ _SPELLED_OUT: Final = 3
 
 _CLAIMS: Final = "spec.storage.pvc"
 _EXISTING: Final = "existing_pvc"
+_EXISTING_FLAG: Final = "--existing-pvc"
+_SWEEP: Final = "spec.sweep"
+_SWEEP_CSV: Final = "sweep_csv"
+_USER_SOURCE: Final = "spec.security.uidGidSource"
 _AS_USER: Final = "run_as_user"
 _OF_TOKEN: Final = "fromIdpToken"  # noqa: S105 (where user and groups come from)
 _RUN_AS_USER: Final = f"Run as the user that your token names: the same as --user-group-source {_OF_TOKEN}."
 
+type Given = Mapping[str, str | bool | Sequence[str] | None]
+"""Values of flags, by parameter."""
 FlagKind = Literal["text", "integer", "number", "duration", "switch", "list", "names", "pairs", "values", "items"]
 """How a flag's text becomes the field's value. list: comma separated; names: the same, of items that have only a name;
 pairs: NAME=VALUE; values: NAME=A,B or NAME=1..5; items: FIELD=VALUE,…; these five repeatable. switch: true where it is
@@ -108,6 +115,10 @@ class Flag:
     def parameter(self) -> str:
         """By which its values are kept."""
         return _parameter(self.names[0])
+
+    def called(self, name: str) -> "Flag":
+        """As messages shall call it; an empty name: as it is declared."""
+        return replace(self, names=(name,)) if name else self
 
 
 def _parameter(flag: str) -> str:
@@ -212,7 +223,7 @@ def field_options(creation: type[Creation]) -> list[TyperOption]:
 
 def _sweep_csv() -> TyperOption:
     return TyperOption(
-        param_decls=["sweep_csv", "--sweep-csv"],
+        param_decls=[_SWEEP_CSV, "--sweep-csv"],
         type_descriptor=TypeDescriptor(annotation=str, parameter_info=OptionInfo(), file_annotation=None),
         help="Read the runs from this CSV file: a column for each variable, a row for each run.",
         metavar="FILE",
@@ -235,7 +246,7 @@ def _of_credentials(spec: Literal["spec", "masterSpec"]) -> TyperOption:
 
 def _existing_claims() -> TyperOption:
     return TyperOption(
-        param_decls=[_EXISTING, "--existing-pvc"],
+        param_decls=[_EXISTING, _EXISTING_FLAG],
         type_descriptor=TypeDescriptor(annotation=list[str], parameter_info=OptionInfo(), file_annotation=None),
         multiple=True,
         help="Persistent volume claim that is there already: as --pvc with existingPvc. Repeatable.",
@@ -244,30 +255,37 @@ def _existing_claims() -> TyperOption:
     )
 
 
-def _set_existing_claims(
-    request: Row, given: Mapping[str, str | bool | Sequence[str] | None], creation: type[Creation]
-) -> None:
+def _set_existing_claims(request: Row, given: Given, creation: type[Creation], flags: Flags) -> None:
     """Beside those of --pvc, which took the place of what a file said. Raises Problem (usage)."""
     texts = given.get(_EXISTING)
     if not texts or isinstance(texts, (str, bool)):
         return
-    flag = next(one for one in flags_of(creation) if one.field == _CLAIMS)
+    declared = next(one for one in flags_of(creation) if one.field == _CLAIMS)
+    flag = declared.called(_EXISTING_FLAG)
     try:
         claims: list[Json] = [{**_item(flag, one), "existingPvc": True} for one in texts]
     except ValueProblem as error:
-        raise usage(f"--existing-pvc: {error}") from error
-    there = row_of(row_of(request, "spec"), "storage").get("pvc") if given.get(flag.parameter) else None
-    set_field(request, _CLAIMS, [*(there if isinstance(there, list) else ()), *claims])
+        raise usage(f"{_EXISTING_FLAG}: {error}") from error
+    there = row_of(row_of(request, "spec"), "storage").get("pvc") if given.get(declared.parameter) else None
+    _add_items(request, _CLAIMS, there, claims, flags=flags, flag=_EXISTING_FLAG)
 
 
-def _set_user(request: Row, given: Mapping[str, str | bool | Sequence[str] | None]) -> None:
+def _add_items(request: Row, field: str, there: Json, more: list[Json], *, flags: Flags, flag: str) -> None:
+    """Behind what another flag gave of a list."""
+    before = there if isinstance(there, list) else []
+    set_field(request, field, [*before, *more])
+    flags |= {f"{field}[{len(before) + index}]": flag for index in range(len(more))}
+
+
+def _set_user(request: Row, given: Given, flags: Flags) -> None:
     """Raises Problem (usage)."""
     if not given.get(_AS_USER):
         return
     other = given.get("user_group_source")
     if other not in {None, _OF_TOKEN}:
         raise usage(f"--run-as-user and --user-group-source {other} exclude each other", todo="give one of them")
-    set_field(request, "spec.security.uidGidSource", _OF_TOKEN)
+    set_field(request, _USER_SOURCE, _OF_TOKEN)
+    flags[_USER_SOURCE] = "--run-as-user"
 
 
 def _switch(names: list[str], told: str, section: str) -> TyperOption:
@@ -323,27 +341,37 @@ def _more_help(flag: Flag) -> str:
 
 def set_fields(
     request: Row,
-    given: Mapping[str, str | bool | Sequence[str] | None],
+    given: Given,
     creation: type[Creation] = TrainingCreation,
-) -> None:
-    """Writes what the flags say into a request; flags win over what a file said. Raises Problem (usage)."""
-    for flag in flags_of(creation):
-        value = given.get(flag.parameter)
-        if isinstance(value, bool):
-            if value:
-                set_field(request, flag.field, value)
+    typed: Mapping[str, str] | None = None,
+) -> Flags:
+    """Writes what the flags say into a request; flags win over what a file said. Raises Problem (usage).
+
+    Args:
+        typed: by parameter, the name by which its flag was typed.
+
+    Returns:
+        by field, the flag that gave it.
+    """
+    flags: Flags = {}
+    for declared in flags_of(creation):
+        value = given.get(declared.parameter)
+        texts = [value] if isinstance(value, str) else [] if isinstance(value, bool) else list(value or ())
+        if not texts and value is not True:
             continue
-        texts = [value] if isinstance(value, str) else list(value or ())
-        if not texts:
-            continue
+        flag = declared.called((typed or {}).get(declared.parameter, ""))
         try:
-            set_field(request, flag.field, value_of(flag, texts))
+            set_field(request, flag.field, value_of(flag, texts) if texts else True)
         except ValueProblem as error:
             raise usage(f"{flag.names[0]}: {error}", todo=_part_of_a_gpu(flag, texts[-1])) from error
+        flags[flag.field] = flag.names[0]
     for spec in _CREDENTIAL_FLAGS:
-        _set_variables_of_credentials(request, given, spec)
-    _set_existing_claims(request, given, creation)
-    _set_user(request, given)
+        _set_variables_of_credentials(request, given, spec, flags)
+    _set_existing_claims(request, given, creation, flags)
+    _set_user(request, given, flags)
+    if given.get(_SWEEP_CSV):
+        flags[_SWEEP] = "--sweep-csv"
+    return flags
 
 
 def _part_of_a_gpu(flag: Flag, text: str) -> str | None:
@@ -354,22 +382,20 @@ def _part_of_a_gpu(flag: Flag, text: str) -> str | None:
     return f"a part of a GPU: {of}gpu-request-type portion {of}gpu-portion-request {text}"
 
 
-def _set_variables_of_credentials(
-    request: Row, given: Mapping[str, str | bool | Sequence[str] | None], spec: str
-) -> None:
+def _set_variables_of_credentials(request: Row, given: Given, spec: str, flags: Flags) -> None:
     """Raises Problem (usage)."""
     flag = _CREDENTIAL_FLAGS[spec]
     credentials = given.get(_parameter(flag))
     if not credentials or isinstance(credentials, (str, bool)):
         return
     try:
-        variables = [_variable(one) for one in credentials]
+        variables: list[Json] = [_variable(one) for one in credentials]
     except ValueProblem as error:
         raise usage(f"{flag}: {error}") from error
     # Beside those of --environment, which took the place of what a file said.
     plain = given.get(_parameter(flag.removesuffix("-credential")))
     there = row_of(request, spec).get(_VARIABLES) if plain else None
-    set_field(request, f"{spec}.{_VARIABLES}", [*(there if isinstance(there, list) else ()), *variables])
+    _add_items(request, f"{spec}.{_VARIABLES}", there, variables, flags=flags, flag=flag)
 
 
 def _variable(text: str) -> Row:

@@ -19,7 +19,7 @@ from events.workload.fields.creation import Creation
 from events.workload.kinds import KINDS
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import AssetUsed, MadeFrom
-from events.workload.spec import Distributed, MasterSpec, beside_with_defaults, shown
+from events.workload.spec import OF_WORKERS, Distributed, MasterSpec, beside_with_defaults, shown
 from events.workload.state import Workload
 from services.api.context import Look
 from services.api.imposed import Imposing, imposing
@@ -30,7 +30,6 @@ from services.api.policy_rules import FieldRules, Subject, broken, compiled, lay
 
 KEPT_COMPILED: Final = 500
 """Of those that hold together: their rules are kept ready, as large as the policies."""
-_VOLUMES: Final = "storage"
 _compiled: OrderedDict[tuple[str, ...], tuple[tuple[Policy, ...], Mapping[str, FieldRules]]] = OrderedDict()
 
 
@@ -79,22 +78,21 @@ def within(layer: Layer, node: Node) -> Layer:
 
 
 def master_layers(layers: Iterable[Layer], node: Node, given: Json) -> list[Layer]:
-    """Of these layers what a master's own spec takes. One that names no volumes has the workers', with all that is
-    added to those. Args: given, what was asked for of it.
+    """Of these layers what a master's own spec takes. One that names no volumes, or no probes, has the workers', with
+    all that is added to those. Args: given, what was asked for of it.
     """
-    found = [within(layer, node) for layer in layers]
-    if _has_workers_volumes(given):
-        found = [_without_volumes(one) for one in found]
-    return found
+    of_workers = _of_workers(given)
+    return [_without(of_workers, within(layer, node)) for layer in layers]
 
 
-def _without_volumes(layer: Layer) -> Layer:
-    spec = {name: value for name, value in layer.spec.items() if name != _VOLUMES}
+def _without(names: Collection[str], layer: Layer) -> Layer:
+    spec = {name: value for name, value in layer.spec.items() if name not in names}
     return Layer(source=layer.source, name=layer.name, spec=spec)
 
 
-def _has_workers_volumes(given: Mapping[str, Any]) -> bool:
-    return given.get(_VOLUMES) is None
+def _of_workers(given: Mapping[str, Any]) -> frozenset[str]:
+    """Fields in which the master has what its workers have."""
+    return frozenset(name for name in OF_WORKERS if given.get(name) is None)
 
 
 async def policies_in_force(
@@ -193,8 +191,8 @@ def broken_rules(
         form = shown(MasterSpec, kind.with_defaults(beside.master))
         subject = Subject(whole=master, below=in_force.below(node), form=form, prefix="masterSpec")
         rules = in_force.rules
-        if _has_workers_volumes(master.spec):
-            rules = {path: of for path, of in rules.items() if path.partition(".")[0] != _VOLUMES}
+        if of_workers := _of_workers(master.spec):
+            rules = {path: of for path, of in rules.items() if path.partition(".")[0] not in of_workers}
         issues += broken(rules, subject, node)
     return issues
 

@@ -19,7 +19,7 @@ from events.cluster import Cluster
 from events.department import DEFAULT_DEPARTMENT_ID
 from events.fields.declare import Limits
 from events.node import Node
-from projections.queries import Moment
+from projections.found import Moment
 from services.api import answers
 from services.api.clusters import CLUSTER_FILTER, cluster_of, clusters_of, require_some_role
 from services.api.context import MIN_SEQ, Call, Look, read_answer

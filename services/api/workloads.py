@@ -26,9 +26,10 @@ from events.workload.spec import MAX_AUTO_DELETION_SECONDS, NO_SPEC, WorkloadSpe
 from events.workload.state import Workload
 from projections.filters import MAX_LIMIT, MAX_OFFSET, OPERATORS, Filter, WorkloadQuery, problems
 from projections.history_query import HistoryQuery
-from projections.queries import MAX_USAGE_SAMPLES, Queries, UsagePoint
+from projections.queries import Queries
 from projections.row_json import row_to_json
 from projections.selectors import BadSelectorError, Requirement, parse_selector
+from projections.usage import MAX_USAGE_SAMPLES, UsagePoint
 from services.api.answers import (
     HISTORY,
     Count,

@@ -142,7 +142,7 @@ async def test_a_volume_that_cannot_be_had_fails_the_run_and_says_why(
     local: Watched, volume: Volume, told: str
 ) -> None:
     end = await ended(local, "true", volume)
-    reason = "no_claim" if isinstance(volume, ClaimedFolder) else "volume"
+    reason = "no_claim" if isinstance(volume, ClaimedFolder) else "no_volume"
     assert (end.kind, end.reason, end.exit_code) == ("failed", reason, None)
     assert told in end.message
     assert end.started_at is None
@@ -151,7 +151,7 @@ async def test_a_volume_that_cannot_be_had_fails_the_run_and_says_why(
 async def test_pods_that_share_everything_with_the_machine_have_no_volumes(tmp_path: Path) -> None:
     local = await open_local(tmp_path / "data", isolation=None)
     end = await ended(local, "true", EmptyFolder(mount_path=PLACE))
-    assert (end.kind, end.reason) == ("failed", "volume")
+    assert (end.kind, end.reason) == ("failed", "no_volume")
     assert "not in namespaces" in end.message
     await local.close()
 

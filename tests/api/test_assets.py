@@ -193,6 +193,28 @@ def test_lists_are_searched_filtered_and_paged(admin: httpx.Client, alice: httpx
     assert [id_of(one) for one in answer.json()["environments"]] == everybodys
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("Training", ["any", "training"]), ("Workspace", ["any", "workspace"]), ("Distributed", ["any"])],
+)
+@pytest.mark.parametrize("path", [ENVIRONMENTS, TEMPLATES])
+def test_s015_a_kind_is_offered_what_is_for_it(admin: httpx.Client, path: str, kind: str, expected: list[str]) -> None:
+    word = secrets.token_hex(4)
+    if path == TEMPLATES:
+        expected = [name for name in expected if name != "any"]
+        for of in ("Training", "Workspace"):
+            last = made(admin, path, {}, name=f"{word}-{of.lower()}", workloadType=of)
+    else:
+        made(admin, path, {}, name=f"{word}-any")
+        made(admin, path, {"workloadTypes": ["Training"]}, name=f"{word}-training")
+        last = made(admin, path, {"workloadTypes": ["Workspace", "Inference"]}, name=f"{word}-workspace")
+    seen = admin.get(f"{path}/{id_of(last)}").headers["x-version"]
+    answer = admin.get(path, params={"search": word, "workloadType": kind, "min_seq": seen})
+    assert answer.status_code == 200, answer.text
+    (found,) = (value for value in answer.json().values() if isinstance(value, list))
+    assert [one["meta"]["name"] for one in found] == [f"{word}-{name}" for name in expected]
+
+
 def test_of_two_writers_one_gets_the_name_and_one_version(admin: httpx.Client, served: Served) -> None:
     body = {"meta": {"name": fresh(), "scope": "tenant"}, "spec": {}}
     answers: list[int] = []

@@ -220,6 +220,13 @@ def test_variables_by_which_pods_find_each_other_are_not_the_workloads_to_set(ki
         ({"allowOverQuota": True}, ("high", "preemptible", True)),
         ({"preemptibility": "preemptible"}, ("high", "preemptible", True)),
         ({"priorityClass": "low"}, ("low", "preemptible", True)),
+        ({"allowOverQuota": False}, ("high", "non-preemptible", False)),
+        ({"allowOverQuota": False, "priorityClass": "very-high"}, ("very-high", "non-preemptible", False)),
+        (
+            {"allowOverQuota": False, "priorityClass": "low", "preemptibility": "non-preemptible"},
+            ("low", "non-preemptible", False),
+        ),
+        ({"allowOverQuota": None, "preemptibility": "preemptible"}, ("high", "preemptible", True)),
     ],
 )
 def test_a_workspace_is_kept_from_preemption_unless_it_may_go_beyond_the_quota(
@@ -240,6 +247,9 @@ def test_a_workspace_is_kept_from_preemption_unless_it_may_go_beyond_the_quota(
         ({"completions": 1}, [("spec.completions", None)]),
         ({"parallelism": 1}, [("spec.parallelism", None)]),
         ({"allowOverQuota": True, "preemptibility": "non-preemptible"}, [("spec.allowOverQuota", "options")]),
+        ({"allowOverQuota": False, "preemptibility": "preemptible"}, [("spec.allowOverQuota", "options")]),
+        ({"allowOverQuota": False, "priorityClass": "medium"}, [("spec.allowOverQuota", "options")]),
+        ({"allowOverQuota": False, "priorityClass": "urgent"}, [("spec.priorityClass", "options")]),
         ({"allowOverQuota": "yes"}, [("spec.allowOverQuota", None)]),
     ],
 )

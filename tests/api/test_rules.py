@@ -12,7 +12,7 @@ from events.project import Project
 from events.quantities import MAX_QUANTITY
 from events.workload.fields.process import ConfigMapKey, EnvironmentVariable, PodFieldReference, SecretKey
 from events.workload.kinds.training import template
-from events.workload.spec import TrainingSpec, pod_request
+from events.workload.spec import TrainingSpec, pod_request, with_defaults
 from services.api.check import FaultyCreation, check_training
 from services.api.issues import MAX_ISSUES
 from services.api.rules import check_cluster, check_kind, check_within
@@ -138,6 +138,11 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
     (
         "sweep: another number of runs",
         {"completions": 3, "sweep": {"parameters": [{"name": "a", "values": ["1", "2"]}]}},
+        {("spec.completions", None)},
+    ),
+    (
+        "sweep: another number of runs, which is what nothing says, too",
+        {"completions": 1, "sweep": {"parameters": [{"name": "a", "values": ["1", "2"]}]}},
         {("spec.completions", None)},
     ),
     (
@@ -586,6 +591,14 @@ def test_null_is_absent_and_a_null_in_a_list_is_no_item() -> None:
     spec = checked.spec
     assert spec.command is None
     assert [label.name for label in spec.labels] == ["a"]
+
+
+@pytest.mark.parametrize("said", [{}, {"completions": None}, {"completions": 2}])
+def test_a_sweep_says_how_many_runs_there_are(said: dict[str, Any]) -> None:
+    """S061: another number is refused, even that which a training without one has."""
+    checked = check_training(request(sweep={"parameters": [{"name": "a", "values": ["1", "2"]}]}, **said))
+    assert not isinstance(checked, FaultyCreation)
+    assert with_defaults(checked.spec).completions == 2
 
 
 optional_text = st.none() | st.text(max_size=20)

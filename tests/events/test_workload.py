@@ -168,7 +168,7 @@ def test_a_failing_pod_is_run_again_with_growing_waits_until_the_backoff_limit_i
     assert story.state.message == "pod main-0 ended with exit code 3; 3 failed runs, backoff limit 2"
 
 
-@pytest.mark.parametrize("reason", ["node_port_taken", "no_claim", "no_command"])
+@pytest.mark.parametrize("reason", ["node_port_taken", "no_claim", "no_command", "no_volume"])
 def test_a_taken_node_port_or_a_missing_claim_fails_the_workload_at_once_and_says_so(reason: str) -> None:
     """S030, S096: however many retries it has, for whoever has the port may keep it, and nobody makes the claim."""
     story = Story().created(backoff_limit=6)

@@ -12,8 +12,9 @@ from events.actors import Person
 from events.phases import PHASE_REASONS, Phase
 from events.workload.evictions import EvictionReason
 from projections.filters import FIELDS, OPERATORS, Filter, InvalidQueryError, WorkloadQuery, going_on_only
-from projections.queries import Queries, QueryTimeoutError
+from projections.queries import Queries
 from projections.row_json import WORKLOAD_COLUMNS, row_to_json
+from projections.unanswered import QueryTimeoutError
 from services.api.shown_rows import history_record, node_answer, pod_answer
 from tests.projections.small_world import PROJECTS, WORLD
 from tests.support.lives import BEGIN

@@ -115,7 +115,7 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     """
     master_spec: MasterSpec | None = None
     """What is to run in the master, where that is not what the workers run. Of these fields it takes nothing over
-    from spec but the volumes, where it names none; code and everything else holds for both.
+    from spec but volumes and probes, where it names none; code and everything else holds for both.
     """
 
 
@@ -2623,6 +2623,8 @@ class MasterSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Requests and limits of one pod."""
     storage: StorageSpec | None = None
     """Volumes of the master, all of them: with this it has none of the workers'. Default: those of the workers."""
+    probes: ProbesSpec | None = None
+    """What the master is asked; an empty object: nothing. Default: what the workers are asked."""
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2851,7 +2853,7 @@ class EnvironmentSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     workload_types: list[WorkloadType] | None = None
     """Kinds of workloads that can use it. Default: all of them."""
     override_uid_gid_in_workspace: bool | None = None
-    """Whether a request may give another user and groups. Only where uidGidSource is custom. Default: no."""
+    """Whether a request may give another user and groups. Not where uidGidSource is fromTheImage. Default: no."""
 
 
 class AssetMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

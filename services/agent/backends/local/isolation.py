@@ -69,6 +69,13 @@ MNT_DETACH = 2
 MOST_MIRRORED = 1_000
 """Entries of a folder that is laid out anew for a volume: each is a mount."""
 STAGES = ("/tmp", "/run", "/mnt", "/dev")  # noqa: S108 (covered while a new root is built on it)
+OF_PATHS = frozenset(
+    {
+        *(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP),
+        *(errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL),
+    }
+)
+"""What the kernel says of a path that is not, or is not for us: the same each time. Other errors may pass."""
 NEEDED = "Linux 5.12 or later that lets this user make namespaces"
 
 
@@ -78,6 +85,11 @@ class IsolationError(Exception):
 
 class VolumeError(Exception):
     """A volume could not be laid where it was asked for; the message says why."""
+
+    def __init__(self, message: str, *, for_ever: bool = True) -> None:
+        super().__init__(message)
+        self.for_ever = for_ever
+        """Whether it cannot be until somebody changes something on this machine."""
 
 
 class Volume:
@@ -163,8 +175,8 @@ def enter(walls: Walls) -> Cell:
     if said != b"ready":
         os.waitpid(pid, 0)
         step, number, text = json.loads(said) if said else ("start", 0, "it ended at once")
-        if step == "volume":
-            raise VolumeError(text)
+        if step in {"volume", "no_volume"}:
+            raise VolumeError(text, for_ever=step == "no_volume")
         what = os.strerror(number) if number else text
         raise IsolationError(f"namespaces cannot be prepared ({step}: {what}); it takes {NEEDED}")
     return Cell(pid)
@@ -222,7 +234,8 @@ def _be_init(walls: Walls, *, root: bool, tell: int, lives: int) -> None:
         os.closerange(0, os.sysconf("SC_OPEN_MAX"))
     except BaseException as error:  # noqa: BLE001 (nothing may return into the caller's code in this process)
         number = error.errno if isinstance(error, OSError) else 0
-        step = "volume" if isinstance(error, VolumeError) else step
+        if isinstance(error, VolumeError):
+            step = "no_volume" if error.for_ever else "volume"
         os.write(tell, json.dumps([step, number, str(error)]).encode())
         os._exit(1)
     while True:
@@ -290,7 +303,8 @@ class _Volumes:
             try:
                 self._lay(volume, source)
             except OSError as error:
-                raise VolumeError(f"the volume at {volume.target} cannot be laid there: {error.strerror}") from error
+                message = f"the volume at {volume.target} cannot be laid there: {error.strerror}"
+                raise VolumeError(message, for_ever=error.errno in OF_PATHS) from error
         if "/" in self._mirrors:
             # What was `/` before lies on the new one until here: nothing can be mounted from a root that is gone.
             os.chdir("/")
@@ -305,7 +319,8 @@ class _Volumes:
             return os.open(volume.source, os.O_PATH | os.O_CLOEXEC)
         except OSError as error:
             why = "there is no such path that pods see" if error.errno == errno.ENOENT else error.strerror
-            raise VolumeError(f"{volume.source} of this machine cannot be used: {why}") from error
+            message = f"{volume.source} of this machine cannot be used: {why}"
+            raise VolumeError(message, for_ever=error.errno in OF_PATHS) from error
 
     def _lay(self, volume: Volume, source: int) -> None:
         is_file = source >= 0 and not stat.S_ISDIR(os.fstat(source).st_mode)

@@ -5,7 +5,7 @@ down of it.
 import msgspec
 
 from events.cluster_protocol import ObservedPod, RunPod
-from events.phases import NO_CLAIM, NO_COMMAND, NODE_PORT_TAKEN
+from events.phases import NO_CLAIM, NO_COMMAND, NO_VOLUME, NODE_PORT_TAKEN
 from services.agent.backends.interface import BAD_CODE, NO_CREDENTIALS
 from services.agent.backends.local import shim
 from services.agent.backends.local.claims import ClaimError, Claims
@@ -18,7 +18,6 @@ from services.agent.backends.local.program import program_of
 from services.agent.backends.local.run_folder import ExitFile, LaidVolume, RunFile, RunFolder, ShimRun
 from services.agent.backends.local.runs import HOME, WORK, Run, Runs, now, own_folders
 from services.agent.backends.local.volumes import (
-    VOLUME,
     impossible_volume,
     laid_volumes,
     preparations,
@@ -106,7 +105,7 @@ class Starts:
         if message := beyond_baseline(pod):
             return ExitFile(ended_at=at, kind="failed", reason=NOT_PRIVILEGED, message=message)
         if message := impossible_volume(pod, isolated=self._machine.isolation is not None):
-            return ExitFile(ended_at=at, kind="failed", reason=VOLUME, message=message)
+            return ExitFile(ended_at=at, kind="failed", reason=NO_VOLUME, message=message)
         run.devices = dict(zip(numbers, names, strict=True))
         return None
 

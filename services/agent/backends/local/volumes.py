@@ -37,8 +37,6 @@ from services.agent.backends.local.run_folder import LaidVolume, Preparation
 
 _KEPT: Final = ("HOME", "LANG", "MUSTER_RUN_ID", "PATH")
 """Variables that whatever runs for a pod has: by the third it is found when nobody watches it any more."""
-VOLUME: Final = "volume"
-"""Reason of a run that failed because of one."""
 _CLASSES: Final = ("", LOCAL_CLASS)
 FOLDER: Final = "volumes"
 """Of a run, with its empty folders by number."""
