@@ -4,9 +4,14 @@ that steers the scheduler is one line of a section, one of the pod request, and 
 A copy of the program gets such a field by these edits; it is then seen all the way through, in a process of its own.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.edited_copy import copy, edit, see
+import pytest
+
+from tests.support.edited_copy import SECONDS, Change, edit
+
+pytestmark = pytest.mark.timeout(SECONDS + 60)
 
 SECTION = "events/workload/fields/lifetime.py"
 DECLARED = '''
@@ -65,7 +70,6 @@ assert "`spec.restartNote`" in api_page()
 # pods
 (pod_set,) = KINDS["Training"].pod_sets(made.spec)
 assert pod_set.template.annotations["restart-note"] == "call Ada"
-print("seen")
 """
 
 COMPUTE = "events/workload/fields/compute.py"
@@ -130,23 +134,30 @@ goes = world.submit("goes", **asks)
 world.settle()
 assert world.places(waits)[0][0] == "large"
 assert world.places(goes)[0][0] == "small", "who wants nothing spared goes where the least is left"
-print("seen")
 """
 
 
-def test_a_field_that_reaches_the_pod_is_two_edits(tmp_path: Path) -> None:
-    copy(tmp_path)
-    section = tmp_path / SECTION
+def _declare(folder: Path) -> None:
+    section = folder / SECTION
     declared = section.read_text().replace("import Int32,", "import ShortText, Int32,")
     section.write_text(declared.rstrip() + "\n" + DECLARED)
-    edit(tmp_path / KIND, TEMPLATE)
-    see(tmp_path, SEEN)
+    edit(folder / KIND, TEMPLATE)
 
 
-def test_a_field_that_steers_the_scheduler_is_two_edits_beside_its_rule(tmp_path: Path) -> None:
-    copy(tmp_path)
-    edit(tmp_path / COMPUTE, ASKED)
-    edit(tmp_path / REQUEST, IN_REQUEST, TURNED)
-    (tmp_path / RULE).write_text(RULED)
-    edit(tmp_path / REGISTRY, IMPORTED, REGISTERED)
-    see(tmp_path, STEERED)
+def _steer(folder: Path) -> None:
+    edit(folder / COMPUTE, ASKED)
+    edit(folder / REQUEST, IN_REQUEST, TURNED)
+    (folder / RULE).write_text(RULED)
+    edit(folder / REGISTRY, IMPORTED, REGISTERED)
+
+
+OF_THE_POD = Change(make=_declare, seen=SEEN)
+OF_THE_SCHEDULER = Change(make=_steer, seen=STEERED)
+
+
+def test_a_field_that_reaches_the_pod_is_two_edits(seen: Mapping[str, str]) -> None:
+    assert not seen["a field of the pod"], seen["a field of the pod"]
+
+
+def test_a_field_that_steers_the_scheduler_is_two_edits_beside_its_rule(seen: Mapping[str, str]) -> None:
+    assert not seen["a field of the scheduler"], seen["a field of the scheduler"]

@@ -5,9 +5,14 @@ A copy of the program gets such an event; it is then seen all the way through, i
 is a command's part.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.edited_copy import copy, edit, see
+import pytest
+
+from tests.support.edited_copy import SECONDS, Change, edit
+
+pytestmark = pytest.mark.timeout(SECONDS + 60)
 
 LIFE = "events/workload/life.py"
 DECLARED = (
@@ -75,12 +80,16 @@ assert (row.type, row.message, row.details) == ("WorkloadPraised", "praised by a
 assert b'"type":"WorkloadPraised"' in msgspec.json.encode(shown_event(praised))
 described = document(OPERATIONS)["components"]["schemas"]
 assert described["WorkloadPraisedEvent"]["description"] == "Somebody is pleased with it."
-print("seen")
 """
 
 
-def test_an_event_is_told_in_two_files(tmp_path: Path) -> None:
-    copy(tmp_path)
-    edit(tmp_path / LIFE, DECLARED, LISTED, FOLDED)
-    edit(tmp_path / SENTENCES, IMPORTED, TOLD)
-    see(tmp_path, SEEN)
+def _tell(folder: Path) -> None:
+    edit(folder / LIFE, DECLARED, LISTED, FOLDED)
+    edit(folder / SENTENCES, IMPORTED, TOLD)
+
+
+AN_EVENT = Change(make=_tell, seen=SEEN)
+
+
+def test_an_event_is_told_in_two_files(seen: Mapping[str, str]) -> None:
+    assert not seen["an event"], seen["an event"]
