@@ -291,7 +291,13 @@ def moment(text: str) -> datetime:
 
 @contextlib.contextmanager
 def running(folder: Path, *options: str) -> Generator[Stack]:
-    stack = Stack(folder, *options)
+    with served(Stack(folder, *options)) as stack:
+        yield stack
+
+
+@contextlib.contextmanager
+def served(stack: Stack) -> Generator[Stack]:
+    """From its start to its end, after which nothing of it is left."""
     try:
         yield stack.start()
         stack.stop()

@@ -90,7 +90,7 @@ WORKLOAD: Final = Aggregate(
         project_id=state.project_id or None,
         cluster_id=state.cluster_id or None,
     ),
-    fold_version=20,
+    fold_version=21,
 )
 NODE: Final = Aggregate(
     name="node",

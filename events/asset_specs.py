@@ -49,7 +49,7 @@ class EnvironmentUse(Section, frozen=True, kw_only=True):
     workload_types: Annotated[tuple[WorkloadType, ...], About(rows="S015")] = ()
     """Kinds of workloads that can use it. Default: all of them."""
     override_uid_gid_in_workspace: Annotated[bool, About(rows="R22")] = False
-    """Whether a request may give another user and groups. Only where uidGidSource is custom. Default: no."""
+    """Whether a request may give another user and groups. Not where uidGidSource is fromTheImage. Default: no."""
 
 
 CredentialKind = Literal["password", "access-key", "docker-registry", "generic-secret", "ngc-key"]

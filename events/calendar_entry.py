@@ -50,6 +50,14 @@ def is_about(entry: AboutNodes, node: Node) -> bool:
     )
 
 
+def forgotten[T: Asked](over: Sequence[T], now: datetime, room: int) -> list[T]:
+    """Of entries that are over, those that no list has any more: that are over for long, and those that were over first
+    where there is room for fewer.
+    """
+    last_first = sorted(over, key=lambda each: each.ends_at, reverse=True)
+    return [each for index, each in enumerate(last_first) if index >= room or now - each.ends_at > KEPT_AFTER_END]
+
+
 def check(asked: Asked) -> None:
     """Raises ValueError where an entry cannot be so: nobody but the api has looked at it before."""
     if asked.starts_at.tzinfo is None or asked.ends_at.tzinfo is None:

@@ -1,6 +1,7 @@
 """The cluster aggregate: which clusters there are, how they are reached, and their settings."""
 
 import itertools
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, Literal, assert_never
 
@@ -8,13 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from events import capacity, maintenance, simulated
-from events.capacity import (
-    CancelCapacityReservation,
-    CapacityReservationCancelled,
-    CapacityReserved,
-    ReserveCapacity,
-    Reserved,
-)
+from events.capacity import CancelCapacityReservation, CapacityReservationCancelled, CapacityReserved, ReserveCapacity
 from events.decision import Context, Decision
 from events.event import Event
 from events.ids import cluster_key, incarnation_id, key_of_id
@@ -26,6 +21,7 @@ from events.maintenance import (
     PlanMaintenance,
 )
 from events.refusal import Refusal
+from events.reserved import Reserved
 from events.simulated import (
     POOL_LABEL,
     AddSimulatedNodes,
@@ -80,6 +76,12 @@ class StorageClass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Whether claims that name no class are of this one."""
     attributes: tuple[str, ...] = ()
     """Keys of the attributes that a new claim of this class may have."""
+
+
+def usual_class(classes: Sequence[StorageClass]) -> StorageClass | None:
+    """That of a new claim that names none (R28): the default, or the only one that there is."""
+    only = classes[0] if len(classes) == 1 else None
+    return next((one for one in classes if one.default), only)
 
 
 class RefusedReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

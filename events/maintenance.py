@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from events.calendar_entry import DEFAULT_LEAD_SECONDS, KEPT_AFTER_END, LONGEST, check, invalid, is_about, told, wrong
+from events.calendar_entry import DEFAULT_LEAD_SECONDS, LONGEST, check, forgotten, invalid, is_about, told, wrong
 from events.decision import Context, Decision
 from events.node import MOST_MAINTAINED, MaintenanceOf, Node
 from events.refusal import Refusal
@@ -112,7 +112,10 @@ def evolve(planned: tuple[Maintenance, ...], event: MaintenanceEvent) -> tuple[M
     match event:
         case MaintenancePlanned():
             new = _as_planned(event)
-            kept = (each for each in planned if each.id != new.id and event.at - each.ends_at <= KEPT_AFTER_END)
+            others = [each for each in planned if each.id != new.id]
+            over = [each for each in others if each.is_over(event.at)]
+            past = forgotten(over, event.at, MOST_PLANNED - 1 - (len(others) - len(over)))
+            kept = (each for each in others if each not in past)
             return tuple(sorted((*kept, new), key=lambda each: (each.starts_at, each.name, each.id)))
         case MaintenanceCancelled():
             found = living(planned, event.name, event.at)
@@ -159,8 +162,11 @@ def decide(
             f"cluster {cluster!r} has {len(at_once)} other entries then, and at most {MOST_MAINTAINED} may overlap"
         )
         return Refusal(code="invalid", field="startsAt", message=message)
-    if there is None and len(planned) >= MOST_PLANNED:
-        message = f"cluster {cluster!r} has {MOST_PLANNED} entries of maintenance, which is the limit; cancel one"
+    if there is None and sum(not each.is_over(now) for each in planned) >= MOST_PLANNED:
+        message = (
+            f"cluster {cluster!r} has {MOST_PLANNED} entries of maintenance that are still to come or go on, which is "
+            "the limit; cancel one"
+        )
         return Refusal(code="invalid", field="name", message=message)
     event = MaintenancePlanned(
         at=now,

@@ -246,7 +246,9 @@ NO_CLAIM: Final = "no_claim"
 """Likewise: there is no claim of the name that it asks for, or it is another's, or none can be made."""
 NO_COMMAND: Final = "no_command"
 """Likewise: it has no command, and its cluster knows no image's entry point."""
-ENDS_AT_ONCE: Final = frozenset({NODE_PORT_TAKEN, NO_CLAIM, NO_COMMAND})
+NO_VOLUME: Final = "no_volume"
+"""Likewise: where it is to run, a volume cannot be laid as it asks for it."""
+ENDS_AT_ONCE: Final = frozenset({NODE_PORT_TAKEN, NO_CLAIM, NO_COMMAND, NO_VOLUME})
 """Reasons of a run that more runs would not change."""
 PREEMPTED: Final = "preempted"
 """Reason of a workload that waits again, or has Failed: its place was taken for a higher priority."""
@@ -317,6 +319,7 @@ PHASE_REASONS: Final = (
     NODE_PORT_TAKEN,
     NO_CLAIM,
     NO_COMMAND,
+    NO_VOLUME,
     PODS_RUN_AGAIN,
 )
 """Every code that a workload gives for its phase."""

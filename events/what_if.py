@@ -32,6 +32,9 @@ class WhatIfAsked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def beside(self) -> Beside:
         return self.distributed or self.inference
 
+    asker: str = ""
+    """Who asks, in any words that are theirs alone: those who ask have their turns."""
+
 
 class WouldRun(msgspec.Struct, frozen=True, kw_only=True):
     """Pods of one pod set that would get the same node."""

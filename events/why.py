@@ -45,6 +45,8 @@ class WhyAsked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ids of the projects whose workloads the asker may see; None: of all."""
     at: datetime
     """When it is asked: what was asked long ago has nobody who waits for it."""
+    asker: str = ""
+    """Who asks, in any words that are theirs alone: those who ask have their turns."""
 
 
 class NodeCount(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,10 +5,9 @@ a rebuild that swaps schemas makes no query fail. The old schema stays until the
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -16,35 +15,42 @@ from weakref import WeakValueDictionary
 import asyncpg
 from sqlalchemy import (
     ColumnElement,
-    Double,
-    Executable,
-    RowMapping,
     Select,
     and_,
     func,
-    literal,
-    or_,
     select,
     text,
     union,
 )
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from events.department import DEFAULT_DEPARTMENT_ID
 from projections import filters
 from projections.access import scope_values
+from projections.asset_query import AssetQuery, assets_statement
 from projections.filters import WorkloadQuery
+from projections.found import (
+    Counted,
+    FoundMoment,
+    Moment,
+    NodePods,
+    Page,
+    Rows,
+    RowStream,
+    Status,
+    UseHours,
+    UseNow,
+)
 from projections.history_query import ALL_RECORDS, HistoryQuery, history_statement, people_statement
 from projections.past_views import past_schema
 from projections.postgres import CUT_OFF
-from projections.schemas import LISTED, Schema, listed
+from projections.project_use import UseAnswer, use_by_project
+from projections.schemas import LISTED, listed
 from projections.tables import (
     DERIVED_SCHEMA,
     PAST,
     REBUILD_LOCK,
-    assets,
     checkpoint,
     clusters,
     current_projection,
@@ -56,12 +62,18 @@ from projections.tables import (
     project_use,
     projects,
     reservations,
-    usage_samples,
     workloads,
 )
+from projections.unanswered import (
+    STATEMENT_TIMEOUT_SECONDS,
+    ProjectionsUnavailableError,
+    QueriesBusyError,
+    TooManyRowsError,
+    named,
+)
+from projections.usage import MAX_USAGE_SAMPLES, UsageSeries, usage_series, usage_statement
 from projections.use_hours import (
     MOST_ROWS,
-    Amounts,
     By,
     HoursQuery,
     amounts,
@@ -71,8 +83,6 @@ from projections.use_hours import (
 )
 from projections.use_now import SUMMED, UseQuery, use_statement
 
-STATEMENT_TIMEOUT_SECONDS: Final = 5
-"""No list is worth more of Postgres' time (log.md section 4.3)."""
 CONNECT_TIMEOUT_SECONDS: Final = 5
 POOL_SIZE: Final = 8
 """Connections that an api keeps."""
@@ -91,8 +101,6 @@ STREAM_ROWS: Final = 1000
 """Rows fetched at once by an export."""
 FIRST_COMMITS: Final = 2_000
 """That are looked through for what happened; mostly a page is among them."""
-MAX_USAGE_SAMPLES: Final = 1000
-"""Of one series (public-api.md)."""
 
 _REBUILD_RUNS: Final = text(
     "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = 0 AND objid = :key "
@@ -103,172 +111,6 @@ _SCHEMAS: Final = text(LISTED)
 
 _NAMED_BY: Final = {By.PROJECT: projects, By.CLUSTER: clusters, By.NODE_POOL: clusters}
 """Which table has the names of what sums are by."""
-
-
-class ProjectionsUnavailableError(Exception):
-    """Postgres is away, or not set up: ask again later."""
-
-
-class QueryTimeoutError(Exception):
-    """Postgres took too long: ask for less."""
-
-
-class QueriesBusyError(Exception):
-    """More is asked at once than there are connections, or than one asker may have: ask again later. The message says
-    which.
-    """
-
-
-class TooManyRowsError(Exception):
-    """A statement has more rows than are read at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    rows: Sequence[RowMapping]
-    next: int | None
-    """Offset of the page after this one; None where there is none."""
-    seq: int
-    """Up to which sequence of the log the rows speak."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssetQuery:
-    """Which assets are asked for; None: any."""
-
-    kind: str
-    search: str | None = None
-    """Part of the name."""
-    name: str | None = None
-    """The whole name."""
-    scope: str | None = None
-    project_id: str | None = None
-    """Those that a workload of this project can use; likewise the three below."""
-    department_id: str | None = None
-    cluster_id: str | None = None
-    workload_type: str | None = None
-    departments: frozenset[str] | None = None
-    """Those of other departments are not shown at all; None: of none."""
-    managed: frozenset[str] = frozenset()
-    """Those that are managed in one of these projects are shown, whoever can use them."""
-    manager_id: str | None = None
-    """Those that are managed in this project, whoever can use them."""
-    created_by: str | None = None
-    """Actor id of who created them."""
-    offset: int = 0
-    limit: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    rows: Sequence[RowMapping]
-    seq: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePods:
-    """A node, and the pods that hold something of it."""
-
-    node: RowMapping
-    rows: Sequence[RowMapping]
-    seq: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    count: int
-    seq: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowStream:
-    rows: AsyncIterator[RowMapping]
-    seq: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectUse:
-    """What the living workloads of one project hold."""
-
-    project_id: str
-    phases: dict[str, int] = field(default_factory=dict[str, int])
-    """How many are in each phase."""
-    pods: int = 0
-    gpu_milli: int = 0
-    non_preemptible_gpu_milli: int = 0
-    cpu_milli: int = 0
-    memory_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UseAnswer:
-    projects: dict[str, ProjectUse]
-    """By project id; a project that never had a workload is not there."""
-    seq: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UseHours:
-    amounts: Amounts
-    names: dict[str, str]
-    """Of projects, or clusters, by id; of what has no row there, none."""
-    seq: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UseNow(Page):
-    """A page of `use_statement`, and its sum over everything."""
-
-    total: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageSeries:
-    pod: str
-    """Pod set and index, such as `main-0`."""
-    points: list["UsagePoint"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsagePoint:
-    """Averages over one interval."""
-
-    at: datetime
-    cpu_milli: float
-    memory_bytes: float
-    gpu_utilization_percent: float | None
-    gpu_memory_bytes: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """A place of the log at which it may be looked at: never within an atomic batch."""
-
-    seq: int
-    """Of the last commit before or at it; 0: before the first."""
-    at: datetime | None
-    """The time that was asked for; of a sequence, the greatest time of a commit up to it, None where there is none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundMoment:
-    moment: Moment
-    settled: bool
-    """Whether no later commit can belong before it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    schema: str
-    shape: int
-    seq: int
-    halted: str | None
-    """Why the projector stopped; None while it does not."""
-    rebuilding_schema: str | None
-    rebuild_seq: int | None
-    rebuild_target_seq: int | None
-    schemas: Sequence[Schema]
-    """Every projection schema, the current one among them."""
 
 
 class Queries:
@@ -531,7 +373,7 @@ class Queries:
 
     async def assets(self, query: AssetQuery) -> Page:
         """One page of living assets of living places, by name. Raises InvalidQueryError."""
-        statement = _assets(query).offset(query.offset).limit(query.limit + 1)
+        statement = assets_statement(query).offset(query.offset).limit(query.limit + 1)
         async with self._snapshot() as (connection, seq):
             rows = (await connection.execute(statement)).mappings().all()
         more = len(rows) > query.limit
@@ -539,7 +381,7 @@ class Queries:
 
     async def count_assets(self, query: AssetQuery) -> int:
         """How many such assets there are."""
-        statement = select(func.count()).select_from(_assets(query).order_by(None).subquery())
+        statement = select(func.count()).select_from(assets_statement(query).order_by(None).subquery())
         async with self._snapshot() as (connection, _):
             return (await connection.execute(statement)).scalar_one()
 
@@ -556,7 +398,7 @@ class Queries:
             statement = statement.where(project_use.c.project_id.in_(sorted(project_ids)))
         async with self._snapshot() as (connection, seq):
             rows = (await connection.execute(statement)).mappings().all()
-        return UseAnswer(projects=_use_by_project(rows), seq=seq)
+        return UseAnswer(projects=use_by_project(rows), seq=seq)
 
     async def use_now(self, query: UseQuery) -> UseNow:
         """Who uses what now: one page of sums, and the sum of everything."""
@@ -574,8 +416,8 @@ class Queries:
             rates = (await connection.execute(rates_statement(query))).mappings().all()
             if max(len(changed), len(rates)) > MOST_ROWS:
                 raise TooManyRowsError(f"it has more than {MOST_ROWS:,} sums")
-            named = _NAMED_BY.get(query.by)
-            names = {} if named is None else dict((await connection.execute(select(named.c.id, named.c.name))).all())
+            of = _NAMED_BY.get(query.by)
+            names = {} if of is None else dict((await connection.execute(select(of.c.id, of.c.name))).all())
             places: list[tuple[str, str, str]] = []
             if query.by is By.DEPARTMENT:
                 p = projects.c
@@ -596,19 +438,8 @@ class Queries:
             return []
         width = max((end - start) / min(max(samples, 1), MAX_USAGE_SAMPLES), timedelta(milliseconds=1))
         async with self._snapshot(workload=workload_id) as (connection, _):
-            rows = (await connection.execute(_usage(workload_id, start, end, width))).mappings().all()
-        series: dict[str, UsageSeries] = {}
-        for row in rows:
-            pod = f"{row['pod_set']}-{row['index']}"
-            point = UsagePoint(
-                at=row["bucket"],
-                cpu_milli=row["cpu_milli"],
-                memory_bytes=row["memory_bytes"],
-                gpu_utilization_percent=row["gpu_utilization_percent"],
-                gpu_memory_bytes=row["gpu_memory_bytes"],
-            )
-            series.setdefault(pod, UsageSeries(pod=pod, points=[])).points.append(point)
-        return list(series.values())
+            rows = (await connection.execute(usage_statement(workload_id, start, end, width))).mappings().all()
+        return usage_series(rows)
 
     async def status(self) -> Status:
         async with self._snapshot() as (connection, seq):
@@ -669,7 +500,7 @@ class Queries:
         except PoolTimeoutError as error:
             raise QueriesBusyError("more lists are asked for at once than can be read; try again") from error
         except (DBAPIError, OSError, TimeoutError, asyncpg.PostgresError, *CUT_OFF) as error:
-            raise _named(error) from error
+            raise named(error) from error
 
     @asynccontextmanager
     async def _share(self) -> AsyncGenerator[None]:
@@ -713,113 +544,11 @@ async def _on_schema(
     raise AssertionError("unreachable: the last try raises or returns")
 
 
-_DOWN_STATES: Final = ("08", "53", "57P", "58")
-"""Classes of SQLSTATE: the connection, resources, an operator or a crash, the system below. How a server says in words
-that it recovers from a crash differs from one moment to the next.
-"""
-
-
-def _named(error: Exception) -> Exception:
-    said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-    if "statement timeout" in said:
-        return QueryTimeoutError(f"the read models took longer than {STATEMENT_TIMEOUT_SECONDS} s; ask for less")
-    # What the driver says itself, while a connection is made, comes as it is.
-    away = isinstance(error, (OperationalError, InterfaceError, OSError, TimeoutError, *CUT_OFF))
-    lost = isinstance(error, DBAPIError) and error.connection_invalidated
-    state = str(getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None) or "")
-    down = state.startswith(_DOWN_STATES)
-    refused = any(word in said for word in ("does not exist", "connection", "permission denied"))
-    if away or lost or down or refused:
-        return ProjectionsUnavailableError(f"the read models cannot be asked now: {said or type(error).__name__}")
-    return error
-
-
 def _select_workloads() -> Select[Any]:
     return select(workloads, *(expression.label(name) for name, expression in filters.UNSTORED.items())).select_from(
         filters.source()
     )
 
 
-def _assets(query: AssetQuery) -> Select[Any]:
-    a = assets.c
-    lives = select(projects.c.id).where(projects.c.id == a.project_id, projects.c.deleted_at.is_(None)).exists()
-    stands = select(clusters.c.id).where(clusters.c.id == a.cluster_id, clusters.c.removed.is_(False)).exists()
-    there = select(departments.c.id).where(departments.c.id == a.department_id, departments.c.deleted_at.is_(None))
-    statement = select(assets).where(
-        a.kind == query.kind,
-        a.deleted_at.is_(None),
-        or_(a.project_id == "", lives, a.manager_id.in_(sorted(query.managed))),
-        or_(a.cluster_id == "", stands),
-        # The default one has a row only where it was ever changed.
-        or_(a.department_id.in_(("", DEFAULT_DEPARTMENT_ID)), there.exists()),
-    )
-    if query.departments is not None:
-        seen = a.department_id.in_(("", *sorted(query.departments)))
-        statement = statement.where(or_(seen, a.manager_id.in_(sorted(query.managed))) if query.managed else seen)
-    if query.department_id is not None:
-        statement = statement.where(a.department_id.in_(("", query.department_id)))
-    if query.search is not None:
-        statement = statement.where(filters.containing(a.name, query.search))
-    if query.name is not None:
-        statement = statement.where(a.name == query.name)
-    if query.scope is not None:
-        statement = statement.where(a.scope == query.scope)
-    if query.project_id is not None:
-        statement = statement.where(a.project_id.in_(("", query.project_id)))
-    if query.cluster_id is not None:
-        statement = statement.where(a.cluster_id.in_(("", query.cluster_id)))
-    if query.manager_id is not None:
-        statement = statement.where(a.manager_id == query.manager_id)
-    if query.created_by is not None:
-        statement = statement.where(a.created_by == query.created_by)
-    if query.workload_type is not None:
-        fits = a.workload_types.contains([query.workload_type])
-        statement = statement.where(or_(func.cardinality(a.workload_types) == 0, fits))
-    return statement.order_by(a.name, a.id)
-
-
 def _of_project(column: ColumnElement[str], project_id: str | None) -> list[ColumnElement[bool]]:
     return [] if project_id is None else [column == project_id]
-
-
-def _use_by_project(rows: Sequence[RowMapping]) -> dict[str, ProjectUse]:
-    by_project: dict[str, list[RowMapping]] = {}
-    for row in rows:
-        by_project.setdefault(row["project_id"], []).append(row)
-    return {
-        project_id: ProjectUse(
-            project_id=project_id,
-            phases={row["phase"]: row["workloads"] for row in of_project if row["workloads"]},
-            pods=sum(row["pods"] for row in of_project),
-            gpu_milli=sum(row["gpu_milli"] for row in of_project),
-            non_preemptible_gpu_milli=sum(row["non_preemptible_gpu_milli"] for row in of_project),
-            cpu_milli=sum(row["cpu_milli"] for row in of_project),
-            memory_bytes=sum(row["memory_bytes"] for row in of_project),
-        )
-        for project_id, of_project in by_project.items()
-    }
-
-
-def _usage(workload_id: str, start: datetime, end: datetime, width: timedelta) -> Executable:
-    u = usage_samples.c
-    bucket = func.date_bin(literal(width), u.at, start).label("bucket")
-
-    def mean(column: Any) -> Any:
-        return func.avg(column).cast(Double).label(column.name)
-
-    return (
-        select(
-            u.pod_set,
-            u.index,
-            bucket,
-            mean(u.cpu_milli),
-            mean(u.memory_bytes),
-            mean(u.gpu_utilization_percent),
-            mean(u.gpu_memory_bytes),
-        )
-        # A cluster's agent speaks only for the workloads of its own cluster.
-        .join(workloads, (workloads.c.id == u.workload_id) & (workloads.c.cluster_id == u.cluster_id))
-        .where(u.workload_id == workload_id, u.at >= start, u.at < end)
-        .group_by(u.pod_set, u.index, bucket)
-        .order_by(u.pod_set, u.index, bucket)
-    )

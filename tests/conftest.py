@@ -36,7 +36,7 @@ from hypothesis.internal.conjecture import providers
 from development.servers import EVERYTHING, NatsCluster, NatsServer, PostgresServer
 from development.streams import recreate_streams
 from services.runtime.process.host import is_late
-from tests.support.draws import draws
+from tests.support.draws import draws, draws_all
 
 TESTS: Final = Path(__file__).parent
 GRACE_SECONDS: Final = 30
@@ -55,9 +55,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("patient")
-if settings().derandomize:
+if settings().derandomize or not draws_all():
     # Where each run is to draw the same, it draws no constants that stand in modules which happen to be imported. To
-    # look for them, each process would read and parse all that the tests import. Other runs draw these, too.
+    # look for them, each process would read and parse all that the tests import. `make explore` draws these, too.
     providers._get_local_constants = lambda: providers._local_constants
 
 

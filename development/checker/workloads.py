@@ -773,10 +773,10 @@ class Model:
         workload.spent = retry_at is None
         # Whoever has its node port may keep it for ever (S030), and no more runs make a claim.
         never = data.get("reason") in {"node_port_taken", "no_claim"}
-        if data.get("reason") == "no_command":
+        if data.get("reason") in {"no_command", "no_volume"}:
             never = retry_at is None  # older logs have further runs, which change nothing either
         if workload.inference:
-            if (retry_at is None) != never:
+            if retry_at is None:  # its replicas are tried for ever, whatever they fail of
                 yield "failed", f"{run.name} of an inference is not run again"
         elif (retry_at is None) != (never or workload.failed_runs > workload.backoff_limit):
             yield (

@@ -1,6 +1,7 @@
 """What somebody can change of a workload while it lives."""
 
 from datetime import datetime
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -31,9 +32,20 @@ class WorkloadChanged(Event, frozen=True, kw_only=True):
     before. Runs that begin later have them.
     """
 
+    master_storage: StorageSpec | None = None
+    """All volumes that its master has from now on, likewise: of a distributed training whose master has its own."""
+
     def __post_init__(self) -> None:
-        if self.storage is not None:
-            check_volumes(self.storage)
+        for storage in (self.storage, self.master_storage):
+            if storage is not None:
+                check_volumes(storage)
+
+
+def changeable(name: str, spec: TrainingSpec, distributed: Distributed | None) -> Any:
+    """What a workload has now where a change names this."""
+    if name != "master_storage":
+        return getattr(spec, name)
+    return None if distributed is None or distributed.master is None else distributed.master.storage
 
 
 def after_change(state: Workload, event: WorkloadChanged) -> Workload:
@@ -52,6 +64,9 @@ def after_change(state: Workload, event: WorkloadChanged) -> Workload:
     if event.storage is not None:
         distributed = _masters_volumes_changed(distributed, spec.storage, event.storage)
         spec = replace(spec, storage=event.storage)
+    master = None if distributed is None else distributed.master
+    if event.master_storage is not None and distributed is not None and master is not None:
+        distributed = replace(distributed, master=replace(master, storage=event.master_storage))
     made_from = None if state.made_from is None else state.made_from.after(state.spec, spec)
     state = replace(state, spec=spec, distributed=distributed, made_from=made_from)
     if event.delete_at is None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from events.decision import Context
 from events.phases import FINISHED, DesiredPhase
 from events.refusal import Refusal
-from events.workload.changes import WorkloadChanged
+from events.workload.changes import WorkloadChanged, changeable
 from events.workload.commands import ChangeWorkload
 from events.workload.fields.storage import StorageSpec
 from events.workload.life import WorkloadDecision
@@ -25,11 +25,16 @@ def change(command: ChangeWorkload, state: Workload, context: Context) -> Worklo
     priority = command.priority_class if command.priority_class != spec.priority_class else None
     labels = command.labels if command.labels != spec.labels else None
     annotations = command.annotations if command.annotations != spec.annotations else None
-    storage = command.storage if command.storage != spec.storage else None
-    if all(one is None for one in (seconds, priority, labels, annotations, storage)):
+    volumes = {
+        name: asked
+        for name in ("storage", "master_storage")
+        if (asked := getattr(command, name)) is not None and asked != changeable(name, spec, state.distributed)
+    }
+    if all(one is None for one in (seconds, priority, labels, annotations)) and not volumes:
         return ()
-    if storage is not None and (refusal := _fixed_volumes(storage, state) or _others_volumes(state, context)):
-        return refusal
+    for name, after in volumes.items():
+        if refusal := _fixed_volumes(name, after, state) or _others_volumes(state, context):
+            return refusal
     if seconds is not None and state.inference is not None:
         return Refusal(
             code="never_ends",
@@ -54,25 +59,27 @@ def change(command: ChangeWorkload, state: Workload, context: Context) -> Worklo
             delete_at=delete_at,
             labels=labels,
             annotations=annotations,
-            storage=storage,
+            **volumes,
         ),
     )
 
 
-def _fixed_volumes(after: StorageSpec, state: Workload) -> Refusal | None:
-    """Why the volumes of a workload cannot become these (R30)."""
+def _fixed_volumes(name: str, after: StorageSpec, state: Workload) -> Refusal | None:
+    """Why the volumes of a workload, or of its master, cannot become these (R30)."""
+    field = "masterSpec.storage" if name == "master_storage" else name
+    before = changeable(name, state.spec, state.distributed)
     if state.phase in FINISHED:
         return Refusal(
             code="workload_finished",
-            field="storage",
+            field=field,
             message=f"{state.name!r} is {state.phase} and will not run again, so its volumes stay where they are",
         )
-    if _without_paths(after) != _without_paths(state.spec.storage):
+    if before is None or _without_paths(after) != _without_paths(before):
         message = (
             "of volumes only the path of a claim, and the mount path and default mode of a Secret can be changed; look "
             "again, somebody may have changed them since"
         )
-        return Refusal(code="volumes_fixed", field="storage", message=message)
+        return Refusal(code="volumes_fixed", field=field, message=message)
     return None
 
 

@@ -85,6 +85,8 @@ class ChangeWorkload(_Command, frozen=True, kw_only=True):
     """Likewise."""
     storage: StorageSpec | None = None
     """All volumes. Only where pods find claims and Secrets, and rights of files, may differ from before (R30)."""
+    master_storage: StorageSpec | None = None
+    """All of a master that has its own, likewise."""
 
 
 class TransferWorkload(_Command, frozen=True, kw_only=True):
@@ -105,6 +107,7 @@ class Changeable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: tuple[Label, ...] | None = None
     annotations: tuple[Annotation, ...] | None = None
     storage: StorageSpec | None = None
+    master_storage: StorageSpec | None = None
 
 
 class UndoAct(_Command, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from events.decision import Context
 from events.ids import incarnation_id, name_suffix, workload_key
 from events.phases import CLOSING, FINISHED, IDLE_GPU_LIMIT, PENDING_LIMIT, RUNS, RUNTIME_LIMIT, DesiredPhase, Phase
 from events.refusal import Refusal
+from events.workload.changes import changeable
 from events.workload.changing import change
 from events.workload.commands import (
     ChangeWorkload,
@@ -190,7 +191,7 @@ def _moved_on(command: UndoAct, state: Workload) -> str:
     """A field that no longer is what the change made of it; empty where all are."""
     for field in msgspec.structs.fields(command.made):
         made = getattr(command.made, field.name)
-        if made is not None and made != getattr(state.spec, field.name):
+        if made is not None and made != changeable(field.name, state.spec, state.distributed):
             return field.name.replace("_", " ")
     return ""
 

@@ -150,8 +150,8 @@ class WorkloadFailed(Event, frozen=True, kw_only=True):
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `no_command`, `preempted`, or that of a limit
-    on its time.
+    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `no_command`, `no_volume`, `preempted`, or that
+    of a limit on its time.
     """
     message: str
     """The same in a sentence."""

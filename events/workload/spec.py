@@ -20,7 +20,7 @@ from events.workload.fields.distribution import Distribution, with_distribution_
 from events.workload.fields.inference import Serving, ServingPort, with_serving_defaults
 from events.workload.fields.lifetime import Lifetime
 from events.workload.fields.metadata import Metadata
-from events.workload.fields.probes import Probes
+from events.workload.fields.probes import MasterProbes, Probes
 from events.workload.fields.process import Process
 from events.workload.fields.saving import Checkpoint, Stopping
 from events.workload.fields.scheduling import (
@@ -148,7 +148,7 @@ if TYPE_CHECKING:
     ):
         """Every field that a spec of some kind has: the form of answers that are of any kind."""
 
-    class MasterSpec(Process, Resources, MasterStorage, Metadata, frozen=True, kw_only=True):
+    class MasterSpec(Process, Resources, MasterStorage, MasterProbes, Metadata, frozen=True, kw_only=True):
         """What a request may say of a master that is made otherwise than the workers."""
 else:
     _OF_PODS = (Process, Resources, Storage, Probes, Connections, Scheduling, Lifetime, Stopping, Checkpoint, Metadata)
@@ -182,8 +182,11 @@ else:
         defaults={"distributed_framework": None, "serving_port": None},
     )
     MasterSpec = joined(
-        "MasterSpec", __name__, Process, Resources, MasterStorage, Metadata, without={"category", "code"}
+        "MasterSpec", __name__, Process, Resources, MasterStorage, MasterProbes, Metadata, without={"category", "code"}
     )
+
+OF_WORKERS: Final = ("storage", "probes")
+"""Fields in which a master that names none is made as its workers are."""
 
 NO_SPEC: Final = TrainingSpec(image="")
 """Of a workload that never was."""

@@ -12,7 +12,15 @@ from msgspec.structs import replace
 
 from events.quantities import parse_bytes
 from events.workload.fields.saving import CheckpointSpec
-from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, S3Volume, StorageSpec
+from events.workload.fields.storage import (
+    MEMORY,
+    ClaimInfo,
+    GitSecretRef,
+    PvcVolume,
+    S3Volume,
+    StorageSpec,
+    git_login,
+)
 from events.workload.repositories import ssh_server
 
 DEFAULT_FILE_MODE: Final = 0o644
@@ -191,7 +199,7 @@ def volumes(storage: StorageSpec, workers: StorageSpec | None = None) -> tuple[V
             repository=one.repository or "",
             branch=one.branch or "",
             revision=one.revision or "",
-            login=None if one.secret_ref is None else _login(one.secret_ref),
+            login=None if (login := git_login(one)) is None else _login(login),
         )
         for one in storage.git
     )

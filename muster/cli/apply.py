@@ -352,12 +352,11 @@ def _compare(session: Session, one: Wanted) -> None:
     if not differing:
         one.result = "unchanged"
         return
-    places = _new_places(row_of(row_of(there, "spec"), "storage"), row_of(row_of(want, "spec"), "storage"))
-    fixed = [
-        name
-        for name in differing
-        if name.removeprefix("spec.") not in CHANGEABLE and not (name == "spec.storage" and places)
-    ]
+    places = {
+        "spec.storage": _new_places(row_of(row_of(there, "spec"), "storage"), row_of(row_of(want, "spec"), "storage")),
+        "masterSpec": _masters_new_places(row_of(there, "masterSpec"), row_of(want, "masterSpec")),
+    }
+    fixed = [name for name in differing if name.removeprefix("spec.") not in CHANGEABLE and not places.get(name)]
     if fixed:
         told = "; ".join(told for name in fixed for told in difference(_only(there, name), _only(want, name)))
         one.refuse(
@@ -369,7 +368,7 @@ def _compare(session: Session, one: Wanted) -> None:
     one.result = "changed"
     one.why = "; ".join(told for name in differing for told in difference(_only(there, name), _only(want, name)))
     one.changes = {
-        name.removeprefix("spec."): places if name == "spec.storage" else spec[name.removeprefix("spec.")]
+        name.removeprefix("spec."): places[name] if name in places else spec[name.removeprefix("spec.")]
         for name in differing
     }
 
@@ -390,6 +389,15 @@ def _new_places(there: Row, want: Row) -> Row:
         places |= {kind: changed} if changed else {}
     others = ({k: v for k, v in storage.items() if k not in {"pvc", "secretVolume"}} for storage in (there, want))
     return places if next(others) == next(others) else {}
+
+
+def _masters_new_places(there: Row, want: Row) -> Row:
+    """Likewise of a master that has volumes of its own, before and after; empty where anything else of it differs."""
+    others = ({name: value for name, value in one.items() if name != "storage"} for one in (there, want))
+    if next(others) != next(others) or not (there.get("storage") and want.get("storage")):
+        return {}
+    places = _new_places(row_of(there, "storage"), row_of(want, "storage"))
+    return {"storage": places} if places else {}
 
 
 _POLICIES: Final = frozenset({"tenant policy", "department policy", "project policy"})
@@ -427,7 +435,7 @@ def _effective(one: Wanted, of_policies: Row) -> Row | None:
     from events.workload.kinds import KINDS
     from services.api.check import FaultyCreation, check_creation
     from services.api.merge import Layer, merged
-    from services.api.policies_in_force import master_node, within
+    from services.api.policies_in_force import master_layers, master_node, within
 
     kind, request = KINDS[one.kind], dict(one.request)
     if of_policies:
@@ -435,7 +443,8 @@ def _effective(one: Wanted, of_policies: Row) -> Row | None:
         for name in ("spec", "masterSpec"):
             if isinstance(own := request.get(name), dict):
                 of = spec_node(kind.name) if name == "spec" else master_node(kind)
-                request[name] = merged(of, [within(below, of), Layer(source="request", name="", spec=own)]).spec
+                layers = [within(below, of)] if name == "spec" else master_layers([below], of, own)
+                request[name] = merged(of, [*layers, Layer(source="request", name="", spec=own)]).spec
     checked = check_creation(kind.creation, request)
     if isinstance(checked, FaultyCreation):
         one.refuse("; ".join(f"{issue.field}: {issue.details}" for issue in checked.issues), ExitCode.REJECTED)
@@ -468,7 +477,8 @@ def _as_json(value: object) -> Json:
 
 def _differing(one: Wanted, want: Row, there: Row, of_policies: Row) -> list[str]:
     """Fields of which the file says another thing than the workload has, such as `spec.image`."""
-    found = [name for name in want if name != "spec" and want[name] != there.get(name)]
+    plain_master = _master_without_token
+    found = [name for name in want if name != "spec" and plain_master(want[name]) != plain_master(there.get(name))]
     given, has = row_of(one.request, "spec"), row_of(there, "spec")
     for name, value in row_of(want, "spec").items():
         # It follows the priority that a workload was created with, where nobody names one.
@@ -496,6 +506,11 @@ def _without_token(security: Json) -> Json:
         return security
     of_token = {"runAsUid", "runAsGid", "supplementalGroups"}
     return {key: value for key, value in security.items() if key not in of_token}
+
+
+def _master_without_token(value: Json) -> Json:
+    """Of another field than masterSpec nothing is left out."""
+    return value | {"security": _without_token(value.get("security"))} if isinstance(value, dict) else value
 
 
 def _only(row: Row, name: str) -> Row:

@@ -72,6 +72,8 @@ class Api:
         self._past: Parameters = [("as_of", as_of)] if as_of else []
         """What makes every read one of the past."""
         self._moment: datetime | None = None
+        self.flags: Mapping[str, str] = {}
+        """Of a request that flags made: by field, the flag that gave it. Refusals name it."""
         self._talk = talk
         self._waits_seconds: Sequence[float] = waits_seconds
         headers = {"Accept": "application/json", "User-Agent": "muster-cli"}
@@ -230,7 +232,7 @@ class Api:
             assert lost is not None
             raise self._unreachable(lost, (headers or {}).get("Idempotency-Key"))
         if response.is_error:
-            raise problem_of(response, (headers or {}).get("Idempotency-Key"))
+            raise problem_of(response, (headers or {}).get("Idempotency-Key"), self.flags)
         return response
 
     def _no_url(self, error: BadUrlError) -> Problem:
@@ -270,13 +272,15 @@ _STATUS_TODO: Final[dict[int, str]] = {
 }
 
 
-def problem_of(response: Response, idempotency_key: str | None = None) -> Problem:
-    """The API's refusal in words, with the exit code that belongs to it."""
+def problem_of(
+    response: Response, idempotency_key: str | None = None, flags: Mapping[str, str] | None = None
+) -> Problem:
+    """The API's refusal in words, with the exit code that belongs to it. Args: flags, that gave fields, by field."""
     body = _body(response)
     status = response.status
     issues = body.get("complianceIssues")
     why = (
-        [told_issue(issue, response.path) for issue in issues if isinstance(issue, dict)]
+        [told_issue(issue, response.path, flags) for issue in issues if isinstance(issue, dict)]
         if isinstance(issues, list)
         else []
     )
@@ -346,6 +350,12 @@ def _why_not(response: Response | None) -> str:
     return text_of(_body(response), "message") or f"the server answered {response.status}"
 
 
+_VARIABLE_SOURCES: Final = {
+    "userCredential": "credential",
+    "secret": "secret",
+    "configMap": "config-map",
+    "podFieldRef": "pod-field",
+}
 _OTHER_FLAGS: Final = {
     "nodePools": "--node-pools",
     "nodeTypes": "--node-types",
@@ -358,10 +368,12 @@ _OTHER_FLAGS: Final = {
     "timeLimits.runtimeSeconds": "--runtime",
     "timeLimits.idleGpuSeconds": "--idle-gpu",
     "timeLimits.pendingSeconds": "--pending",
-    "spec.environmentVariables.userCredential.name": "--environment-credential",
-    "spec.environmentVariables.userCredential.key": "--environment-credential",
-    "masterSpec.environmentVariables.userCredential.name": "--master-environment-credential",
-    "masterSpec.environmentVariables.userCredential.key": "--master-environment-credential",
+    **{
+        f"{spec}.environmentVariables.{field}{part}": f"--{of_master}environment-{flag}"
+        for spec, of_master in (("spec", ""), ("masterSpec", "master-"))
+        for field, flag in _VARIABLE_SOURCES.items()
+        for part in ("", ".name", ".key", ".path")
+    },
     "departmentId": "--department",
     "spec.servingPort": "--serving-port",
     "podSecurity": "--pod-security",
@@ -430,9 +442,15 @@ _NAMED_BY_FLAG: Final = ("/webhooks", "/subscriptions")
 """Ends of paths whose commands take a name as a flag, and not as an argument."""
 
 
-def told_issue(issue: Mapping[str, Json], asked: str = "") -> str:
-    """What is wrong with a field, and the flag that gives it. Args: asked, the path of the request."""
+def told_issue(issue: Mapping[str, Json], asked: str = "", flags: Mapping[str, str] | None = None) -> str:
+    """What is wrong with a field, and the flag that gave it, or would.
+
+    Args:
+        asked: the path of the request.
+        flags: that gave fields, by field.
+    """
     from muster.cli.training_flags import FLAG_OF_FIELD
+    from muster.cli.typed import flag_of
 
     path = str(issue.get("field", ""))
     field = path.split("[", maxsplit=1)[0]
@@ -444,6 +462,7 @@ def told_issue(issue: Mapping[str, Json], asked: str = "") -> str:
         flag = _CALENDAR_FLAGS.get(field, flag)
     if field == "name" and asked.endswith(_NAMED_BY_FLAG):
         flag = "--name"
+    flag = flag_of(path, flags or {}) or flag
     where = f"{path} ({flag})" if flag else path
     details = str(issue.get("details", ""))
     if field == "endsAt" and flag == _CALENDAR_FLAGS["endsAt"]:

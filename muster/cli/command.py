@@ -43,6 +43,7 @@ _SENTENCE: Final = 200
 _WAIT: Final = "--wait="
 _WORDS: Final = "muster.words"
 _FIELDS: Final = "muster.fields"
+_TYPED: Final = "muster.typed"
 """Keys in a click context's meta."""
 
 ContextOption = Annotated[
@@ -213,6 +214,8 @@ class Session:
     out: Output
     as_of: str | None = None
     """The moment of the past that --as-of asks for, as the API takes it."""
+    typed: dict[str, str] = field(default_factory=dict[str, str])
+    """Of a command with many flags: by parameter, the long name that was typed."""
 
     @cached_property
     def contexts(self) -> Contexts:
@@ -338,6 +341,7 @@ def command(
                 own_values["words"] = ctx.meta.get(_WORDS, [])
             if more is not None:
                 own_values |= ctx.meta[_FIELDS]
+                session.typed = ctx.meta[_TYPED]
             try:
                 code = function(session, **own_values)
             finally:
@@ -401,6 +405,10 @@ class MusterCommand(TyperCommand):
         if any("--wait-for" in one.opts for one in self.params):
             # --wait takes no value, so that a word behind it is an argument; with '=' it is the other flag.
             args = [f"--wait-for={one[len(_WAIT) :]}" if one.startswith(_WAIT) else one for one in args]
+        if self.more:
+            from muster.cli.typed import long_names
+
+            ctx.meta[_TYPED] = long_names(self.get_params(ctx), args)
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: "ClickContext") -> list[str]:

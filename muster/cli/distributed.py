@@ -6,11 +6,12 @@ from typing import Any, Final
 import typer
 
 from muster.cli.command import MusterGroup
+from muster.cli.describe import add_describe
 from muster.cli.exits import usage
 from muster.cli.submit import Submitted, add_submit
 from muster.cli.values import Row, row_of, set_field
 from muster.cli.ways import add_ways
-from muster.cli.workload import add_describe, add_list, add_logs
+from muster.cli.workload import add_list, add_logs
 from muster.cli.workload_acts import add_acts
 
 FRAMEWORKS: Final = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "xgboost": "XGBoost", "jax": "JAX", "mpi": "MPI"}
@@ -58,7 +59,7 @@ def set_distributed(request: Row, framework: str, given: Mapping[str, Any], *, b
     """The framework, and whether there is a master and how it is made: as the workers, but for what flags say of it.
     Raises Problem (usage). Args: brings_volumes, whether flags name a template or data sources.
     """
-    from events.workload.spec import MasterSpec
+    from events.workload.spec import OF_WORKERS, MasterSpec
 
     set_field(request, "spec.distributedFramework", framework)
     own: Row = row_of(request, "masterSpec")
@@ -70,8 +71,8 @@ def set_distributed(request: Row, framework: str, given: Mapping[str, Any], *, b
         request["masterSpecSameAsWorker"] = False
     elif own:
         spec = row_of(request, "spec")
-        # Volumes that it does not name are the workers', with those that assets and policies add to them.
-        names = [name for name in MasterSpec.__struct_encode_fields__ if name != "storage"]
+        # Volumes and probes that it does not name are the workers', with what assets and policies add to them.
+        names = [name for name in MasterSpec.__struct_encode_fields__ if name not in OF_WORKERS]
         inherited = {name: spec[name] for name in names if name in spec}
         request["masterSpec"] = {**inherited, **own, "compute": {**row_of(spec, "compute"), **row_of(own, "compute")}}
 

@@ -39,7 +39,7 @@ EVALUATION_COLUMNS: Final = (
     Column("VALUE", "value", show=_value),
     Column("SET BY", "setBy"),
     Column("POSSIBLE", "locked", show=_may, rest=True, wraps=True),
-    Column("INSTRUCTIONS", "instructions", wide=True),
+    Column("INSTRUCTIONS", "instructions"),
 )
 
 
@@ -53,17 +53,23 @@ def show_evaluation(session: Session, request: Row, kind: str) -> ExitCode:
     fields = rows_of(found, "fields")
     shown = [row for row in fields if row.get("setBy") != "default" or row.get("locked") or row.get("issues")]
     if session.out.style.format in {Format.TABLE, Format.WIDE}:
-        session.out.table(shown, EVALUATION_COLUMNS)
+        session.out.table(shown, _columns(session, shown))
     else:
         session.out.one(found, lambda: None)
     issues = rows_of(found, "issues")
     if issues:
-        why = tuple(map(told_issue, issues))
+        why = tuple(told_issue(issue, flags=session.api.flags) for issue in issues)
         raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)
     session.out.talk("dry run: nothing was stored; it would be accepted")
     for line in _outlook(row_of(found, "placement")):
         session.out.talk(line)
     return ExitCode.OK
+
+
+def _columns(session: Session, fields: list[Row]) -> list[Column]:
+    """Instructions stand there only where somebody gave any, or asks for them."""
+    wanted = session.out.style.columns or any(row.get("instructions") for row in fields)
+    return [column for column in EVALUATION_COLUMNS if wanted or column.key != "instructions"]
 
 
 def _outlook(outlook: Row) -> Iterator[str]:

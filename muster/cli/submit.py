@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -24,6 +24,7 @@ from muster.cli.options import (
 )
 from muster.cli.output import Format
 from muster.cli.submission import SUBMITTED_COLUMNS, send
+from muster.cli.typed import Flags, taken_over
 from muster.cli.units import check_units
 from muster.cli.values import Json, Row, row_of, set_field, text_of
 
@@ -174,14 +175,15 @@ def _submit(
     request = _written(file, of)
     _name(request, name, name_prefix, of.noun)
     environment = _environment(fields)
-    set_fields(request, fields, of.creation)
+    flags = set_fields(request, fields, of.creation, session.typed)
     _set_sweep(request, fields)
-    _set_topology(request, required_pod_topology_key, preferred_pod_topology_key)
+    _set_topology(request, required_pod_topology_key, preferred_pod_topology_key, flags)
     _set_words(request, words, of.noun, replace_command=replace_command)
     if of.framework:
         from muster.cli.distributed import set_distributed
 
         set_distributed(request, of.framework, fields, brings_volumes=bool(template or datasource))
+        taken_over(flags)
     check_units(request)
     condition = _condition(wait_for, wait=wait or watch, attach=attach)
     seconds = timeout_seconds(timeout, waits=condition is not None, flags="--wait, --watch or --attach")
@@ -193,17 +195,16 @@ def _submit(
         set_working_dir(session.api, request, chosen, code=code)
     if file is not None:
         _find_named(session, request)
-    if template or compute or environment:
-        _set_assets(session, request, template=template, environment=environment, compute=compute)
-    if datasource:
-        _set_data_sources(session, request, datasource)
+    _set_assets(session, request, (template, environment, compute), datasource or [])
     if code is not None:
         from muster.cli.code import send_code
 
         chosen = chosen or find_cluster(session.api, text_of(request, "clusterId"))
         set_field(request, "spec.code", send_code(session, request, chosen, code, dry_run=dry_run is not None))
+    flags |= {"name": "--name-prefix"} if name_prefix else {}
     if dry_run is not None:
-        return _dry_run(session, request, dry_run, of)
+        return _dry_run(session, request, dry_run, of, flags)
+    session.api.flags = flags
     return send(
         session,
         request,
@@ -299,28 +300,19 @@ def _find_named(session: Session, request: Row) -> None:
     References(session).resolve(request)
 
 
-def _set_data_sources(session: Session, request: Row, given: list[str]) -> None:
-    """Raises Problem where there is none of a name."""
-    from muster.cli.assets import find_data_source
+_CHOSEN: Final = ("templateId", "assets.environmentId", "assets.computeId")
+"""Fields that name a template, an environment and a compute resource."""
+
+
+def _set_assets(session: Session, request: Row, chosen: tuple[str | None, ...], sources: list[str]) -> None:
+    """Raises Problem where there is none of a name. Args: chosen, of _CHOSEN; sources, of data."""
+    if not (sources or any(chosen)):
+        return
+    from muster.cli.assets import COMPUTE, ENVIRONMENT, TEMPLATE, find_asset, find_data_source
 
     project, cluster = text_of(request, "projectId"), text_of(request, "clusterId")
-    ids: list[Json] = [find_data_source(session, one, project=project, cluster=cluster) for one in given]
-    set_field(request, "assets.datasourceIds", ids)
-
-
-def _set_assets(
-    session: Session, request: Row, *, template: str | None, environment: str | None, compute: str | None
-) -> None:
-    """Raises Problem where there is none of a name."""
-    from muster.cli.assets import COMPUTE, ENVIRONMENT, TEMPLATE, find_asset
-
-    for of, given, field in (
-        (TEMPLATE, template, "templateId"),
-        (ENVIRONMENT, environment, "assets.environmentId"),
-        (COMPUTE, compute, "assets.computeId"),
-    ):
-        if given is not None:
-            project, cluster = text_of(request, "projectId"), text_of(request, "clusterId")
+    for of, field, given in zip((TEMPLATE, ENVIRONMENT, COMPUTE), _CHOSEN, chosen, strict=True):
+        if given:
             try:
                 found = find_asset(session, of, given, project=project, cluster=cluster)
             except Problem as problem:
@@ -329,10 +321,13 @@ def _set_assets(
                 why = (*problem.why, "a variable is NAME=VALUE")
                 raise Problem(problem.what, why=why, todo=problem.todo, code=problem.code) from problem
             set_field(request, field, text_of(row_of(found, "meta"), "id"))
+    if sources:
+        ids: list[Json] = [find_data_source(session, one, project=project, cluster=cluster) for one in sources]
+        set_field(request, "assets.datasourceIds", ids)
 
 
-def _set_topology(request: Row, required: str | None, preferred: str | None) -> None:
-    """Raises Problem (usage)."""
+def _set_topology(request: Row, required: str | None, preferred: str | None, flags: Flags) -> None:
+    """Raises Problem (usage). Args: flags, by field, to which the one that is given is added."""
     if required is not None and preferred is not None:
         raise usage(
             "--required-pod-topology-key and --preferred-pod-topology-key exclude each other", todo="give one of them"
@@ -340,6 +335,7 @@ def _set_topology(request: Row, required: str | None, preferred: str | None) -> 
     for kind, key in (("Required", required), ("Preferred", preferred)):
         if key is not None:
             set_field(request, "spec.podAffinity", {"type": kind, "key": key})
+            flags["spec.podAffinity"] = f"--{kind.lower()}-pod-topology-key"
 
 
 def _set_words(request: Row, words: list[str], noun: str, *, replace_command: bool) -> None:
@@ -376,13 +372,14 @@ def _name(request: Row, name: str | None, prefix: str | None, noun: str) -> None
         check_new_name(text_of(request, "name"))
 
 
-def _dry_run(session: Session, request: Row, where: str, of: Submitted) -> ExitCode:
+def _dry_run(session: Session, request: Row, where: str, of: Submitted, flags: Flags) -> ExitCode:
     """Prints the request as it would be sent, after the checks that need no server; or has the server say what it would
-    be. Raises Problem (6).
+    be. Raises Problem (6). Args: flags, that gave fields, by field.
     """
     if where == "server":
         from muster.cli.evaluation import show_evaluation
 
+        session.api.flags = flags
         return show_evaluation(session, request, of.kind)
     if where != "client":
         todo = "--dry-run=client checks and prints the request, --dry-run=server shows what it would be"
@@ -399,7 +396,7 @@ def _dry_run(session: Session, request: Row, where: str, of: Submitted) -> ExitC
         if not (made_of_assets and issue.rule == "required" and issue.field.startswith("spec."))
     ]
     if faults:
-        why = tuple(told_issue({"field": issue.field, "details": issue.details}) for issue in faults)
+        why = tuple(told_issue({"field": issue.field, "details": issue.details}, flags=flags) for issue in faults)
         raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)
 
     def as_yaml() -> None:

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from muster.cli.command import MusterGroup
+from muster.cli.describe import add_describe
 from muster.cli.distributed import add_frameworks
 from muster.cli.nouns import NOUNS
 from muster.cli.resubmit import add_resubmit
 from muster.cli.submit import Submitted, add_submit
 from muster.cli.ways import add_ways
-from muster.cli.workload import add_describe, add_list, add_logs
+from muster.cli.workload import add_list, add_logs
 from muster.cli.workload_acts import add_acts
 
 if TYPE_CHECKING:

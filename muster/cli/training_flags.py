@@ -6,7 +6,7 @@ here: durations, NAME=VALUE, lists. Rules are the API's; here a value only gets 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, Literal, cast
 
@@ -26,6 +26,7 @@ from muster.cli.coercion import TyperParameter, convert_lightly
 from muster.cli.complete import node_pools
 from muster.cli.exits import usage
 from muster.cli.item_words import alone, field_of, words_of
+from muster.cli.typed import Flags
 from muster.cli.values import (
     Json,
     Row,
@@ -52,9 +53,51 @@ ENVIRONMENT_FLAG: Final = "--environment"
 """Takes variables, and the name of an environment: Run:ai's tool calls both so, in older and in newer versions.
 What has no = is a name (`muster.cli.submit`).
 """
-_CREDENTIAL_FLAGS: Final = {"spec": "--environment-credential", "masterSpec": "--master-environment-credential"}
-"""By the spec whose variables they add to."""
-_OF_CREDENTIAL: Final = "NAME=CREDENTIAL/KEY"
+_OF_MASTER: Final = {"spec": "", "masterSpec": "master-"}
+"""How flags begin that add to the variables of a spec."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """Where else a variable takes its value from."""
+
+    flag: str
+    field: str
+    form: str
+    told: str
+
+    def called(self, spec: str) -> str:
+        return f"--{_OF_MASTER[spec]}{self.flag}"
+
+
+_SOURCES: Final = (
+    _Source(
+        flag="environment-credential",
+        field="userCredential",
+        form="NAME=CREDENTIAL/KEY",
+        told="Environment variable whose value is that of a credential of yours.",
+    ),
+    _Source(
+        flag="environment-secret",
+        field="secret",
+        form="NAME=SECRET/KEY",
+        told="Environment variable whose value is in a Secret of the project's namespace. Only on Kubernetes.",
+    ),
+    _Source(
+        flag="environment-config-map",
+        field="configMap",
+        form="NAME=CONFIGMAP/KEY",
+        told="Environment variable whose value is in a ConfigMap of the project's namespace. Only on Kubernetes.",
+    ),
+    _Source(
+        flag="environment-pod-field",
+        field="podFieldRef",
+        form="NAME=PATH",
+        told="Environment variable whose value is a field of the pod, such as status.podIP. Only on Kubernetes.",
+    ),
+)
+_POD_FIELD: Final = "podFieldRef"
+_RUN_AI_POD_FIELD: Final = "--env-pod-field-ref"
 _VARIABLES: Final = "environmentVariables"
 MASTER_SECTION: Final = "Master"
 _NO_CLAIMS: Final = "Mount no persistent volume claim in the master. Other volumes of the workers it has."
@@ -63,10 +106,16 @@ _SPELLED_OUT: Final = 3
 
 _CLAIMS: Final = "spec.storage.pvc"
 _EXISTING: Final = "existing_pvc"
+_EXISTING_FLAG: Final = "--existing-pvc"
+_SWEEP: Final = "spec.sweep"
+_SWEEP_CSV: Final = "sweep_csv"
+_USER_SOURCE: Final = "spec.security.uidGidSource"
 _AS_USER: Final = "run_as_user"
 _OF_TOKEN: Final = "fromIdpToken"  # noqa: S105 (where user and groups come from)
 _RUN_AS_USER: Final = f"Run as the user that your token names: the same as --user-group-source {_OF_TOKEN}."
 
+type Given = Mapping[str, str | bool | Sequence[str] | None]
+"""Values of flags, by parameter."""
 FlagKind = Literal["text", "integer", "number", "duration", "switch", "list", "names", "pairs", "values", "items"]
 """How a flag's text becomes the field's value. list: comma separated; names: the same, of items that have only a name;
 pairs: NAME=VALUE; values: NAME=A,B or NAME=1..5; items: FIELD=VALUE,…; these five repeatable. switch: true where it is
@@ -108,6 +157,10 @@ class Flag:
     def parameter(self) -> str:
         """By which its values are kept."""
         return _parameter(self.names[0])
+
+    def called(self, name: str) -> "Flag":
+        """As messages shall call it; an empty name: as it is declared."""
+        return replace(self, names=(name,)) if name else self
 
 
 def _parameter(flag: str) -> str:
@@ -200,8 +253,8 @@ def field_options(creation: type[Creation]) -> list[TyperOption]:
     if creation is DistributedCreation:
         options.append(_switch(["no_master", "--no-master"], "Run workers only, and no master.", Distribution.TITLE))
         options.append(_switch(["master_no_pvcs", "--master-no-pvcs"], _NO_CLAIMS, MASTER_SECTION))
-        options.append(_of_credentials("masterSpec"))
-    options += [_of_credentials("spec"), _existing_claims()]
+        options += (_of_source("masterSpec", source) for source in _SOURCES)
+    options += [*(_of_source("spec", source) for source in _SOURCES), _existing_claims()]
     options.append(_switch([_AS_USER, "--run-as-user"], _RUN_AS_USER, Process.TITLE))
     if creation is TrainingCreation:
         options.append(_sweep_csv())
@@ -212,7 +265,7 @@ def field_options(creation: type[Creation]) -> list[TyperOption]:
 
 def _sweep_csv() -> TyperOption:
     return TyperOption(
-        param_decls=["sweep_csv", "--sweep-csv"],
+        param_decls=[_SWEEP_CSV, "--sweep-csv"],
         type_descriptor=TypeDescriptor(annotation=str, parameter_info=OptionInfo(), file_annotation=None),
         help="Read the runs from this CSV file: a column for each variable, a row for each run.",
         metavar="FILE",
@@ -220,22 +273,23 @@ def _sweep_csv() -> TyperOption:
     )
 
 
-def _of_credentials(spec: Literal["spec", "masterSpec"]) -> TyperOption:
-    flag, of_master = _CREDENTIAL_FLAGS[spec], "Of the master. " if spec == "masterSpec" else ""
+def _of_source(spec: Literal["spec", "masterSpec"], source: _Source) -> TyperOption:
+    flag, of_master = source.called(spec), "Of the master. " if spec == "masterSpec" else ""
+    names = [flag, *([_RUN_AI_POD_FIELD] if source.field == _POD_FIELD and not of_master else [])]
     section = next(one.section for one in tree(TrainingCreation).walk() if one.path == f"spec.{_VARIABLES}")
     return TyperOption(
-        param_decls=[_parameter(flag), flag],
+        param_decls=[_parameter(flag), *names],
         type_descriptor=TypeDescriptor(annotation=list[str], parameter_info=OptionInfo(), file_annotation=None),
         multiple=True,
-        help=f"{of_master}Environment variable whose value is that of a credential of yours. Repeatable.",
-        metavar=_OF_CREDENTIAL,
+        help=f"{of_master}{source.told} Repeatable.",
+        metavar=source.form,
         rich_help_panel=MASTER_SECTION if of_master else section,
     )
 
 
 def _existing_claims() -> TyperOption:
     return TyperOption(
-        param_decls=[_EXISTING, "--existing-pvc"],
+        param_decls=[_EXISTING, _EXISTING_FLAG],
         type_descriptor=TypeDescriptor(annotation=list[str], parameter_info=OptionInfo(), file_annotation=None),
         multiple=True,
         help="Persistent volume claim that is there already: as --pvc with existingPvc. Repeatable.",
@@ -244,30 +298,37 @@ def _existing_claims() -> TyperOption:
     )
 
 
-def _set_existing_claims(
-    request: Row, given: Mapping[str, str | bool | Sequence[str] | None], creation: type[Creation]
-) -> None:
+def _set_existing_claims(request: Row, given: Given, creation: type[Creation], flags: Flags) -> None:
     """Beside those of --pvc, which took the place of what a file said. Raises Problem (usage)."""
     texts = given.get(_EXISTING)
     if not texts or isinstance(texts, (str, bool)):
         return
-    flag = next(one for one in flags_of(creation) if one.field == _CLAIMS)
+    declared = next(one for one in flags_of(creation) if one.field == _CLAIMS)
+    flag = declared.called(_EXISTING_FLAG)
     try:
         claims: list[Json] = [{**_item(flag, one), "existingPvc": True} for one in texts]
     except ValueProblem as error:
-        raise usage(f"--existing-pvc: {error}") from error
-    there = row_of(row_of(request, "spec"), "storage").get("pvc") if given.get(flag.parameter) else None
-    set_field(request, _CLAIMS, [*(there if isinstance(there, list) else ()), *claims])
+        raise usage(f"{_EXISTING_FLAG}: {error}") from error
+    there = row_of(row_of(request, "spec"), "storage").get("pvc") if given.get(declared.parameter) else None
+    _add_items(request, _CLAIMS, there, claims, flags=flags, flag=_EXISTING_FLAG)
 
 
-def _set_user(request: Row, given: Mapping[str, str | bool | Sequence[str] | None]) -> None:
+def _add_items(request: Row, field: str, there: Json, more: list[Json], *, flags: Flags, flag: str) -> None:
+    """Behind what another flag gave of a list."""
+    before = there if isinstance(there, list) else []
+    set_field(request, field, [*before, *more])
+    flags |= {f"{field}[{len(before) + index}]": flag for index in range(len(more))}
+
+
+def _set_user(request: Row, given: Given, flags: Flags) -> None:
     """Raises Problem (usage)."""
     if not given.get(_AS_USER):
         return
     other = given.get("user_group_source")
     if other not in {None, _OF_TOKEN}:
         raise usage(f"--run-as-user and --user-group-source {other} exclude each other", todo="give one of them")
-    set_field(request, "spec.security.uidGidSource", _OF_TOKEN)
+    set_field(request, _USER_SOURCE, _OF_TOKEN)
+    flags[_USER_SOURCE] = "--run-as-user"
 
 
 def _switch(names: list[str], told: str, section: str) -> TyperOption:
@@ -323,27 +384,38 @@ def _more_help(flag: Flag) -> str:
 
 def set_fields(
     request: Row,
-    given: Mapping[str, str | bool | Sequence[str] | None],
+    given: Given,
     creation: type[Creation] = TrainingCreation,
-) -> None:
-    """Writes what the flags say into a request; flags win over what a file said. Raises Problem (usage)."""
-    for flag in flags_of(creation):
-        value = given.get(flag.parameter)
-        if isinstance(value, bool):
-            if value:
-                set_field(request, flag.field, value)
+    typed: Mapping[str, str] | None = None,
+) -> Flags:
+    """Writes what the flags say into a request; flags win over what a file said. Raises Problem (usage).
+
+    Args:
+        typed: by parameter, the name by which its flag was typed.
+
+    Returns:
+        by field, the flag that gave it.
+    """
+    flags: Flags = {}
+    for declared in flags_of(creation):
+        value = given.get(declared.parameter)
+        texts = [value] if isinstance(value, str) else [] if isinstance(value, bool) else list(value or ())
+        if not texts and value is not True:
             continue
-        texts = [value] if isinstance(value, str) else list(value or ())
-        if not texts:
-            continue
+        flag = declared.called((typed or {}).get(declared.parameter, ""))
         try:
-            set_field(request, flag.field, value_of(flag, texts))
+            set_field(request, flag.field, value_of(flag, texts) if texts else True)
         except ValueProblem as error:
             raise usage(f"{flag.names[0]}: {error}", todo=_part_of_a_gpu(flag, texts[-1])) from error
-    for spec in _CREDENTIAL_FLAGS:
-        _set_variables_of_credentials(request, given, spec)
-    _set_existing_claims(request, given, creation)
-    _set_user(request, given)
+        flags[flag.field] = flag.names[0]
+    for spec in _OF_MASTER:
+        for source in _SOURCES:
+            _set_variables(request, given, spec, source, typed=typed or {}, flags=flags)
+    _set_existing_claims(request, given, creation, flags)
+    _set_user(request, given, flags)
+    if given.get(_SWEEP_CSV):
+        flags[_SWEEP] = "--sweep-csv"
+    return flags
 
 
 def _part_of_a_gpu(flag: Flag, text: str) -> str | None:
@@ -354,31 +426,36 @@ def _part_of_a_gpu(flag: Flag, text: str) -> str | None:
     return f"a part of a GPU: {of}gpu-request-type portion {of}gpu-portion-request {text}"
 
 
-def _set_variables_of_credentials(
-    request: Row, given: Mapping[str, str | bool | Sequence[str] | None], spec: str
+def _set_variables(
+    request: Row, given: Given, spec: str, source: _Source, *, typed: Mapping[str, str], flags: Flags
 ) -> None:
     """Raises Problem (usage)."""
-    flag = _CREDENTIAL_FLAGS[spec]
-    credentials = given.get(_parameter(flag))
-    if not credentials or isinstance(credentials, (str, bool)):
+    parameter = _parameter(source.called(spec))
+    flag = typed.get(parameter, source.called(spec))
+    texts = given.get(parameter)
+    if not texts or isinstance(texts, (str, bool)):
         return
     try:
-        variables = [_variable(one) for one in credentials]
+        variables: list[Json] = [_variable(one, source) for one in texts]
     except ValueProblem as error:
         raise usage(f"{flag}: {error}") from error
-    # Beside those of --environment, which took the place of what a file said.
-    plain = given.get(_parameter(flag.removesuffix("-credential")))
-    there = row_of(request, spec).get(_VARIABLES) if plain else None
-    set_field(request, f"{spec}.{_VARIABLES}", [*(there if isinstance(there, list) else ()), *variables])
+    # Beside those of other flags, which took the place of what a file said.
+    path = f"{spec}.{_VARIABLES}"
+    by_flags = any(one == path or one.startswith(f"{path}[") for one in flags)
+    there = row_of(request, spec).get(_VARIABLES) if by_flags else None
+    _add_items(request, path, there, variables, flags=flags, flag=flag)
 
 
-def _variable(text: str) -> Row:
+def _variable(text: str, source: _Source) -> Row:
     """Raises ValueProblem."""
-    name, value = parse_pair(text, "variable of a credential", form=_OF_CREDENTIAL)
-    credential, slash, key = value.partition("/")
-    if not (slash and credential and key):
-        raise ValueProblem(f"{text!r} names no key of a credential; write {_OF_CREDENTIAL}")
-    return {"name": name, "userCredential": {"name": credential, "key": key}}
+    name, value = parse_pair(text, "variable", form=source.form)
+    if source.field == _POD_FIELD:
+        return {"name": name, source.field: {"path": value}}
+    holder, slash, key = value.partition("/")
+    if not (slash and holder and key):
+        what = source.form.partition("=")[2].partition("/")[0].lower()
+        raise ValueProblem(f"{text!r} names no key of a {what}; write {source.form}")
+    return {"name": name, source.field: {"name": holder, "key": key}}
 
 
 def value_of(flag: Flag, texts: list[str]) -> Json:

@@ -439,6 +439,36 @@ def _add_transfer(app: typer.Typer, noun: str, kind: str | None, framework: str)
         return _on(act, session, workloads, project, chosen)
 
 
+MountPathOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mount-path",
+        metavar="PATH=PATH",
+        help="Where runs that begin later find the claim or Secret that is at the first path. Repeatable.",
+    ),
+]
+DefaultModeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--default-mode",
+        metavar="PATH=MODE",
+        help="Rights of the files of the Secret at this path, in four octal digits, likewise. Repeatable.",
+    ),
+]
+MasterMountPathOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--master-mount-path",
+        metavar="PATH=PATH",
+        help="As --mount-path, in a master with volumes of its own. Repeatable.",
+    ),
+]
+MasterDefaultModeOption = Annotated[
+    list[str] | None,
+    typer.Option("--master-default-mode", metavar="PATH=MODE", help="As --default-mode, in such a master. Repeatable."),
+]
+
+
 def add_set(app: typer.Typer) -> None:
     @command(
         app,
@@ -464,22 +494,10 @@ def add_set(app: typer.Typer) -> None:
                 help="Time from its end until it is deleted, such as 2h; 0 deletes it at once.",
             ),
         ] = None,
-        mount_path: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--mount-path",
-                metavar="PATH=PATH",
-                help="Where runs that begin later find the claim or Secret that is at the first path. Repeatable.",
-            ),
-        ] = None,
-        default_mode: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--default-mode",
-                metavar="PATH=MODE",
-                help="Rights of the files of the Secret at this path, in four octal digits, likewise. Repeatable.",
-            ),
-        ] = None,
+        mount_path: MountPathOption = None,
+        default_mode: DefaultModeOption = None,
+        master_mount_path: MasterMountPathOption = None,
+        master_default_mode: MasterDefaultModeOption = None,
         if_match: Annotated[
             int | None,
             typer.Option(
@@ -497,13 +515,21 @@ def add_set(app: typer.Typer) -> None:
             seconds = duration_option(flag, auto_deletion_time_after_completion)
             changes["autoDeletionTimeAfterCompletionSeconds"] = seconds
         places = _pairs("--mount-path", mount_path), _pairs("--default-mode", default_mode)
-        if not changes and not any(places):
+        of_master = (
+            _pairs("--master-mount-path", master_mount_path),
+            _pairs("--master-default-mode", master_default_mode),
+        )
+        if not changes and not any((*places, *of_master)):
             raise usage("nothing to set", todo="give --priority, --mount-path or --auto-deletion-time-after-completion")
         identifier, told = workload_for_change(session, workload, project, idempotency_key)
         path = f"/workloads/{identifier}"
-        if any(places):
+        if any((*places, *of_master)):
             found = session.api.read(path)
-            changes["storage"] = _mounts(row_of(row_of(found.body, "spec"), "storage"), *places)
+            if any(places):
+                changes["storage"] = _mounts(row_of(row_of(found.body, "spec"), "storage"), *places)
+            if any(of_master):
+                own = row_of(row_of(found.body, "masterSpec"), "storage")
+                changes["masterSpec"] = {"storage": _mounts(own, *of_master)}
             # Not over what somebody else sets meanwhile.
             if_match = if_match or found.version
         session.api.mutate("PATCH", path, changes, idempotency_key=idempotency_key, if_match=if_match)

@@ -4,10 +4,11 @@ import typer
 
 from muster.cli.command import group
 from muster.cli.connections import add_connections
+from muster.cli.describe import add_describe
 from muster.cli.resubmit import add_resubmit
 from muster.cli.submit import Submitted, add_submit
 from muster.cli.ways import add_ways
-from muster.cli.workload import add_describe, add_list, add_logs
+from muster.cli.workload import add_list, add_logs
 from muster.cli.workload_acts import add_acts
 
 WORKSPACE = Submitted(

@@ -53,7 +53,7 @@ from events.workload.pod import (
 )
 from events.workload.sessions import SessionClosed, SessionOpened
 from events.workload.sizes import WorkloadScaled, grows_by
-from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
+from events.workload.spec import WHOLE_GPU_MILLI, Distributed, PodRequest
 from events.workload.state import Workload
 from projections.workloads.facts import Asked
 
@@ -323,6 +323,10 @@ def _changed(event: WorkloadChanged, before: Asked, actor: Actor) -> str:
         parts.append(f"annotations {_marks(one.name for one in event.annotations)}")
     if event.storage is not None:
         parts.append(f"volumes of runs that begin later {_marks(_moved_volumes(before.spec.storage, event.storage))}")
+    distributed = before.beside
+    if event.master_storage is not None and isinstance(distributed, Distributed) and distributed.master is not None:
+        places = _moved_volumes(distributed.master.storage, event.master_storage)
+        parts.append(f"volumes of later runs of the master {_marks(places)}")
     return f"changed by {_who(actor)}: {_listed(parts) or 'nothing'}"
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from events.aggregate import CLUSTER
 from events.cluster import Cluster
 from events.workload.fields.creation import Creation, DistributedCreation
-from events.workload.fields.storage import StorageSpec
+from events.workload.fields.storage import StorageSpec, git_login
 from events.workload.spec import Distributed, TrainingSpec
 from services.api.context import Call
 from services.api.issues import Issue, fault
@@ -119,8 +119,9 @@ def _of_volumes(path: str, storage: StorageSpec) -> Iterator[tuple[str, str]]:
         if not secret.exclude:
             yield f"{path}.secretVolume[{index}]", "a Secret is found on"
     for index, git in enumerate(storage.git):
-        if not git.exclude and git.secret_ref is not None and not git.secret_ref.user_credential:
-            yield f"{path}.git[{index}].secretRef", "a Secret is found on"
+        if not git.exclude and (login := git_login(git)) is not None and not login.user_credential:
+            field = "passwordSecret" if git.secret_ref is None else "secretRef"
+            yield f"{path}.git[{index}].{field}", "a Secret is found on"
     for index, bucket in enumerate(storage.s3):
         if not bucket.exclude and bucket.access_key_secret and not bucket.user_credential:
             yield f"{path}.s3[{index}].accessKeySecret", "a Secret is found on"

@@ -13,6 +13,11 @@ QUESTIONS_EACH: Final = 4
 UNREADABLE: Final = "the scheduler's answer cannot be read: it is of another version"
 
 
+def asker(call: Call) -> str:
+    """Who asks, for a question."""
+    return "/".join(principal(call.identity))
+
+
 async def ask_scheduler(call: Call, subject: str, question: bytes, *, seconds: float) -> bytes:
     """Raises UnansweredError, with what to tell."""
     slots, who = call.api.questions, principal(call.identity)

@@ -41,8 +41,9 @@ from events.fields.node import tree
 from events.fields.values import NonEmpty, Uuid
 from events.ids import key_of_id
 from events.workload.kinds import KINDS
+from projections.asset_query import AssetQuery
 from projections.filters import MAX_OFFSET
-from projections.queries import AssetQuery, Page
+from projections.found import Page
 from services.api import answers, data_volumes
 from services.api.check import FaultyCreation, apart_from, check_creation, untouched, without_faults
 from services.api.context import MAX_WAIT_SECONDS, MIN_SEQ, Call, Look, if_answered, sequence_headers
@@ -488,7 +489,7 @@ def spec_issues(kind: AssetKind, spec: Mapping[str, Any], workload_type: str) ->
     if kind == "environment" and spec.get("overrideUidGidInWorkspace"):
         security: Mapping[str, Any] = spec.get("security") or {}
         if security.get("uidGidSource") in (None, "fromTheImage"):
-            details = "is possible only where security.uidGidSource is custom: user and groups come from the image here"
+            details = "is not possible here: user and groups come from the image (security.uidGidSource)"
             yield fault("spec.overrideUidGidInWorkspace", details, "canAdd", "spec.security.uidGidSource")
 
 

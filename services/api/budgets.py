@@ -19,7 +19,7 @@ from events.fields.declare import Body, Limits
 from events.money import NO_CURRENCY, amount_text, micros_of, rounded
 from events.project import Project
 from events.quantities import cores_to_milli
-from projections.queries import TooManyRowsError
+from projections.unanswered import TooManyRowsError
 from projections.use_hours import MILLI_MICROS_PER_HOUR, Amount, By, HoursQuery
 from services.api import answers
 from services.api.answers.budgets import BudgetState

@@ -17,6 +17,9 @@ from events.fields.declare import Body
 from events.fields.node import EACH, Kind, Node, Patterned, bounds, tree
 from events.nearest import did_you_mean
 from events.workload.fields.creation import Creation, TrainingCreation
+from events.workload.kinds import KINDS
+from events.workload.spec import DistributedSpec, MasterSpec
+from events.workload.sweeps import runs_of
 from services.api.issues import MAX_ISSUES, PATH_STEPS, Issue, none_of, shown
 from services.api.rules import check_given, check_name, check_order
 from services.api.unbuilt import Default, asked_for, instead_of, unbuilt_fields
@@ -84,7 +87,7 @@ def check_creation[C: Creation](body: type[C], data: Json) -> C | FaultyCreation
     if len(issues) < MAX_ISSUES:
         told = [
             *check_name(request.name, as_prefix=request.use_given_name_as_prefix),
-            *check_given(sound.get("spec", {})),
+            *check_given(sound.get("spec", {}), runs=runs_of(request.order()[0].sweep)),
             *check_given(sound.get("masterSpec") or {}, "masterSpec"),
         ]
         issues += untouched([*told, *check_order(request)], sound, issues)
@@ -278,6 +281,12 @@ def _unknown(parent: Node, name: str, given: Any, path: str) -> Iterator[Issue]:
     """A field that is not declared: of the contract and not built yet, or of nobody."""
     of_creation = parent.path or (parent.struct is not None and issubclass(parent.struct, Creation))
     unbuilt = unbuilt_fields(parent) if of_creation else {}
+    if parent.struct is MasterSpec and name in DistributedSpec.__struct_encode_fields__:
+        yield Issue(field=path, details=f"holds for the whole training; give it as spec.{name}")
+        return
+    if name not in unbuilt and (other := _of_another_kind(parent, name)):
+        yield Issue(field=path, details=other)
+        return
     if name not in unbuilt:
         hint = did_you_mean(name, parent.by_name)
         yield Issue(field=path, details=f"is unknown; {hint or 'check its spelling, or leave it out'}")
@@ -289,6 +298,16 @@ def _unknown(parent: Node, name: str, given: Any, path: str) -> Iterator[Issue]:
         yield Issue(
             field=field, details=f"is a field of the contract that is not built yet; {rather}leave it out{instead}"
         )
+
+
+def _of_another_kind(parent: Node, name: str) -> str:
+    """That a field of a spec is one of other kinds of workloads alone; empty where it is not."""
+    specs = {kind.name: tree(kind.creation).by_name["spec"] for kind in KINDS.values()}
+    own = next((kind for kind, spec in specs.items() if spec.struct is parent.struct), "")
+    others = [kind for kind, spec in specs.items() if own and name in spec.by_name]
+    if not others:
+        return ""
+    return f"is a field of {', '.join(others)}, and this is of kind {own}; leave it out"
 
 
 # -- rules beside faults ---------------------------------------------------------------------------------------------

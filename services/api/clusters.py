@@ -27,7 +27,7 @@ from events.fields.values import NonEmpty, PoolWord
 from events.node import CordonNode, DrainNode, UncordonNode
 from events.node_file import LONGEST_POOL, NAME_PATTERN, NAME_WORDS
 from events.simulated import DisconnectSimulatedCluster, ReconnectSimulatedCluster, node_count
-from projections.queries import Moment
+from projections.found import Moment
 from services.api import answers
 from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, version_header
 from services.api.errors import not_found

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from events.cluster import ClusterKind
 from events.fields.at_once import Lines, each_once
 from events.project import Project
+from events.workload.fields.metadata import RelatedUrl
 from events.workload.fields.security import SecuritySpec
 from events.workload.pod_sets import BASELINE_CAPABILITIES
 from events.workload.spec import MOST_GROUP_ID, TrainingSpec, group_ids
@@ -85,25 +86,46 @@ def _identity(security: SecuritySpec) -> Iterator[Issue]:
 
 
 def check_related_urls(spec: TrainingSpec) -> Iterator[Issue]:
-    """R13. The console makes links of them: no other scheme than those of the web."""
-    urls = [related.url for related in spec.related_urls]
+    """R13, R37. The console makes links of them: no other scheme than those of the web."""
+    urls = [related.url or "" for related in spec.related_urls]
     types = {related.type for related in spec.related_urls}
-    if _PLAIN_ADDRESSES.match(urls) and all(type_.strip() for type_ in types):
+    names = [related.name for related in spec.related_urls if related.name]
+    if _PLAIN_ADDRESSES.match(urls) and all(type_ and type_.strip() for type_ in types) and each_once(names):
         return
+    seen: set[str] = set()
     for index, related in enumerate(spec.related_urls):
-        field = f"spec.relatedUrls[{index}].url"
-        try:
-            parts = urlsplit(related.url)
-            # What stands before an @ is a password, or leads the eye astray;
-            # a backslash ends the host for browsers, and not here.
-            fit = not {"@", "\\"} & {*parts.netloc} and parts.port != 0
-            fit = fit and parts.scheme in {"http", "https"} and bool(parts.hostname)
-        except ValueError:
-            fit = False
-        if not related.type.strip():
-            yield fault(f"spec.relatedUrls[{index}].type", "is empty; say what is found there, such as wandb", "min")
-        if not fit or not related.url.isprintable() or " " in related.url:
-            yield fault(field, f"{shown(related.url)} is no address; write it as https://host/path")
+        path = f"spec.relatedUrls[{index}]"
+        if related.name and related.name in seen:
+            yield fault(f"{path}.name", f"{shown(related.name)} is given twice; leave one out")
+        seen.add(related.name)
+        if not related.exclude:
+            yield from _related_url(path, related)
+        elif not related.name:
+            details = "is required where exclude is true: the name of the item to leave out"
+            yield fault(f"{path}.name", details, "required", f"{path}.exclude")
+
+
+def _related_url(path: str, related: RelatedUrl) -> Iterator[Issue]:
+    if related.type is None:
+        yield fault(f"{path}.type", "is required: what is found there, such as wandb", "required")
+    elif not related.type.strip():
+        yield fault(f"{path}.type", "is empty; say what is found there, such as wandb", "min")
+    if related.url is None:
+        yield fault(f"{path}.url", "is required, such as https://host/path", "required")
+    elif not _is_address(related.url):
+        yield fault(f"{path}.url", f"{shown(related.url)} is no address; write it as https://host/path")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        # What stands before an @ is a password, or leads the eye astray;
+        # a backslash ends the host for browsers, and not here.
+        fit = not {"@", "\\"} & {*parts.netloc} and parts.port != 0
+        fit = fit and parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:
+        return False
+    return fit and url.isprintable() and " " not in url
 
 
 def check_restricted(spec: TrainingSpec) -> Iterator[Issue]:

@@ -23,7 +23,8 @@ from events.envelope import Accepted, CommandRequest, OutcomeUnknown, Refused
 from events.fields.declare import Body
 from events.ids import idempotent_command_id
 from events.workload.exposure import ProxyAddress
-from projections.queries import ProjectionsUnavailableError, Queries, QueriesBusyError, QueryTimeoutError
+from projections.queries import Queries
+from projections.unanswered import ProjectionsUnavailableError, QueriesBusyError, QueryTimeoutError
 from services.api.account_use import AccountUse
 from services.api.answers import Created, HttpResponse
 from services.api.body import BadBodyError, read_object, unfit_texts

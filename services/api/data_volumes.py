@@ -11,7 +11,7 @@ from events.authorize import Permission
 from events.cluster_protocol import SHARED_CLAIMS
 from events.ids import ANY_CLUSTER
 from events.workload.fields.creation import Creation
-from projections.queries import AssetQuery
+from projections.asset_query import AssetQuery
 from services.api.context import Call, Look, if_answered
 from services.api.errors import ApiError
 from services.api.imposed import marked

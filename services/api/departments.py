@@ -24,7 +24,7 @@ from events.fields.declare import Body, Limits
 from events.fields.values import NonEmpty
 from events.ids import key_of_id
 from projections.filters import MAX_OFFSET
-from projections.queries import ProjectUse
+from projections.project_use import ProjectUse
 from services.api import answers
 from services.api.clusters import pools_there_are
 from services.api.context import MIN_SEQ, Call, Look, if_answered, read_answer, version_header

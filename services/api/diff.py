@@ -6,7 +6,7 @@ from typing import Any, Final
 from events.actors import mentioned, with_names
 from events.ids import key_of_id
 from events.project import Project
-from projections.queries import Moment
+from projections.found import Moment
 from projections.row_json import row_to_json
 from services.api import answers
 from services.api.answers.diff import Difference

@@ -23,7 +23,7 @@ from events.authorize import Grants
 from events.refusal import Refusal
 from events.service_accounts import is_account_token, token_hash
 from projections.filters import InvalidQueryError
-from projections.queries import ProjectionsUnavailableError, QueriesBusyError, QueryTimeoutError
+from projections.unanswered import ProjectionsUnavailableError, QueriesBusyError, QueryTimeoutError
 from services.api.context import MAX_DIGITS, MAX_WAIT_SECONDS, Api, Call, Look, Readers, bearer_token
 from services.api.errors import ApiError, bad_request, outcome_unknown, refused, unavailable
 from services.api.issues import MAX_ISSUES, MAX_SHOWN_CHARACTERS, BadValueError, Issue, none_of, shown

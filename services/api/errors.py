@@ -40,7 +40,6 @@ REFUSAL_STATUSES: Final[dict[str, int]] = {
     "unknown_cluster": 400,
     "set_by_cluster": 409,
     "not_simulated": 409,
-    "reservation_displaced": 409,
     "project_not_empty": 409,
     "cluster_not_empty": 409,
     "department_not_empty": 409,

@@ -7,7 +7,8 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from projections.queries import POOL_SIZE, RowStream
+from projections.found import RowStream
+from projections.queries import POOL_SIZE
 from projections.row_json import WORKLOAD_COLUMNS
 from services.api.context import MIN_SEQ, Look
 from services.api.issues import BadValueError, shown

@@ -21,7 +21,7 @@ from events.workload.kinds.distributed import shown_master
 from events.workload.kinds.kind import Kind
 from events.workload.spec import Beside, Distributed, Inference, TrainingSpec, beside_with_defaults
 from events.workload.state import Workload
-from projections.queries import Moment
+from projections.found import Moment
 from services.api.answers import AnyWorkload, HttpResponse
 from services.api.any_cluster import clusters_for
 from services.api.check import FaultyCreation, check_creation

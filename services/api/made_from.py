@@ -33,6 +33,7 @@ Chosen = Literal["environment", "compute", "template"]
 DATA_SOURCE_IDS: Final = "datasourceIds"
 """The field of `assets` that names data sources."""
 _ORDER: Final[tuple[Chosen, ...]] = ("template", "environment", "compute")
+_SOURCE: Final = "uidGidSource"
 _OF_USERS: Final = ("runAsUid", "runAsGid", "supplementalGroups")
 
 
@@ -69,9 +70,13 @@ class Made:
     def _told(self, issue: Issue) -> Issue:
         whole, _, path = issue.field.partition(".")
         merged = {"spec": self.merged, "masterSpec": self.master}.get(whole)
-        found = None if merged is None or not path else merged.place(path)
-        if found is None:
+        if merged is None or not path:
             return issue
+        found = merged.place(path)
+        if found is None:
+            layers = merged.within(path)
+            alone = layers[0] if len(layers) == 1 and layers[0].source != "request" else None
+            return issue if alone is None else replace(issue, details=f"{issue.details} ({alone.called} sets it)")
         place, own = found
         if place.layer.source == "request":
             return replace(issue, field=f"{whole}.{own}")
@@ -140,7 +145,7 @@ async def made(call: Call, kind: Kind, data: Json, command_id: str) -> Made:
         *(_layer("data source", chain) for chain in gathering.sources),
     ]
     if given is not None and "environment" in used:
-        gathering.issues += _users(given, used["environment"].state)
+        gathering.issues += check_users(given, used["environment"].state)
     whole = None if given is None else merged(spec_node(kind.name), [*layers, _request(given)])
     master = _master(kind, in_force, data)
     if whole is not None and layers:
@@ -250,27 +255,40 @@ def _hidden(source: Asset, paths: dict[str, str]) -> str:
     return f"data source {shown(source.name)} is found at {shown(path)}, as {shown(other)} is; choose one of them"
 
 
-def _users(given: Json, environment: Asset) -> list[Issue]:
-    """R22: what a request says of user and groups beside an environment."""
-    security: Any = given.get("security")
+def check_users(given: Json, environment: Asset) -> list[Issue]:
+    """R22: what a request says of user and groups beside an environment. Null, too, would change who it is."""
     own: Json = environment.spec.get("security") or {}
-    if not isinstance(security, dict):
-        return []
     source: str = own.get("uidGidSource") or "fromTheImage"
     if environment.spec.get("overrideUidGidInWorkspace") and source != "fromTheImage":
         return []
+    security: Any = given.get("security", {})
+    if security is None:
+        changed = ["security"] if any(own.get(name) is not None for name in (_SOURCE, *_OF_USERS)) else []
+    elif isinstance(security, dict):
+        said = cast("Json", security)
+        changed = [f"security.{name}" for name in (_SOURCE, *_OF_USERS) if _changes(name, said, own)]
+    else:
+        return []  # it is faulty itself
     name = shown(environment.name)
     why = (
         f"environment {name} takes user and groups from the image"
         if source == "fromTheImage"
         else f"environment {name} lets no request change its user and groups (overrideUidGidInWorkspace)"
     )
-    said = cast("Json", security)
     return [
-        fault(f"spec.security.{field}", f"is not possible: {why}; leave it out", "canEdit", "assets.environmentId")
-        for field in _OF_USERS
-        if said.get(field) is not None
+        fault(f"spec.{field}", f"is not possible: {why}; leave it out", "canEdit", "assets.environmentId")
+        for field in changed
     ]
+
+
+def _changes(name: str, said: Json, own: Json) -> bool:
+    """Whether a request's field of its security gives other users than the environment's."""
+    if name not in said:
+        return False
+    if name == _SOURCE:
+        # One that says nothing of it leaves the token's user possible; of all others ids are needed.
+        return own.get(name) is not None and said[name] != own[name]
+    return said[name] is not None or own.get(name) is not None
 
 
 async def _earlier(call: Call, data: Json, command_id: str) -> Workload | None:

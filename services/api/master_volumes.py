@@ -7,7 +7,7 @@ from typing import Final
 
 from events.workload.fields.creation import Creation, DistributedCreation
 from events.workload.fields.storage import StorageSpec
-from events.workload.spec import MasterSpec
+from events.workload.spec import OF_WORKERS, MasterSpec
 from events.workload.volumes import claim_itself
 from services.api.issues import Issue, fault
 
@@ -29,12 +29,14 @@ def storages(asked: Creation) -> Iterator[tuple[str, StorageSpec]]:
 
 def of_master(issues: Iterable[Issue], asked: Creation) -> Iterator[Issue]:
     """What is wrong with a master's whole spec, said of what it was given; nothing of what it has from the workers."""
-    own = own_volumes(asked) is not None
+    given = asked.master_spec if isinstance(asked, DistributedCreation) else None
+    of_workers = [name for name in OF_WORKERS if getattr(given, name, None) is None]
+    own = "storage" not in of_workers
     for issue in issues:
         name = _STEP.split(issue.field.removeprefix("spec."), maxsplit=1)[0]
         if name == "checkpoint" and own and any(field.startswith(_VOLUMES) for field in issue.involves):
             pass  # the folder is there in the master, too, and one of its own volumes hides it
-        elif name not in MasterSpec.__struct_encode_fields__ or (name == "storage" and not own):
+        elif name not in MasterSpec.__struct_encode_fields__ or name in of_workers:
             continue
         fields = {field: _field(field) for field in issue.involves | {issue.field}}
         yield replace(

@@ -9,7 +9,7 @@ path, is also excluded by its name. Every other list is a value.
 Policies are the lowest layers: that of the tenant, then that of the department, then that of the project.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, repeat
@@ -79,6 +79,24 @@ class Merged:
                 here = _place_of(here, path[:last], index)
             last = step.end()
         return (here, f"{here.path}{path[last:]}") if isinstance(here, Place) else None
+
+    def within(self, path: str) -> list[Layer]:
+        """Who gave what an object at a path such as `security` has, each once."""
+        here: Origin | None = self.origin
+        for name in path.split("."):
+            here = here.get(name) if isinstance(here, dict) else None
+        found: dict[int, Layer] = {id(layer): layer for layer in _layers(here)}
+        return [*found.values()]
+
+
+def _layers(origin: Origin | None) -> Iterator[Layer]:
+    if isinstance(origin, Place):
+        yield origin.layer
+    elif isinstance(origin, dict):
+        for below in origin.values():
+            yield from _layers(below)
+    elif origin is not None:
+        yield from (layer for _, layer, _, _ in origin)
 
 
 def _place_of(items: list[Item], path: str, index: str | None) -> Place | None:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Final
 
-from projections.queries import Moment, Queries
+from projections.found import Moment
+from projections.queries import Queries
 from services.api.context import MAX_DIGITS, MAX_WAIT_SECONDS, Look, rfc3339
 from services.api.errors import bad_request, unavailable
 from services.api.issues import BadValueError, Issue, shown

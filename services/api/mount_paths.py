@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from events.fields.declare import Body
 from events.fields.values import FilePath, Items
 from events.workload.fields.storage import FileMode, PvcVolume, SecretVolume, StorageSpec
-from events.workload.spec import NO_SPEC, Distributed, TrainingSpec
+from events.workload.spec import NO_SPEC, Distributed, MasterSpec, TrainingSpec
 from services.api.issues import Issue, fault, none_of
 from services.api.mpi_rules import check_places
 from services.api.storage_rules import check_storage
@@ -46,39 +46,78 @@ class MountPaths(Body, frozen=True, kw_only=True):
     """Secrets likewise, and the rights of their files."""
 
 
+class MasterChange(Body, frozen=True, kw_only=True):
+    """What of a master with volumes of its own may change while a workload lives."""
+
+    storage: MountPaths | None = None
+    """Where runs of the master that begin later find its claims and Secrets."""
+
+
 MOST_TOLD: Final = 20
 """Paths in one sentence."""
 _CHANGEABLE: Final = MountPaths.__struct_encode_fields__
 
 
-def fixed_volumes(given: Any) -> Iterator[Issue]:
-    """What of a change of volumes names what stays as it was submitted. Args: given, as it came."""
+def fixed_volumes(body: Mapping[str, Any]) -> Iterator[Issue]:
+    """What of a change of volumes names what stays as it was submitted. Args: body, as it came."""
+    yield from _fixed(body.get("storage"), "storage")
+    master = body.get("masterSpec")
+    if not isinstance(master, dict):
+        return
+    given = cast("dict[str, Any]", master)
+    for name in MasterSpec.__struct_encode_fields__:
+        if name in given and name != "storage":
+            details = "cannot be changed once a workload is submitted; of a master only paths of its own volumes can"
+            yield Issue(field=f"masterSpec.{name}", details=details, rule="canEdit")
+    yield from _fixed(given.get("storage"), "masterSpec.storage")
+
+
+def _fixed(given: Any, at: str) -> Iterator[Issue]:
     if not isinstance(given, dict):
         return
     for name in StorageSpec.__struct_encode_fields__:
         if name in cast("dict[str, Any]", given) and name not in _CHANGEABLE:
             details = "cannot be changed once a workload is submitted; paths of pvc and secretVolume can"
-            yield Issue(field=f"storage.{name}", details=details, rule="canEdit")
+            yield Issue(field=f"{at}.{name}", details=details, rule="canEdit")
 
 
 def moved(
     spec: TrainingSpec, asked: MountPaths, distributed: Distributed | None = None
 ) -> tuple[StorageSpec, list[Issue]]:
     """The volumes once they are changed, and what is wrong with that. `distributed`: of a distributed training."""
-    storage = spec.storage
+    return _all_moved(spec.storage, asked, spec, distributed, "storage")
+
+
+def moved_of_master(
+    spec: TrainingSpec, asked: MountPaths, distributed: Distributed | None
+) -> tuple[StorageSpec, list[Issue]]:
+    """Likewise of a master that has volumes of its own."""
+    master, at = None if distributed is None else distributed.master, "masterSpec.storage"
+    if master is None:
+        return StorageSpec(), [fault(at, "the workload has no master", "canEdit")]
+    if master.storage == spec.storage:
+        details = "its master has the volumes of its workers, and goes where they go; change storage"
+        return master.storage, [fault(at, details, "canEdit")]
+    return _all_moved(master.storage, asked, spec, distributed, at)
+
+
+def _all_moved(
+    storage: StorageSpec, asked: MountPaths, spec: TrainingSpec, distributed: Distributed | None, at: str
+) -> tuple[StorageSpec, list[Issue]]:
+    """Args: spec, of the workload; at, the field of these volumes."""
     issues: list[Issue] = []
     claims = _moved(
         storage.pvc,
         {place: index for index, one in enumerate(storage.pvc) if (place := one.path)},
         [(one.mounted_at, one.path, {"path": one.path}) for one in asked.pvc],
-        "storage.pvc",
+        f"{at}.pvc",
         issues,
     )
     secrets = _moved(
         storage.secret_volume,
         {place: index for index, one in enumerate(storage.secret_volume) if (place := one.mount_path)},
         [(one.mounted_at, one.mount_path, _of_secret(one)) for one in asked.secret_volume],
-        "storage.secretVolume",
+        f"{at}.secretVolume",
         issues,
     )
     after = replace(storage, pvc=claims, secret_volume=secrets)
@@ -87,6 +126,7 @@ def moved(
         found = check_storage(replace(NO_SPEC, storage=after, checkpoint=spec.checkpoint))
         for issue in (*found, *taken):
             field = issue.field.removeprefix("spec.").partition("[")[0]
+            field = field.replace("storage", at, 1) if field.startswith("storage") else field
             issues.append(Issue(field=field, details=issue.details, rule=issue.rule))
     return after, issues
 

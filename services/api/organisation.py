@@ -22,7 +22,7 @@ from events.project import (
     name_taken,
 )
 from events.tenant import GrantTenantRole, RevokeTenantRole
-from projections.queries import ProjectUse
+from projections.project_use import ProjectUse
 from services.api import answers
 from services.api.check import check
 from services.api.clusters import pools_there_are

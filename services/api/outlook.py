@@ -10,7 +10,7 @@ from events.subjects import WHAT_IF
 from events.what_if import WhatIf, WhatIfAsked
 from events.workload.spec import Distributed, Inference, beside_with_defaults
 from services.api.answers.evaluation import Outlook, WouldEnd, WouldRun
-from services.api.asking import UNREADABLE, ask_scheduler
+from services.api.asking import UNREADABLE, ask_scheduler, asker
 from services.api.context import Call
 from services.api.kept import place_kept
 from services.api.kinds import Examined, named_cluster
@@ -40,6 +40,7 @@ async def outlook(call: Call, of: Examined) -> Outlook:
             distributed=beside if isinstance(beside, Distributed) else None,
             inference=beside if isinstance(beside, Inference) else None,
             at=datetime.now(UTC),
+            asker=asker(call),
         )
     )
     if len(question) > MOST_BYTES:

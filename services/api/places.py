@@ -20,7 +20,7 @@ from events.envelope import Accepted
 from events.ids import key_of_id
 from events.project import Project
 from events.refusal import Refusal
-from projections.queries import Moment
+from projections.found import Moment
 from services.api.context import MAX_WAIT_SECONDS, Call, Look
 from services.api.errors import ApiError, not_found, refused
 from services.api.rules import free_name

@@ -15,11 +15,12 @@ from events.aggregate import POLICY, Chain
 from events.asset_specs import spec_node
 from events.fields.node import Node, item_key, tree
 from events.policy import POLICY_SCOPES, Policy, PolicyScope, policy_key
+from events.workload.changes import changeable
 from events.workload.fields.creation import Creation
 from events.workload.kinds import KINDS
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import AssetUsed, MadeFrom
-from events.workload.spec import Distributed, MasterSpec, beside_with_defaults, shown
+from events.workload.spec import OF_WORKERS, Distributed, MasterSpec, TrainingSpec, beside_with_defaults, shown
 from events.workload.state import Workload
 from services.api.context import Look
 from services.api.imposed import Imposing, imposing
@@ -30,7 +31,6 @@ from services.api.policy_rules import FieldRules, Subject, broken, compiled, lay
 
 KEPT_COMPILED: Final = 500
 """Of those that hold together: their rules are kept ready, as large as the policies."""
-_VOLUMES: Final = "storage"
 _compiled: OrderedDict[tuple[str, ...], tuple[tuple[Policy, ...], Mapping[str, FieldRules]]] = OrderedDict()
 
 
@@ -79,22 +79,21 @@ def within(layer: Layer, node: Node) -> Layer:
 
 
 def master_layers(layers: Iterable[Layer], node: Node, given: Json) -> list[Layer]:
-    """Of these layers what a master's own spec takes. One that names no volumes has the workers', with all that is
-    added to those. Args: given, what was asked for of it.
+    """Of these layers what a master's own spec takes. One that names no volumes, or no probes, has the workers', with
+    all that is added to those. Args: given, what was asked for of it.
     """
-    found = [within(layer, node) for layer in layers]
-    if _has_workers_volumes(given):
-        found = [_without_volumes(one) for one in found]
-    return found
+    of_workers = _of_workers(given)
+    return [_without(of_workers, within(layer, node)) for layer in layers]
 
 
-def _without_volumes(layer: Layer) -> Layer:
-    spec = {name: value for name, value in layer.spec.items() if name != _VOLUMES}
+def _without(names: Collection[str], layer: Layer) -> Layer:
+    spec = {name: value for name, value in layer.spec.items() if name not in names}
     return Layer(source=layer.source, name=layer.name, spec=spec)
 
 
-def _has_workers_volumes(given: Mapping[str, Any]) -> bool:
-    return given.get(_VOLUMES) is None
+def _of_workers(given: Mapping[str, Any]) -> frozenset[str]:
+    """Fields in which the master has what its workers have."""
+    return frozenset(name for name in OF_WORKERS if given.get(name) is None)
 
 
 async def policies_in_force(
@@ -193,8 +192,8 @@ def broken_rules(
         form = shown(MasterSpec, kind.with_defaults(beside.master))
         subject = Subject(whole=master, below=in_force.below(node), form=form, prefix="masterSpec")
         rules = in_force.rules
-        if _has_workers_volumes(master.spec):
-            rules = {path: of for path, of in rules.items() if path.partition(".")[0] != _VOLUMES}
+        if of_workers := _of_workers(master.spec):
+            rules = {path: of for path, of in rules.items() if path.partition(".")[0] not in of_workers}
         issues += broken(rules, subject, node)
     return issues
 
@@ -208,19 +207,49 @@ async def forbidden_changes(call: Look, state: Workload, changes: Mapping[str, A
     """What of a change of a living workload the policies of now forbid. What stays as it is breaks no rule.
 
     Args:
-        changes: new values of fields of the spec, by their names in Python; a list is all of it.
+        changes: new values of what can change, by its name in Python; a list is all of it.
     """
-    changed = {name: value for name, value in changes.items() if getattr(state.spec, name) != value}
+    changed = {
+        name: value for name, value in changes.items() if changeable(name, state.spec, state.distributed) != value
+    }
     if not changed or not state.living:
         return []
     in_force = await policies_in_force(call, state.kind, state.project_id, cluster_id=state.cluster_id)
-    node = spec_node(state.kind)
+    masters_volumes = changed.pop("master_storage", None)
+    kind, issues = KINDS[state.kind], list[Issue]()
+    if changed:
+        after = replace(state.spec, **changed)
+        form = kind.shown(after, state.beside)
+        issues += _forbidden(
+            in_force, spec_node(state.kind), state.spec, after, changed=changed, form=form, prefix="spec"
+        )
+    master = None if state.distributed is None else state.distributed.master
+    if masters_volumes is not None and master is not None:
+        after = replace(master, storage=masters_volumes)
+        form, asked = shown(MasterSpec, after), {"storage": masters_volumes}
+        for issue in _forbidden(
+            in_force, master_node(kind), master, after, changed=asked, form=form, prefix="masterSpec"
+        ):
+            issues.append(fault(f"masterSpec.{issue.field}", issue.details, issue.rule))
+    return issues
+
+
+def _forbidden(
+    in_force: InForce,
+    node: Node,
+    before: TrainingSpec,
+    after: TrainingSpec,
+    *,
+    changed: Mapping[str, Any],
+    form: Any,
+    prefix: str,
+) -> Iterator[Issue]:
+    """Of one spec. Args: node, its fields; form, what is shown of it after the change."""
     own = {path: field for path, field in _leaves(node) if path.partition(".")[0] in _wires(node, changed)}
-    after = replace(state.spec, **changed)
-    rules = {path: of for path, of in in_force.rules.items() if path in own and of.value(state.spec) != of.value(after)}
+    rules = {path: of for path, of in in_force.rules.items() if path in own and of.value(before) != of.value(after)}
     if not rules:
-        return []
-    said = {path: _Change(own[path], of.value(state.spec), of.value(after)) for path, of in rules.items()}
+        return
+    said = {path: _Change(own[path], of.value(before), of.value(after)) for path, of in rules.items()}
     spec: dict[str, Any] = {}
     for path, change in said.items():
         *above, name = path.split(".")
@@ -229,17 +258,15 @@ async def forbidden_changes(call: Look, state: Workload, changes: Mapping[str, A
             holder = holder.setdefault(step, {})
         holder[name] = change.said
     request = Layer(source="request", name="", spec=spec)
-    whole = merged(node, [*in_force.layers, request])
-    form = KINDS[state.kind].shown(after, state.beside)
-    subject = Subject(whole=whole, below=in_force.below(node), form=form, prefix="spec")
-    issues: list[Issue] = []
+    whole = merged(node, [*(within(layer, node) for layer in in_force.layers), request])
+    subject = Subject(whole=whole, below=in_force.below(node), form=form, prefix=prefix)
     for issue in broken(rules, subject, node):
-        found = whole.place(issue.field.removeprefix("spec."))
-        path = found[1] if found is not None else issue.field.removeprefix("spec.")
+        own_field = issue.field.removeprefix(f"{prefix}.")
+        found = whole.place(own_field)
+        path = found[1] if found is not None else own_field
         name = path.partition("[")[0]
         # Of an object the request says something else than the spec.
-        issues.append(fault(name if "." in name else said[name].own_path(path), issue.details, issue.rule))
-    return issues
+        yield fault(name if "." in name else said[name].own_path(path), issue.details, issue.rule)
 
 
 def _leaves(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:

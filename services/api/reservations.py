@@ -1,35 +1,22 @@
 """Reservations of capacity: nodes, or GPUs, that are kept for some, as this api's fold of the log has them."""
 
-import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Final, NamedTuple
 
-from events.authorize import Permission, authorize
 from events.calendar_entry import MOST_LABELS_NAMED
-from events.capacity import (
-    MOST_GPUS,
-    MOST_NODES,
-    CancelCapacityReservation,
-    Parts,
-    ReserveCapacity,
-    Reserved,
-    Times,
-    living,
-    shared_out,
-)
-from events.cluster import Cluster, decide, evolve
-from events.commit import Actor
-from events.decision import Context
+from events.capacity import MOST_GPUS, MOST_NODES, CancelCapacityReservation, ReserveCapacity, living
+from events.cluster import Cluster
 from events.department import DEFAULT_DEPARTMENT_ID
 from events.fields.declare import Limits
 from events.node import Node
-from events.refusal import Refusal
-from projections.queries import Moment
+from events.reserved import Reserved, Times
+from events.reserved_shares import shared_out
+from projections.found import Moment
 from services.api import answers
 from services.api.clusters import CLUSTER_FILTER, cluster_of, clusters_of, require_some_role
 from services.api.context import MIN_SEQ, Call, Look, read_answer
-from services.api.errors import not_found, refused
+from services.api.errors import not_found
 from services.api.issues import Issue, shown
 from services.api.label_rules import check_label_key, check_label_value
 from services.api.maintenance import EntryName, NodesFields, check_nodes, issues_of_nodes
@@ -169,7 +156,7 @@ async def reserve_capacity(call: Call) -> Answer[answers.HttpResponse]:
         "endsAt": "2027-01-09T18:00:00Z",
         "nodePools": ["h100"],
     },
-    errors=(403, 404, 409),
+    errors=(403, 404),
 )
 async def change_reservation(call: Call) -> Answer[answers.HttpResponse]:
     cluster_id, name = _named(call)
@@ -178,9 +165,7 @@ async def change_reservation(call: Call) -> Answer[answers.HttpResponse]:
     given = call.fields(ReservationFields, lambda asked: _wrong(call, asked))
     await cluster_of(call, cluster_id)
     found = await check_nodes(call, cluster_id, given)
-    command = _command(call, cluster_id, name, given, new=False)
-    _refuse_to_displace(call, command, found.nodes)
-    reply = await call.send(command)
+    reply = await call.send(_command(call, cluster_id, name, given, new=False))
     await directory_caught_up(call, reply)
     told = found.told or _what_it_keeps(call, cluster_id, name, found.nodes)
     return call.accepted(reply, f"reservation {name} {'is changed' if reply.changed else 'was so already'}{told}")
@@ -267,85 +252,32 @@ def _is_gone(call: Look, entry: Reserved) -> bool:
     return gone or (bool(entry.department_id) and entry.department_id not in directory.departments)
 
 
-class _Shares(NamedTuple):
-    """Which nodes, or GPUs of them, each reservation of a cluster keeps; by its form."""
-
-    meant: Mapping[str, Mapping[str, Node]]
-    """Those that it is about."""
-    kept: Mapping[str, Parts]
-    gone: Collection[str]
-    """Of those for whom nobody is there any more."""
-
-    def amount(self, entry: Reserved) -> int:
-        """How many it keeps of what it counts."""
-        kept, meant = self.kept[entry.form], self.meant[entry.form]
-        if entry.gpus is None:
-            return len(kept)
-        return sum(meant[key].facts.gpu_count if of is None else len(of) for key, of in kept.items())
-
-
-def _shares(call: Call, cluster: Cluster, nodes: Sequence[Node]) -> _Shares:
-    by_name = {node.name: node for node in nodes}
-    forms = (*cluster.reserved, *cluster.formerly_reserved)
-    meant = {each.form: {key: node for key, node in by_name.items() if each.fits(node)} for each in forms}
-    gone = {each.form for each in cluster.reserved if _is_gone(call, each)}
-    return _Shares(meant, shared_out(forms, meant, gone), gone)
-
-
-def _refuse_to_displace(call: Call, command: ReserveCapacity, nodes: Sequence[Node]) -> None:
-    """One that grows, or is moved, has what it wants before those that were made later. Raises 409 where one of them
-    would keep less than it does, or other GPUs or nodes while it goes on: nobody would tell those who count on it.
-
-    Args:
-        nodes: all of the cluster, as far as they are known.
-    """
-    cluster, now = call.api.directory.cluster(command.cluster_id), datetime.now(UTC)
-    if cluster is None or not nodes or authorize(call.grants, Permission.MANAGE_CLUSTERS, None):
-        return  # the gate says what is wrong
-    decision = decide(command, cluster, Context(now=now, actor=Actor(id=call.actor), command_id="", version=0))
-    if isinstance(decision, Refusal):
-        return
-    changed = functools.reduce(evolve, decision, cluster)
-    before, after = _shares(call, cluster, nodes), _shares(call, changed, nodes)
-    for each in cluster.reserved:
-        times = each.times(now)
-        if each.name == command.name or not each.counted or times is None or each.form in before.gone:
-            continue
-        had, has = before.amount(each), after.amount(each)
-        moves = times.starts_at <= now and before.kept[each.form] != after.kept[each.form]
-        if has < had or moves:
-            noun = "GPU" if each.gpus is not None else "node"
-            less = f"keep {has or 'none'} of the {had} {noun}{'s' if had != 1 else ''} that it has now"
-            what = less if has < had else f"get other {noun}s while it goes on"
-            message = (
-                f"reservation {each.name!r} would {what}, since {command.name!r} was made before it: ask for less or "
-                f"another time, make another reservation for what is to come on top, or change {each.name!r} first"
-            )
-            raise refused(Refusal(code="reservation_displaced", field="body", message=message), creation=False)
-
-
-def _what_it_keeps(call: Call, cluster_id: str, name: str, nodes: Sequence[Node]) -> str:
+def _what_it_keeps(call: Call, cluster_id: str, name: str, nodes: Iterable[Node]) -> str:
     """That it keeps fewer than it wants, to go behind the answer; else nothing, also where nothing is known of nodes.
 
     Args:
         nodes: all of the cluster.
     """
-    cluster = call.api.directory.cluster(cluster_id)
+    by_name, cluster = {node.name: node for node in nodes}, call.api.directory.cluster(cluster_id)
     entry = None if cluster is None else living(cluster.reserved, name, datetime.now(UTC))
-    if cluster is None or entry is None or not entry.counted or not nodes:
+    if cluster is None or entry is None or not entry.counted or not by_name:
         return ""
-    shares = _shares(call, cluster, nodes)
-    meant, have = shares.meant[entry.form], shares.amount(entry)
+    forms = (*cluster.reserved, *cluster.formerly_reserved)
+    fitting = {each.form: {key: node for key, node in by_name.items() if each.fits(node)} for each in forms}
+    gone = {each.form for each in cluster.reserved if _is_gone(call, each)}
+    shares = shared_out(forms, fitting, gone)
+    meant, kept = fitting[entry.form], shares[entry.form]
     if entry.gpus is not None:
         wanted, noun, there = entry.gpus, "GPU", sum(node.facts.gpu_count for node in meant.values())
+        have = sum(meant[key].facts.gpu_count if of is None else len(of) for key, of in kept.items())
     else:
-        wanted, noun, there = entry.node_count or 0, "node", len(meant)
+        wanted, noun, there, have = entry.node_count or 0, "node", len(meant), len(kept)
     if have >= wanted:
         return ""
-    first = [each for each in cluster.reserved if each.form not in shares.gone and entry.yields_to(each)]
-    first = [each.name for each in first if shares.kept[each.form].keys() & meant.keys()]
+    others = [each for each in cluster.reserved if each.form not in gone and entry.meets(each)]
+    others = [each.name for each in others if shares[each.form].keys() & meant.keys()]
     why = [f"{there} {'is' if there == 1 else 'are'} there"] if there < wanted else []
-    why += [f"others that were made before have theirs first ({', '.join(first[:MOST_NAMED])})"] if first else []
+    why += [f"others have theirs then ({', '.join(others[:MOST_NAMED])})"] if others else []
     told = f"; it keeps {have or 'none'} of {wanted} {noun}{'s' if wanted != 1 else ''} now"
     return f"{told}: {', and '.join(why)}" if why else told
 

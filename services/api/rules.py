@@ -24,10 +24,12 @@ from events.workload.fields.sweep import MOST_RUNS, SweepParameter
 from events.workload.spec import (
     MAX_AUTO_DELETION_SECONDS,
     MAX_GRACE_SECONDS,
+    PRIORITY_RANK,
     Distributed,
     Inference,
     TrainingSpec,
     WorkspaceSpec,
+    preemptibility_of,
 )
 from events.workload.sweeps import runs_of
 from services.api.compute_rules import check_compute, check_extended_resources
@@ -119,8 +121,38 @@ def free_name(name: str, is_taken: Callable[[str], bool]) -> str:
     return next((other for other in tried if not is_taken(other)), f"{name}-{MAX_PROPOSALS}")
 
 
-def check_given(spec: Mapping[str, Any], path: str = "spec") -> Iterator[Issue]:
-    """What only the spec as it was given shows: no devices at all, beside a share of each."""
+def check_given(spec: Mapping[str, Any], path: str = "spec", *, runs: int = 0) -> Iterator[Issue]:
+    """What only the spec as it was given shows: a value that is the default, too, and contradicts another one.
+
+    Args:
+        runs: of its sweep; 0 where it has none.
+    """
+    yield from _given_devices(spec, path)
+    if spec.get("restartPolicy") == "Never" and spec.get("backoffLimit"):
+        details = f"{shown(spec['backoffLimit'])} retries contradict restartPolicy Never; leave one of them out"
+        yield fault(f"{path}.backoffLimit", details, "max", f"{path}.restartPolicy")
+    if spec.get("completions") == 1 and 1 < runs <= MOST_RUNS:
+        yield _other_runs(runs, 1)
+    if spec.get("allowOverQuota") is False and (why := _preemptible_by(spec)):
+        details = (
+            f"false contradicts {why}: what may be preempted goes beyond the quota; give preemptibility "
+            "non-preemptible, or leave allowOverQuota out"
+        )
+        yield fault(f"{path}.allowOverQuota", details, "options", f"{path}.preemptibility", f"{path}.priorityClass")
+
+
+def _preemptible_by(spec: Mapping[str, Any]) -> str:
+    """What of a workspace makes it preemptible; empty where nothing does."""
+    said, priority = spec.get("preemptibility"), spec.get("priorityClass")
+    if said is not None:
+        return "preemptibility preemptible" if said == "preemptible" else ""
+    if priority in PRIORITY_RANK and preemptibility_of(priority) == "preemptible":
+        return f"priorityClass {priority}, which makes it preemptible"
+    return ""
+
+
+def _given_devices(spec: Mapping[str, Any], path: str) -> Iterator[Issue]:
+    """No devices at all, beside a share of each."""
     compute: Mapping[str, Any] = spec.get("compute") or {}
     kind = compute.get("gpuRequestType")
     if compute.get("gpuDevicesRequest") == 0 and kind is not None:
@@ -130,9 +162,6 @@ def check_given(spec: Mapping[str, Any], path: str = "spec") -> Iterator[Issue]:
             "min",
             f"{path}.compute.gpuRequestType",
         )
-    if spec.get("restartPolicy") == "Never" and spec.get("backoffLimit"):
-        details = f"{shown(spec['backoffLimit'])} retries contradict restartPolicy Never; leave one of them out"
-        yield fault(f"{path}.backoffLimit", details, "max", f"{path}.restartPolicy")
 
 
 def check_spec(spec: TrainingSpec) -> Iterator[Issue]:
@@ -535,8 +564,12 @@ def _sweep(spec: TrainingSpec) -> Iterator[Issue]:
         details = f"make {runs} runs; at most {MOST_RUNS} are possible in one workload"
         yield fault(path, details, "max", "spec.sweep.combine")
     elif runs and spec.completions not in {1, runs}:
-        details = f"the sweep has {runs} runs, got {spec.completions}; leave it out"
-        yield fault("spec.completions", details, None, path, "spec.sweep.combine")
+        yield _other_runs(runs, spec.completions)
+
+
+def _other_runs(runs: int, completions: int) -> Issue:
+    details = f"the sweep has {runs} runs, got {completions}; leave it out"
+    return fault("spec.completions", details, None, "spec.sweep.parameters", "spec.sweep.combine")
 
 
 def _metadata(spec: TrainingSpec) -> Iterator[Issue]:

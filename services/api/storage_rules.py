@@ -6,13 +6,22 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from events.cluster import Cluster, ClusterKind, StorageClass
+from events.cluster import Cluster, ClusterKind, StorageClass, usual_class
 from events.cluster_protocol import CREDENTIAL_SECRETS, SHARED_CLAIMS
 from events.fields.at_once import Lines
 from events.fields.values import MAX_LIST_ITEMS
 from events.quantities import QuantityError, parse_bytes
 from events.workload.fields.saving import DEFAULT_CHECKPOINT_PATH, CheckpointSpec
-from events.workload.fields.storage import MEMORY, ClaimInfo, GitSecretRef, PvcVolume, S3Volume, StorageSpec
+from events.workload.fields.storage import (
+    MEMORY,
+    ClaimInfo,
+    GitSecretRef,
+    GitVolume,
+    PvcVolume,
+    S3Volume,
+    StorageSpec,
+    git_login,
+)
 from events.workload.repositories import ssh_server
 from events.workload.spec import TrainingSpec
 from events.workload.volumes import within
@@ -252,8 +261,10 @@ def _repositories(storage: StorageSpec) -> Iterator[Issue]:
             if given is not None and (not _REF.match(given) or ".." in given or given.endswith((".", "/", ".lock"))):
                 details = f"{shown(given)} is no name of a {name}: letters, digits, `-`, `_`, `.` and `/`"
                 yield fault(f"{path}.{name}", details)
-        if one.secret_ref is not None:
-            yield from _login(path, one.repository or "", one.secret_ref)
+        yield from _older_login(path, one)
+        login = git_login(one)
+        if login is not None:
+            yield from _login(path, one.repository or "", login, older=one.secret_ref is None)
         elif one.repository and ssh_server(one.repository):
             details = "is required where the repository is cloned over ssh: name what holds the key, with ssh-key"
             yield fault(f"{path}.secretRef", details, "required", f"{path}.repository")
@@ -309,9 +320,29 @@ def _wrong_store(address: str) -> str:
     return ""
 
 
-def _login(path: str, repository: str, given: GitSecretRef) -> Iterator[Issue]:
-    """R34, of those that not everybody may read."""
-    field = f"{path}.secretRef"
+def _older_login(path: str, given: GitVolume) -> Iterator[Issue]:
+    """R34: fields that the contract has deprecated, in the place of secretRef and not beside it."""
+    older = {
+        "passwordSecret": given.password_secret,
+        "secretKeyOfUser": given.secret_key_of_user,
+        "secretKeyOfPassword": given.secret_key_of_password,
+    }
+    named = [name for name, value in older.items() if value is not None]
+    if given.secret_ref is not None:
+        for name in named:
+            yield fault(f"{path}.{name}", "is said by secretRef here; leave it out", "canAdd", f"{path}.secretRef")
+    elif named and given.password_secret is None:
+        details = f"is required with {' and '.join(named)}; or give secretRef in their place"
+        yield fault(f"{path}.passwordSecret", details, "required", *(f"{path}.{name}" for name in named))
+
+
+def _login(path: str, repository: str, given: GitSecretRef, *, older: bool) -> Iterator[Issue]:
+    """R34, of those that not everybody may read. Args: older, whether it was not said by secretRef."""
+    field = path if older else f"{path}.secretRef"
+    if older and ssh_server(repository) is not None:
+        details = "is for https; give secretRef with ssh-key, or the repository's address that begins with https://"
+        yield fault(f"{path}.passwordSecret", details, "options", f"{path}.repository")
+        return
     over_ssh, key = ssh_server(repository) is not None, given.authentication_method == "ssh-key"
     if over_ssh and not key:
         details = "password is for https; give ssh-key, or the repository's address that begins with https://"
@@ -324,9 +355,9 @@ def _login(path: str, repository: str, given: GitSecretRef) -> Iterator[Issue]:
         yield fault(f"{field}.secretKeyOfUser", details, "canAdd", f"{field}.authenticationMethod")
     if not key and repository.startswith("http://") and urlsplit(repository).hostname not in _THIS_MACHINE:
         details = "would tell the password to everybody on the way; write it as https://"
-        yield fault(f"{path}.repository", details, None, field)
+        yield fault(f"{path}.repository", details, None, f"{path}.passwordSecret" if older else field)
     if not given.user_credential:
-        yield from check_secret_name(f"{field}.name", given.name)
+        yield from check_secret_name(f"{path}.passwordSecret" if older else f"{field}.name", given.name)
     for name, key in (
         ("secretKeyOfUser", given.secret_key_of_user),
         ("secretKeyOfPassword", given.secret_key_of_password),
@@ -456,16 +487,15 @@ def check_storage_kind(spec: TrainingSpec, kind: ClusterKind) -> Iterator[Issue]
         return
     storage = spec.storage
     lists = {
-        "configMapVolume": storage.config_map_volume,
         "dataVolume": storage.data_volume,
         "nfs": storage.nfs,
         "s3": storage.s3,
-        "secretVolume": storage.secret_volume,
     }
     for index, one in _kept(storage.git):
-        if one.secret_ref is not None and not one.secret_ref.user_credential:
-            details = f"is a Secret, and one of kind {kind} has none; name a credential, and userCredential true"
-            yield fault(f"spec.storage.git[{index}].secretRef.name", details, "canAdd", "clusterId")
+        if (login := git_login(one)) is not None and not login.user_credential:
+            details = f"is a Secret; on one of kind {kind} name a credential in secretRef, and userCredential true"
+            field = "passwordSecret" if one.secret_ref is None else "secretRef.name"
+            yield fault(f"spec.storage.git[{index}].{field}", details, "canAdd", "clusterId")
     for name, items in lists.items():
         for index, _ in _kept(items):
             details = f"is for clusters of kind kubernetes; one of kind {kind} has nothing to take it from"
@@ -508,15 +538,24 @@ def check_classes(storage: StorageSpec, cluster: Cluster) -> Iterator[Issue]:
             yield from unknown
             continue
         named = next((one for one in classes if one.name == info.storage_class), None)
-        yield from _attributes(path, info, named or next((one for one in classes if one.default), None))
+        yield from _attributes(path, info, named or usual_class(classes))
 
 
 def check_class(field: str, name: str | None, cluster: Cluster) -> Iterator[Issue]:
-    """That the cluster has a storage class of this name, where it has told which ones it has."""
+    """That the cluster has a storage class of this name, or a usual one where none is named (R28). Where it has told
+    which ones it has: one that has none may have volumes of no class.
+    """
     classes = cluster.storage_classes
-    if name is None or classes is None or cluster.kind == "simulated" or any(one.name == name for one in classes):
+    if not classes and name is None:
+        return
+    if classes is None or cluster.kind == "simulated" or any(one.name == name for one in classes):
         return
     has = _listed([one.name for one in classes])
+    if name is None:
+        if usual_class(classes) is None:
+            details = f"is required: cluster {cluster.name} has no default storage class; it has {has}"
+            yield fault(field, details, "required", "clusterId")
+        return
     details = f"cluster {cluster.name} has no storage class {shown(name)}; it has {has}"
     yield fault(field, details, "options", "clusterId")
 

@@ -18,19 +18,10 @@ INSTEAD: Final = {
         "it says nobody to share with: make the claim, and then a data volume of it with those who may use it "
         "(muster datasource data-volume create)"
     ),
-    "spec.storage.git[].passwordSecret": "give secretRef",
-    "spec.storage.git[].secretKeyOfUser": "give secretRef.secretKeyOfUser",
-    "spec.storage.git[].secretKeyOfPassword": "give secretRef.secretKeyOfPassword",
 }
 """What does the same, or nearly, where something does."""
 
 UNBUILT_FIELDS: Final[dict[str, dict[str, Default]]] = {
-    "spec.storage.git[]": {
-        # Deprecated by the contract: secretRef says the same.
-        "passwordSecret": None,
-        "secretKeyOfUser": None,
-        "secretKeyOfPassword": None,
-    },
     "spec.storage.pvc[]": {"dataSharing": False},
 }
 """By the path of their object."""

@@ -15,6 +15,7 @@ from events.fields.declare import Body, Limits
 from events.ids import key_of_id
 from events.phases import DesiredPhase
 from events.refusal import Refusal
+from events.workload.changes import changeable
 from events.workload.commands import Changeable, UndoAct
 from events.workload.fields.storage import StorageSpec
 from events.workload.life import ActUndone, UndoableAct, WorkloadDeletionRequested
@@ -225,8 +226,8 @@ async def _command(call: Call, act: Row, state: Workload) -> UndoAct:
         return UndoAct(workload_id=call.id, sequence=sequence, act=act["type"], attempt=state.attempt)
     made = msgspec.convert({name: act["details"][name] for name in _touches(act)}, Changeable)
     key = key_of_id(call.id) or ""
-    spec = (await call.api.store.load(WORKLOAD, key, sequence - 1)).state.spec
-    before = Changeable(**{name: getattr(spec, name) for name in _touches(act)})
+    was = (await call.api.store.load(WORKLOAD, key, sequence - 1)).state
+    before = Changeable(**{name: changeable(name, was.spec, was.distributed) for name in _touches(act)})
     back = {name: getattr(before, name) for name in _touches(act)}
     if issues := await forbidden_changes(call, state, back):
         raise bad_request([replace(issue, field="sequence") for issue in issues])
@@ -244,6 +245,7 @@ def _values(of: Changeable) -> ChangedValues:
         labels=marks(of.labels),
         annotations=marks(of.annotations),
         storage=UNSET if of.storage is None else _places(of.storage),
+        master_storage=UNSET if of.master_storage is None else _places(of.master_storage),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from events.hours import MILLI_SECONDS_PER_HOUR
 from events.money import amount_text
-from projections.queries import TooManyRowsError
+from projections.unanswered import TooManyRowsError
 from projections.use_hours import (
     MICROS_PER_HOUR,
     MILLI_MICROS_PER_HOUR,

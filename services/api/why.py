@@ -15,7 +15,7 @@ from events.workload.lost_cluster import cluster_lost
 from projections.history_query import HistoryQuery
 from services.api import answers
 from services.api.answers import explanation
-from services.api.asking import UNREADABLE, ask_scheduler
+from services.api.asking import UNREADABLE, ask_scheduler, asker
 from services.api.context import MIN_SEQ, Call, read_answer, sequence_headers
 from services.api.errors import ApiError
 from services.api.kept import place_kept
@@ -90,6 +90,7 @@ async def _asked(call: Call, seq: int) -> Why:
         seq=seq,
         readable=None if readable is None else tuple(sorted(readable)),
         at=datetime.now(UTC),
+        asker=asker(call),
     )
     try:
         found = await ask_scheduler(call, WHY, msgspec.json.encode(question), seconds=ASKED_SECONDS)

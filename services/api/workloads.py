@@ -26,9 +26,10 @@ from events.workload.spec import MAX_AUTO_DELETION_SECONDS, NO_SPEC, WorkloadSpe
 from events.workload.state import Workload
 from projections.filters import MAX_LIMIT, MAX_OFFSET, OPERATORS, Filter, WorkloadQuery, problems
 from projections.history_query import HistoryQuery
-from projections.queries import MAX_USAGE_SAMPLES, Queries, UsagePoint
+from projections.queries import Queries
 from projections.row_json import row_to_json
 from projections.selectors import BadSelectorError, Requirement, parse_selector
+from projections.usage import MAX_USAGE_SAMPLES, UsagePoint
 from services.api.answers import (
     HISTORY,
     Count,
@@ -53,7 +54,7 @@ from services.api.issues import BadValueError, Issue, none_of, shown
 from services.api.kinds import EXPLAIN, act, load_workload, newest_workload, shown_workload, workload_at
 from services.api.merge import merged
 from services.api.moments import AS_OF, MOMENT_HEADERS, moment_headers, moment_of, parse_as_of, parse_moment, reading
-from services.api.mount_paths import MountPaths, fixed_volumes, moved
+from services.api.mount_paths import MasterChange, MountPaths, fixed_volumes, moved, moved_of_master
 from services.api.operations import Answer, Query, changes, reads
 from services.api.paths import WORKLOAD, WORKLOAD_TYPES, WORKLOADS
 from services.api.places import find_project
@@ -190,6 +191,8 @@ class WorkloadChange(Body, frozen=True, kw_only=True):
     """All annotations, likewise."""
     storage: MountPaths | None = None
     """Where runs that begin later find claims and Secrets. Runs that are there keep what they have."""
+    master_spec: MasterChange | None = None
+    """The same of the volumes of a master that has its own."""
 
 
 _CHANGEABLE: Final = WorkloadChange.__struct_encode_fields__
@@ -337,20 +340,25 @@ async def change_workload(call: Call) -> Answer[HttpResponse]:
     if fixed := [name for name in call.json_object() if name in _FIXED_FIELDS]:
         details = f"cannot be changed once a workload is submitted; submit another. Can be: {', '.join(_CHANGEABLE)}"
         raise bad_request([Issue(field=name, details=details, rule="canEdit") for name in fixed])
-    if issues := [*fixed_volumes(call.json_object().get("storage"))]:
+    if issues := [*fixed_volumes(call.json_object())]:
         raise bad_request(issues)
     change = call.fields(WorkloadChange, check_change)
     given = {name: value for name in change.__struct_fields__ if (value := getattr(change, name)) is not None}
-    if not given:
+    places = None if change.master_spec is None else change.master_spec.storage
+    given.pop("master_spec", None)
+    if not given and places is None:
         details = f"names nothing to change; give one of {', '.join(_CHANGEABLE)}"
         raise bad_request([Issue(field="body", details=details, rule="required")])
     state = (await load_workload(call, call.id)).state
     done = "is changed"
+    issues: list[Issue] = []
     if change.storage is not None:
         given["storage"], issues = moved(state.spec, change.storage, state.distributed)
+    if places is not None:
+        given["master_storage"], found = moved_of_master(state.spec, places, state.distributed)
+        issues += found
+    if {"storage", "master_storage"} & given.keys():
         done += "; runs that begin later find its volumes there, and runs that are there keep what they have"
-    else:
-        issues = []
     if issues := issues or await forbidden_changes(call, state, given):
         raise bad_request(issues)
     command = ChangeWorkload(workload_id=call.id, **given)

@@ -12,13 +12,14 @@ from typing import Any, Final
 import numpy as np
 
 from events.aggregate import Chain
-from events.capacity import KeptFor, Parts, Reserved, Times, shared_out
 from events.cluster import Cluster
 from events.department import DEFAULT_DEPARTMENT_ID, Department
 from events.maintenance import Maintenance
 from events.node import MOST_MAINTAINED, BeginMaintenance, EndMaintenance, MaintenanceOf, Node
 from events.phases import WaitingReason
 from events.project import Project
+from events.reserved import Reserved, Times
+from events.reserved_shares import KeptFor, Parts, shared_out
 from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import Workload
 from services.scheduler.classes import labels_of

@@ -48,7 +48,8 @@ class Columns:
         self.names: list[str] = []
         self.gpu_models: list[str] = []
         self.rows: dict[str, int] = {}
-        self.pool_numbers: dict[tuple[str, str], int] = {}
+        self._pools: dict[tuple[str, str], int] = {}
+        """Numbers of all pools that nodes were ever in."""
         self._numbers = {name: np.zeros(FIRST_ROWS, dtype=np.int64) for name in _NUMBERS}
         self._present = np.zeros(FIRST_ROWS, dtype=np.bool_)
         self._usable = np.zeros(FIRST_ROWS, dtype=np.bool_)
@@ -84,7 +85,7 @@ class Columns:
             self._forget_taint_sets()
         if facts.labels is not self._labels[row] and facts.labels != self._labels[row]:
             self._labels[row], self._labels_frozen = facts.labels, None
-        numbers["pool"][row] = self.pool_numbers.setdefault((node.cluster_id, facts.pool), len(self.pool_numbers))
+        numbers["pool"][row] = self._pools.setdefault((node.cluster_id, facts.pool), len(self._pools))
         numbers["free_cpu_milli"][row] = clipped(node.free_cpu_milli)
         numbers["free_memory_bytes"][row] = clipped(node.free_memory_bytes)
         numbers["free_pods"][row] = clipped(node.free_pods)
@@ -119,11 +120,12 @@ class Columns:
         self._keep_extended({name for name in extended if name in self._offered})
         if self._labels_frozen is None:
             self._labels_frozen = NodeLabels(tuple(self._labels))
+        pool_numbers, pool = self._pools_of_nodes(count)
         return NodeTable(
             keys=tuple(self.keys),
             names=tuple(self.names),
             gpu_models=tuple(self.gpu_models),
-            pool_numbers=dict(self.pool_numbers),
+            pool_numbers=pool_numbers,
             present=self._present[:count].copy(),
             usable=self._usable[:count].copy(),
             taint_sets=tuple(self._taint_sets),
@@ -134,8 +136,19 @@ class Columns:
             cordons=dict(self._cordons),
             closings=closings,
             free_device_milli=self._devices[:count].copy(),
-            **{name: column[:count].copy() for name, column in self._numbers.items()},
+            **{name: column[:count].copy() for name, column in self._numbers.items()} | {"pool": pool},
         )
+
+    def _pools_of_nodes(self, count: int) -> tuple[dict[tuple[str, str], int], Integers]:
+        """Numbers of the pools that have nodes, in the order of their names, and by row that of the node's: whatever
+        pools there were before, and in which order they came, a plan is the same.
+        """
+        rows = self._numbers["pool"][:count]
+        used = np.bincount(rows, minlength=len(self._pools)) > 0
+        there = sorted(place for place, number in self._pools.items() if used[number])
+        renumbered = np.zeros(len(self._pools), dtype=np.int64)
+        renumbered[[self._pools[place] for place in there]] = np.arange(len(there))
+        return {place: number for number, place in enumerate(there)}, renumbered[rows]
 
     def _row(self, key: str) -> int:
         row = self.rows.get(key)

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, override
 import msgspec
 
 from events.aggregate import CLUSTER, DEPARTMENT, LOG, NODE, PROJECT, WORKLOAD, Chain
-from events.capacity import KeptFor
 from events.cluster import Cluster
 from events.commit import Commit
 from events.department import Department
@@ -24,6 +23,7 @@ from events.installation import LOG_KEY
 from events.node import Node, reservation_id
 from events.phases import FINISHED, DesiredPhase, PodPhase, WaitingReason
 from events.project import Project
+from events.reserved_shares import KeptFor
 from events.workload.evictions import PodsEvicted, evictable
 from events.workload.kinds import KINDS
 from events.workload.life import WorkloadWaiting
@@ -303,6 +303,9 @@ class SchedulingState(LogFold):
         for key in sorted(self._dirty_workloads):
             self._settle_workload(key, now)
         self._dirty_workloads.clear()
+        if any(self._may_be_taken_from(project_id) for project_id in self.held.grown):
+            self.freed += 1
+        self.held.grown.clear()
         tellable, is_for = dict[tuple[str, str], bool](), self._calendar.is_for
         for key in self._dirty_emptied & self._emptied.keys():
             self._emptied[key] = tuple(
@@ -310,6 +313,16 @@ class SchedulingState(LogFold):
             )
         self._dirty_emptied.clear()
         self.held.forget_promises()
+
+    def _may_be_taken_from(self, project_id: str) -> bool:
+        """Whether others who wait may have a right to what a project holds, as it is beyond a quota, or has none."""
+        view = self._view(project_id) if self._queues.has_others(project_id) else None
+        if view is None:
+            return False
+        quotas = [bound for bound in view.bounds if bound.firm]
+        held = self.held.by_bound({bound.all_key for bound in quotas})
+        beyond = any(held[bound.all_key] > bound.milli for bound in quotas)
+        return beyond or not any(bound.id == project_id for bound in quotas)
 
     def _keep_reserved(self, now: datetime) -> None:
         """Nodes that are kept for a project now are without pods of others that give way."""

@@ -35,6 +35,8 @@ class Held:
         self._workloads, self._owners, self._wake = workloads, owners, wake
         self.shares: Counter[HeldKey] = Counter()
         """GPU shares that runs hold."""
+        self.grown = set[str]()
+        """Ids of projects that hold more than when this was emptied last."""
         self._counted: dict[str, tuple[HeldKey, int]] = {}
         """By id of a reservation: where it is counted above, and with how much."""
         self._nodes_of: dict[str, dict[str, str]] = {}
@@ -94,6 +96,7 @@ class Held:
                 key = (chain.state.project_id, after.cluster_id, after.facts.pool, not chain.state.preemptible)
                 self._counted[id_] = key, milli
                 self.shares[key] += milli
+                self.grown.add(chain.state.project_id)
 
     def _uncount_held(self, id_: str) -> None:
         counted = self._counted.pop(id_, None)

@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from events.aggregate import Chain
-from events.capacity import KeptFor, Reserved
 from events.node import NO_EXECUTE, Node, Taint, run_of
 from events.phases import PodPhase
+from events.reserved import Reserved
+from events.reserved_shares import KeptFor
 from events.workload.evictions import EvictionReason, evictable, leaving_with
 from events.workload.pod import pod_id
 from events.workload.spec import PodRequest

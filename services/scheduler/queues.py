@@ -38,6 +38,10 @@ class Queues:
         """Whether a workload was put in, be it with nothing."""
         return key in self._entries
 
+    def has_others(self, project_id: str) -> bool:
+        """Whether anything of other projects waits."""
+        return any(pod_class.project_id != project_id for pod_class in self._of)
+
     def get(self, pod_class: PodClass) -> WaitingQueue | None:
         return self._of.get(pod_class)
 

@@ -7,7 +7,6 @@ second meets a conflict, takes in what the first wrote, and plans again after a 
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -16,20 +15,11 @@ from functools import partial
 from typing import Final
 from uuid import uuid4
 
-import msgspec
 import structlog
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 
-from events.aggregate import WORKLOAD, BrokenChainError, Draft
-from events.ids import incarnation_id, workload_key
+from events.aggregate import BrokenChainError, Draft
 from events.node import NodeFacts
 from events.refusal import Refusal
-from events.subjects import WHAT_IF, WHY
-from events.what_if import WhatIf, WhatIfAsked
-from events.why import Why, WhyAsked
-from events.workload.life import WorkloadCreated, WorkloadQueued
-from events.workload.life import fold as fold_workload
 from services.runtime.log.fold_snapshots import FoldSnapshots
 from services.runtime.log.folding import follow_into
 from services.runtime.log.jetstream import JetStreamEventStore
@@ -44,10 +34,10 @@ from services.runtime.log.store import (
     check_batch,
 )
 from services.runtime.nats.connection import connect
-from services.runtime.nats.inboxes import inbox_prefix, is_inbox
 from services.runtime.nats.streams import assert_streams
 from services.runtime.process.host import Health
 from services.runtime.process.settings import Settings
+from services.scheduler.answering import Answering
 from services.scheduler.batches import (
     NOTHING_AHEAD,
     UNWRITABLE,
@@ -67,10 +57,7 @@ from services.scheduler.batches import (
 from services.scheduler.estimate import with_estimates
 from services.scheduler.fold import FOLDED, SchedulingState
 from services.scheduler.plan import plan
-from services.scheduler.rounds import Enough, never
 from services.scheduler.snapshot import Departure, Eviction, Plan, Snapshot, StatusUpdate
-from services.scheduler.what_if import what_if
-from services.scheduler.why import why
 
 SNAPSHOT_SHAPE: Final = 6
 """Raise it when what is stored of the fold changes."""
@@ -99,14 +86,6 @@ IDLE_SECONDS: Final = 1.0
 """How often a follower without news looks around."""
 CLOCK_SECONDS: Final = 2.0
 """How often who waits for a time looks at the clock, which may have been set meanwhile."""
-WHAT_IF_WAITS: Final = timedelta(seconds=2)
-"""As whoever asks does."""
-MOST_ASKED: Final = 16
-"""Questions that wait for their turn; nobody answers others."""
-ANSWER_SECONDS: Final = 0.5
-"""Of CPU. Nothing more is tried for an answer then: what was found is told."""
-REST: Final = 3.0
-"""So many times as long as an answer took, none is begun: placing has three quarters of the time, whoever asks."""
 NOTHING_SEEN: Final[Mapping[str, NodeFacts]] = {}
 
 log = structlog.get_logger(__name__)
@@ -449,89 +428,6 @@ async def _in_flight(appends: Sequence[Callable[[], Awaitable[bool]]]) -> list[b
             return await append()
 
     return list(await asyncio.gather(*(one(append) for append in appends)))
-
-
-type _Answer = Callable[[SchedulingState, bytes, datetime, Enough], bytes | None]
-"""From the question; None where whoever asked waits no longer."""
-
-
-class Answering:
-    """Answers where workloads would run, and why others wait: one question after the other, of both kinds, and leaves
-    REST times as long between as each took.
-    """
-
-    def __init__(self, nc: Client, clock: Callable[[], datetime] = utc_now) -> None:
-        self._nc = nc
-        self._clock = clock
-        self._turn = asyncio.Lock()
-        self.fold: SchedulingState | None = None
-        """None until it is caught up with the log: before, nobody is answered."""
-
-    async def start(self) -> None:
-        """Each question goes to one of the schedulers; those beyond MOST_ASKED are dropped."""
-        for subject, answer in ((WHAT_IF, _answer_what_if), (WHY, _answer_why)):
-            await self._nc.subscribe(  # pyright: ignore[reportUnknownMemberType]
-                subject, queue="scheduler", cb=partial(self._answer, answer), pending_msgs_limit=MOST_ASKED
-            )
-
-    async def _answer(self, answer: _Answer, message: Msg) -> None:
-        if not is_inbox(message.reply, inbox_prefix("api")):
-            return
-        async with self._turn:
-            loop, fold = asyncio.get_running_loop(), self.fold
-            if fold is None:
-                return
-            began, began_work = loop.time(), time.thread_time()
-            try:
-                found = answer(
-                    fold, message.data, self._clock(), lambda: time.thread_time() - began_work > ANSWER_SECONDS
-                )
-                if found is not None:
-                    await self._nc.publish(message.reply, found)
-            except Exception:
-                # Whoever asks sees that nobody answered; placing what was submitted goes on.
-                log.exception("not_answered", subject=message.subject)
-            await asyncio.sleep(max(loop.time() - began, REST * (time.thread_time() - began_work)))
-
-
-def _answer_what_if(fold: SchedulingState, question: bytes, now: datetime, enough: Enough) -> bytes | None:
-    asked = msgspec.json.decode(question, type=WhatIfAsked)
-    return None if abs(now - asked.at) > WHAT_IF_WAITS else msgspec.json.encode(imagined(fold, asked, now, enough))
-
-
-def _answer_why(fold: SchedulingState, question: bytes, now: datetime, enough: Enough) -> bytes | None:
-    asked = msgspec.json.decode(question, type=WhyAsked)
-    if abs(now - asked.at) > WHAT_IF_WAITS:
-        return None
-    if fold.seq < asked.seq:
-        return msgspec.json.encode(Why(outcome="unknown", message="the scheduler has not read so far yet; ask again"))
-    readable = None if asked.readable is None else frozenset(asked.readable)
-    return msgspec.json.encode(why(fold, asked.workload_id, now, readable, enough))
-
-
-def imagined(fold: SchedulingState, asked: WhatIfAsked, now: datetime, enough: Enough = never) -> WhatIf:
-    """What would become of a workload that was submitted now. It is queued, as the next plan would have it."""
-    key = workload_key(asked.project_id, asked.name)
-    events = (
-        WorkloadCreated(
-            workload_id=incarnation_id(key, str(uuid4())),
-            name=asked.name,
-            requested_name=asked.name,
-            kind=asked.kind,
-            project_id=asked.project_id,
-            cluster_id=asked.cluster_id,
-            among=asked.among,
-            owner="",
-            at=now,
-            spec=asked.spec,
-            distributed=asked.distributed,
-            inference=asked.inference,
-        ),
-        WorkloadQueued(),
-    )
-    if key in fold.workloads:
-        key = f"~{key}"  # it would get another name, or the other one's once that is gone
-    return what_if(fold.imagine(fold_workload(WORKLOAD.initial, events), now, key), key, enough)
 
 
 async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:

@@ -228,4 +228,4 @@ async def test_a_secret_of_a_namespace_is_nothing_that_a_local_cluster_has(local
     volume = ClonedFolder(mount_path=PLACE, repository=url, login=FolderLogin(name="of-the-team"))
     await local.backend.apply(run_pod(node_name=local.node, arguments=("true",), volumes=(volume,)))
     end = await local.until("succeeded", "failed")
-    assert (end.kind, end.reason, "of-the-team" in end.message) == ("failed", "volume", True)
+    assert (end.kind, end.reason, "of-the-team" in end.message) == ("failed", "no_volume", True)

@@ -3,11 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from events.cluster_protocol import SourceToLookAt
 from events.workload.pod_sets import Container
 from events.workload.volumes import ClaimedFolder, ConfigFiles, EmptyFolder, NewClaim, NfsFolder, NodeFolder, Volume
 from services.agent.backends.interface import HeldClaims
@@ -21,6 +24,8 @@ pytestmark = pytest.mark.anyio
 
 PLACE = "/muster-test-data"
 """No machine has it, and none must have it afterwards."""
+NOT_THERE = "No such file or directory"
+BEFORE = datetime(2026, 1, 1, tzinfo=UTC)
 KEPT = NewClaim(size_bytes=1024**3, modes=("ReadWriteOnce",))
 EPHEMERAL = NewClaim(size_bytes=1024**3, modes=("ReadWriteOnce",), ephemeral=True)
 
@@ -130,7 +135,9 @@ async def test_a_path_of_the_machine_shows_a_pod_nothing_that_is_hidden_from_it(
         (EmptyFolder(mount_path="/tmp/muster-test-data"), "none is made in /tmp, which is yours"),
         (EmptyFolder(mount_path="/etc/passwd/below"), "/etc/passwd/below cannot be laid there"),
         (NfsFolder(mount_path=PLACE, server="a", path="/b"), "nothing to lay"),
-        (ConfigFiles(mount_path=PLACE, object_name="a"), "nothing to lay"),
+        (ConfigFiles(mount_path=PLACE, object_name="a"), "there is no ConfigMap a in this project on this machine"),
+        (ConfigFiles(mount_path=PLACE, object_name="a", secret=True), "there is no Secret a in this project"),
+        (ConfigFiles(mount_path=PLACE, object_name="../x"), "no name of a ConfigMap"),
         (EmptyFolder(mount_path=PLACE, most_bytes=1), "cannot be held to a size"),
         (NodeFolder(mount_path=PLACE, path="/", propagation="HostToContainer"), "mounted below / later"),
         (ClaimedFolder(mount_path=PLACE, claim="sets"), "there is no claim sets"),
@@ -142,7 +149,7 @@ async def test_a_volume_that_cannot_be_had_fails_the_run_and_says_why(
     local: Watched, volume: Volume, told: str
 ) -> None:
     end = await ended(local, "true", volume)
-    reason = "no_claim" if isinstance(volume, ClaimedFolder) else "volume"
+    reason = "no_claim" if isinstance(volume, ClaimedFolder) else "no_volume"
     assert (end.kind, end.reason, end.exit_code) == ("failed", reason, None)
     assert told in end.message
     assert end.started_at is None
@@ -151,7 +158,7 @@ async def test_a_volume_that_cannot_be_had_fails_the_run_and_says_why(
 async def test_pods_that_share_everything_with_the_machine_have_no_volumes(tmp_path: Path) -> None:
     local = await open_local(tmp_path / "data", isolation=None)
     end = await ended(local, "true", EmptyFolder(mount_path=PLACE))
-    assert (end.kind, end.reason) == ("failed", "volume")
+    assert (end.kind, end.reason) == ("failed", "no_volume")
     assert "not in namespaces" in end.message
     await local.close()
 
@@ -174,6 +181,70 @@ def test_whoever_runs_pods_volumes_are_laid_and_nothing_else_changes(tmp_path: P
     assert "'/opt/other': Read-only file system" in said
     assert names_in(Path("/opt")) == beside
     assert names_in(volume) == ["x", "y"]
+
+
+# -- ConfigMaps and Secrets --------------------------------------------------------------------------------------------
+
+
+async def test_keys_of_config_maps_and_secrets_are_files_that_the_pod_alone_has(local: Watched, tmp_path: Path) -> None:
+    """S060, S055: with the rights that were asked for; of one key, or of all."""
+    settings = tmp_path / "data" / "config-maps" / "p1" / "settings"
+    login = tmp_path / "data" / "secrets" / "p1" / "login"
+    for folder, keys in ((settings, {"rate": "0.1\n", "seed": "7\n", "no key": "x"}), (login, {"token": "t\n"})):
+        (folder / "below").mkdir(parents=True)
+        for key, value in keys.items():
+            (folder / key).write_text(value)
+    script = (
+        f"cd {PLACE}; ls all; cat all/rate one secret/token; stat -c %a all/rate secret/token;"
+        f"for it in all/rate one secret/token secret/new; do echo x 2>&1 > $it || true; done; ls {login} || true"
+    )
+    end = await ended(
+        local,
+        script,
+        ConfigFiles(mount_path=f"{PLACE}/all", object_name="settings"),
+        ConfigFiles(mount_path=f"{PLACE}/one", object_name="settings", only_key="seed"),
+        ConfigFiles(mount_path=f"{PLACE}/secret", object_name="login", secret=True, mode=0o400),
+    )
+    assert end.kind == "succeeded", end
+    lines = await said(local)
+    assert lines[:7] == ["rate", "seed", "0.1", "7", "t", "644", "400"]
+    assert [line.rpartition(": ")[2] for line in lines[7:]] == [*["Read-only file system"] * 4, NOT_THERE]
+    assert (settings / "rate").read_text() == "0.1\n"
+    await local.backend.forget(end.pod_key, 1)
+    async with asyncio.timeout(60):
+        while [*(tmp_path / "data" / "settled").rglob("token")]:
+            await asyncio.sleep(0.02)
+    assert names_in(login) == ["below", "token"]
+
+
+@pytest.mark.parametrize(
+    ("only_key", "size", "told"),
+    [("lr", 1, "ConfigMap settings has no key lr on this machine; it has rate"), ("", 2**20 + 1, "more than 1 MiB")],
+)
+async def test_what_a_config_map_cannot_give_fails_the_run(
+    local: Watched, tmp_path: Path, only_key: str, size: int, told: str
+) -> None:
+    folder = tmp_path / "data" / "config-maps" / "p1" / "settings"
+    folder.mkdir(parents=True)
+    (folder / "rate").write_bytes(b"x" * size)
+    end = await ended(local, "true", ConfigFiles(mount_path=PLACE, object_name="settings", only_key=only_key))
+    assert (end.kind, end.reason) == ("failed", "no_volume")
+    assert told in end.message
+
+
+async def test_data_sources_are_looked_for_among_the_files_of_their_project(local: Watched, tmp_path: Path) -> None:
+    """S053."""
+    (tmp_path / "data" / "secrets" / "p1" / "login").mkdir(parents=True)
+
+    async def looked(volume: Volume, project_id: str = "p1") -> str:
+        source = SourceToLookAt(asset_id="a", spec_at=BEFORE, volume=volume, project_id=project_id, project_name="nlp")
+        return await local.backend.look(source)
+
+    secret = ConfigFiles(mount_path=PLACE, object_name="login", secret=True)
+    assert await looked(secret) == ""
+    assert await looked(secret, "p2") == "the project has no Secret login here"
+    assert await looked(replace(secret, secret=False)) == "the project has no ConfigMap login here"
+    assert await looked(secret, "") == "", "who uses it says in which project"
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------

@@ -93,11 +93,18 @@ def test_where_no_cluster_could_run_it_each_says_why(served: Served, admin: http
     assert "no cluster can run it as it is: demo: spec.nodePools[0] " in issue["details"]
 
 
+@pytest.mark.parametrize(
+    "storage",
+    [
+        {"pvc": [{"path": "/data", "existingPvc": True, "claimName": "corpus"}]},
+        {"secretVolume": [{"secret": "s", "mountPath": "/s"}]},
+        {"configMapVolume": [{"configMap": "s", "mountPath": "/s"}]},
+    ],
+)
 def test_what_is_found_on_one_cluster_alone_is_meant_on_this_machine(
-    served: Served, admin: httpx.Client, demo: str
+    served: Served, admin: httpx.Client, demo: str, storage: dict[str, Any]
 ) -> None:
-    claim = {"path": "/data", "existingPvc": True, "claimName": "corpus"}
-    answer = admin.post(TRAININGS, json=anywhere(served, storage={"pvc": [claim]}))
+    answer = admin.post(TRAININGS, json=anywhere(served, storage=storage))
     assert answer.status_code == 202, answer.text
     assert among(served, answer.json()["workloadId"]) == ("", (served.cluster,))
 
@@ -110,8 +117,10 @@ def test_what_is_found_on_one_cluster_alone_is_meant_on_this_machine(
             "environmentVariables[0].secret",
         ),
         ({"imagePullSecrets": [{"name": "s"}]}, "imagePullSecrets[0]"),
-        ({"storage": {"secretVolume": [{"secret": "s", "mountPath": "/s"}]}}, "storage.secretVolume[0]"),
-        ({"storage": {"configMapVolume": [{"configMap": "s", "mountPath": "/s"}]}}, "storage.configMapVolume[0]"),
+        (
+            {"storage": {"s3": [{"bucket": "sets", "path": "/s", "accessKeySecret": "keys"}]}},
+            "storage.s3[0].accessKeySecret",
+        ),
     ],
 )
 def test_what_is_found_on_one_cluster_alone_needs_a_name_elsewhere(

@@ -18,6 +18,7 @@ from tests.support.api import Served
 V1 = "/api/v1"
 ENVIRONMENTS, COMPUTE, TEMPLATES = f"{V1}/asset/environment", f"{V1}/asset/compute", f"{V1}/workload-templates"
 TRAININGS, WORKSPACES, DISTRIBUTED = (f"{V1}/workloads/{kind}" for kind in ("trainings", "workspaces", "distributed"))
+INFERENCES = f"{V1}/workloads/inferences"
 NEVER = "00000000-0000-8000-8000-000000000000"
 
 
@@ -193,6 +194,28 @@ def test_lists_are_searched_filtered_and_paged(admin: httpx.Client, alice: httpx
     assert [id_of(one) for one in answer.json()["environments"]] == everybodys
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("Training", ["any", "training"]), ("Workspace", ["any", "workspace"]), ("Distributed", ["any"])],
+)
+@pytest.mark.parametrize("path", [ENVIRONMENTS, TEMPLATES])
+def test_s015_a_kind_is_offered_what_is_for_it(admin: httpx.Client, path: str, kind: str, expected: list[str]) -> None:
+    word = secrets.token_hex(4)
+    if path == TEMPLATES:
+        expected = [name for name in expected if name != "any"]
+        for of in ("Training", "Workspace"):
+            last = made(admin, path, {}, name=f"{word}-{of.lower()}", workloadType=of)
+    else:
+        made(admin, path, {}, name=f"{word}-any")
+        made(admin, path, {"workloadTypes": ["Training"]}, name=f"{word}-training")
+        last = made(admin, path, {"workloadTypes": ["Workspace", "Inference"]}, name=f"{word}-workspace")
+    seen = admin.get(f"{path}/{id_of(last)}").headers["x-version"]
+    answer = admin.get(path, params={"search": word, "workloadType": kind, "min_seq": seen})
+    assert answer.status_code == 200, answer.text
+    (found,) = (value for value in answer.json().values() if isinstance(value, list))
+    assert [one["meta"]["name"] for one in found] == [f"{word}-{name}" for name in expected]
+
+
 def test_of_two_writers_one_gets_the_name_and_one_version(admin: httpx.Client, served: Served) -> None:
     body = {"meta": {"name": fresh(), "scope": "tenant"}, "spec": {}}
     answers: list[int] = []
@@ -321,6 +344,7 @@ def test_a_change_of_the_workload_is_told_as_the_requests(admin: httpx.Client, s
         (TRAININGS, "Training", {"completions": 2}),
         (WORKSPACES, "Workspace", {"allowOverQuota": True}),
         (DISTRIBUTED, "Distributed", {"distributedFramework": "JAX", "numWorkers": 3}),
+        (INFERENCES, "Inference", {"nodePools": ["default"], "priorityClass": "low"}),
     ],
 )
 def test_every_kind_is_made_from_assets(
@@ -328,7 +352,8 @@ def test_every_kind_is_made_from_assets(
 ) -> None:
     environment = made(admin, ENVIRONMENTS, {"image": "e", "workloadTypes": [workload_type]})
     template = made(admin, TEMPLATES, {**spec, "image": "t"}, workloadType=workload_type)
-    body = request(served, templateId=id_of(template), assets={"environmentId": id_of(environment)})
+    own = {"servingPort": {"container": 8000}} if workload_type == "Inference" else {}
+    body = request(served, own, templateId=id_of(template), assets={"environmentId": id_of(environment)})
     answer = admin.post(path, json=body)
     assert answer.status_code == 202, answer.text
     read = admin.get(f"{path}/{answer.json()['workloadId']}", params={"explain": "true"}).json()
@@ -375,6 +400,17 @@ def test_what_an_asset_sets_is_told_with_the_asset_and_what_the_request_sets_at_
     assert f"(template {name} sets it)" in found["spec.parallelism"]
     assert f"(template {name} sets it)" in found["spec.nodePools[0]"]
     assert "sets it" not in found["spec.labels[1].value"]
+
+
+def test_of_an_object_that_an_asset_alone_sets_the_asset_is_told(admin: httpx.Client, served: Served) -> None:
+    """S023: a container's security, on a cluster that runs no images."""
+    environment = made(admin, ENVIRONMENTS, {"image": "i", "security": {"runAsNonRoot": True}})
+    told = f"(environment {environment['meta']['name']} sets it)"
+    for own, expected in ({}, True), ({"security": {"readOnlyRootFilesystem": True}}, False):
+        body = request(served, own, assets={"environmentId": id_of(environment)})
+        found = issues(admin.post(TRAININGS, json=body))
+        assert found.keys() == {"spec.security"}
+        assert found["spec.security"].endswith(told) == expected, found
 
 
 def test_an_image_comes_from_somewhere(admin: httpx.Client, served: Served) -> None:

@@ -196,51 +196,6 @@ def test_who_reserves_what_others_have_is_told_how_much_it_keeps(
             assert changed == "reservation two is changed"
 
 
-@pytest.mark.parametrize(
-    ("first", "grown", "told"),
-    [
-        ({"gpus": 2, "exact": True}, {"gpus": 6, "exact": True}, "'two' would keep 2 of the 4 GPUs that it has now"),
-        ({"gpus": 2, "exact": True}, {"gpus": 8}, "'two' would keep none of the 4 GPUs that it has now"),
-        ({"gpus": 4, "exact": True}, {"gpus": 3, "exact": True}, None),
-        ({"gpus": 2, "exact": True}, {"gpus": 4, "exact": True}, None),
-    ],
-)
-def test_one_that_grows_does_not_take_what_a_later_one_has(
-    served: Served, lab: str, first: dict[str, Any], grown: dict[str, Any], told: str | None
-) -> None:
-    """Given a node of 8 GPUs of which a later reservation has 4, when the earlier one grows, then that is refused where
-    the later one would have less, and it is named with what would do; nothing changes.
-    """
-    body = {"clusterId": lab, "nodes": ["gpu-1"], "projectId": served.project, **times()}
-    with served.client() as admin:
-        for name, wanted in (("one", first), ("two", {"gpus": 4, "exact": True})):
-            made = admin.post(RESERVATIONS, json=body | wanted | {"name": name}).json()["message"]
-            assert made == f"reservation {name} is made"
-        changed = {key: of for key, of in (body | grown).items() if key != "clusterId"}
-        answer = admin.put(f"{RESERVATIONS}/{lab}/one", json=changed)
-        row = admin.get(f"{RESERVATIONS}/{lab}/one").json()
-        if told is None:
-            assert (answer.status_code, row["gpus"]) == (202, grown["gpus"])
-            return
-        assert (answer.status_code, answer.json()["details"]) == (409, "reservation_displaced"), answer.text
-        assert told in answer.json()["message"]
-        assert "or change 'two' first" in answer.json()["message"]
-        assert row["gpus"] == first["gpus"]
-        admin.delete(f"{RESERVATIONS}/{lab}/two")
-        assert admin.put(f"{RESERVATIONS}/{lab}/one", json=changed).status_code == 202
-
-
-def test_one_is_not_moved_to_a_time_at_which_a_later_one_has_its_gpus(served: Served, lab: str) -> None:
-    body = {"clusterId": lab, "nodes": ["gpu-1"], "projectId": served.project, "gpus": 8}
-    with served.client() as admin:
-        assert admin.post(RESERVATIONS, json=body | times() | {"name": "one"}).status_code == 202
-        assert admin.post(RESERVATIONS, json=body | times(after=5) | {"name": "two"}).status_code == 202
-        moved = {key: of for key, of in (body | times(after=5)).items() if key != "clusterId"}
-        answer = admin.put(f"{RESERVATIONS}/{lab}/one", json=moved)
-    assert answer.status_code == 409
-    assert "'two' would keep none of the 8 GPUs" in answer.json()["message"]
-
-
 @pytest.mark.parametrize("path", [MAINTENANCE, RESERVATIONS])
 @pytest.mark.parametrize("meant", [{"nodes": ["gpu-9"]}, {"nodePools": ["h100"]}])
 def test_a_refusal_of_nodes_names_the_cluster(served: Served, lab: str, path: str, meant: dict[str, Any]) -> None:

@@ -23,9 +23,9 @@ from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import connect
 from services.runtime.process.settings import Settings
 from services.scheduler import service
+from services.scheduler.answering import Answering
 from services.scheduler.batches import ACTOR
 from services.scheduler.fold import SchedulingState
-from services.scheduler.service import Answering
 from tests.support.any_request import agree_on_any
 from tests.support.api import Served
 from tests.support.requests import POLICY_DEFAULTS, agree, evaluated

@@ -220,6 +220,13 @@ def test_variables_by_which_pods_find_each_other_are_not_the_workloads_to_set(ki
         ({"allowOverQuota": True}, ("high", "preemptible", True)),
         ({"preemptibility": "preemptible"}, ("high", "preemptible", True)),
         ({"priorityClass": "low"}, ("low", "preemptible", True)),
+        ({"allowOverQuota": False}, ("high", "non-preemptible", False)),
+        ({"allowOverQuota": False, "priorityClass": "very-high"}, ("very-high", "non-preemptible", False)),
+        (
+            {"allowOverQuota": False, "priorityClass": "low", "preemptibility": "non-preemptible"},
+            ("low", "non-preemptible", False),
+        ),
+        ({"allowOverQuota": None, "preemptibility": "preemptible"}, ("high", "preemptible", True)),
     ],
 )
 def test_a_workspace_is_kept_from_preemption_unless_it_may_go_beyond_the_quota(
@@ -240,11 +247,41 @@ def test_a_workspace_is_kept_from_preemption_unless_it_may_go_beyond_the_quota(
         ({"completions": 1}, [("spec.completions", None)]),
         ({"parallelism": 1}, [("spec.parallelism", None)]),
         ({"allowOverQuota": True, "preemptibility": "non-preemptible"}, [("spec.allowOverQuota", "options")]),
+        ({"allowOverQuota": False, "preemptibility": "preemptible"}, [("spec.allowOverQuota", "options")]),
+        ({"allowOverQuota": False, "priorityClass": "medium"}, [("spec.allowOverQuota", "options")]),
+        ({"allowOverQuota": False, "priorityClass": "urgent"}, [("spec.priorityClass", "options")]),
         ({"allowOverQuota": "yes"}, [("spec.allowOverQuota", None)]),
     ],
 )
 def test_a_workspace_that_cannot_be_is_refused(spec: dict[str, Any], expected: list[tuple[str, str | None]]) -> None:
     assert faults(WorkspaceCreation, body(spec=spec)) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "told"),
+    [
+        ("Workspace", "completions", "is a field of Training, and this is of kind Workspace; leave it out"),
+        ("Distributed", "parallelism", "is a field of Training, and this is of kind Distributed; leave it out"),
+        ("Training", "numWorkers", "is a field of Distributed, and this is of kind Training; leave it out"),
+        (
+            "Inference",
+            "backoffLimit",
+            "is a field of Training, Distributed, Workspace, and this is of kind Inference",
+        ),
+        ("Training", "complettions", "is unknown; did you mean 'completions'"),
+    ],
+)
+def test_a_field_of_another_kind_is_told_as_that(kind: str, field: str, told: str) -> None:
+    """R25, R26."""
+    needed: dict[str, Any] = {
+        "Distributed": {"distributedFramework": "JAX"},
+        "Inference": {"servingPort": {"container": 80}},
+    }
+    checked = check_creation(KINDS[kind].creation, body(spec={**needed.get(kind, {}), field: 2}))
+    assert isinstance(checked, FaultyCreation)
+    (issue,) = checked.issues
+    assert issue.field == f"spec.{field}"
+    assert issue.details.startswith(told)
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def test_a_masters_host_paths_need_the_projects_setting_privileged(*, privileged
 @pytest.mark.parametrize(
     ("kind", "storage", "field"),
     [
-        ("local", {"configMapVolume": [{"configMap": "c", "mountPath": "/c"}]}, "configMapVolume[0]"),
+        ("local", {"nfs": [{"server": "s", "path": "/e", "mountPath": "/n"}]}, "nfs[0]"),
         ("kubernetes", {"pvc": [{"path": "/a", "claimInfo": {"size": "1Gi", "storageClass": "none"}}]}, "pvc[0]"),
     ],
 )
@@ -275,6 +275,54 @@ def test_what_a_data_source_adds_a_master_has_that_names_no_volumes(admin: httpx
     assert [one["path"] for one in own["spec"]["storage"]["git"]] == ["/code"]
     assert [one["path"] for one in own["masterSpec"]["storage"]["emptyDirVolume"]] == ["/scratch"]
     assert own["masterSpec"]["storage"]["git"] == []
+
+
+def test_r30_of_a_masters_own_claims_runs_that_begin_later_find_them_elsewhere(
+    admin: httpx.Client, served: Served
+) -> None:
+    """Told in the history, undone, and held to policies, as those of the workers."""
+    spec = {"storage": {"pvc": [SETS]}}
+    one = submit(admin, served, {"storage": {"pvc": [OUT], "emptyDirVolume": [{"path": "/scratch"}]}}, spec=spec)
+    path = f"{V1}/workloads/{one['workloadId']}"
+
+    def changed(storage: dict[str, Any], **more: Any) -> httpx.Response:
+        return admin.patch(path, json={"masterSpec": {"storage": storage, **more}})
+
+    def paths() -> tuple[str, str]:
+        found = admin.get(path).json()
+        return found["spec"]["storage"]["pvc"][0]["path"], found["masterSpec"]["storage"]["pvc"][0]["path"]
+
+    to = {"pvc": [{"mountedAt": "/out", "path": "/results"}]}
+    answer = changed(to)
+    assert answer.status_code == 202, answer.text
+    assert "runs that are there keep what they have" in answer.json()["message"]
+    assert paths() == ("/sets", "/results")
+    assert "already" in changed(to).json()["message"]
+    history = admin.get(f"{path}/history", params={"min_seq": answer.headers["X-Log-Sequence"]}).json()["records"]
+    assert any("volumes of later runs of the master /out->/results" in record["message"] for record in history)
+    for refused, field in (
+        (changed({"pvc": [{"mountedAt": "/sets", "path": "/x"}]}), "masterSpec.storage.pvc[0].mountedAt"),
+        (changed({"pvc": [{"mountedAt": "/results", "path": "/scratch"}]}), "masterSpec.storage.pvc"),
+        (changed({"nfs": []}), "masterSpec.storage.nfs"),
+        (changed(to, image="other"), "masterSpec.image"),
+    ):
+        assert refused.status_code == 400, refused.text
+        assert [*issues(refused)] == [field]
+    follows = f"{V1}/workloads/{submit(admin, served, {}, spec=spec)['workloadId']}"
+    refused = admin.patch(follows, json={"masterSpec": {"storage": {"pvc": [{"mountedAt": "/sets", "path": "/x"}]}}})
+    assert "goes where they go; change storage" in str(issues(refused)["masterSpec.storage"])
+
+    where = {"scope": "project", "projectId": served.training()["projectId"]}
+    policy = {"defaults": {}, "rules": {"storage": {"pvc": {"canAdd": False}}}}
+    assert admin.put(f"{V1}/policies/distributed", params=where, json=policy).status_code in {200, 202}
+    try:
+        assert [*issues(changed({"pvc": [{"mountedAt": "/results", "path": "/x"}]}))] == ["masterSpec.storage.pvc"]
+    finally:
+        admin.delete(f"{V1}/policies/distributed", params=where)
+    undone = admin.post(f"{path}/undo", json={"sequence": int(answer.headers["X-Log-Sequence"])})
+    assert undone.status_code == 202, undone.text
+    assert undone.json()["then"]["masterStorage"]["pvc"] == ["/out"]
+    assert paths() == ("/sets", "/out")
 
 
 def test_what_a_policy_says_of_volumes_holds_for_those_of_a_master_too(admin: httpx.Client, served: Served) -> None:

@@ -122,6 +122,68 @@ def test_a_fault_is_told_at_its_own_place() -> None:
     assert whole.place("labels[7].name") is None
 
 
+WHOLE: dict[str, Json] = {
+    "annotations": {"name": "a", "value": "1"},
+    "compute.extendedResources": {"resource": "a/b", "quantity": "1"},
+    "environmentVariables": {"name": "A", "value": "1"},
+    "exposedUrls": {"name": "lab", "container": 8888},
+    "imagePullSecrets": {"name": "a"},
+    "labels": {"name": "a", "value": "1"},
+    "ports": {"name": "lab", "container": 8888, "serviceType": "ClusterIP"},
+    "relatedUrls": {"name": "board", "url": "https://wandb.example.com", "type": "wandb"},
+    "storage.configMapVolume": {"mountPath": "/a", "configMap": "a"},
+    "storage.dataVolume": {"mountPath": "/a", "id": "7b0e9f2a-6f0e-4c55-9c6b-2f2f6b3f1a10"},
+    "storage.emptyDirVolume": {"path": "/a"},
+    "storage.git": {"path": "/a", "repository": "https://git.example.com/a"},
+    "storage.hostPath": {"mountPath": "/a", "path": "/b"},
+    "storage.nfs": {"mountPath": "/a", "path": "/b", "server": "c"},
+    "storage.pvc": {"path": "/a", "claimInfo": {"size": "1Gi"}},
+    "storage.s3": {"path": "/a", "bucket": "abc"},
+    "storage.secretVolume": {"mountPath": "/a", "secret": "a"},
+    "tolerations": {"name": "a", "key": "k", "operator": "Exists", "effect": "Any"},
+}
+"""By list whose items say exclude: one that a policy adds, in whose first field stands what tells items apart."""
+NEEDED: dict[str, Json] = {
+    "Distributed": {"distributedFramework": "PyTorch"},
+    "Inference": {"servingPort": {"container": 1}},
+}
+
+
+def lists_of(kind: str) -> set[str]:
+    found = (field for field in spec_node(kind).walk() if field.item is not None and "exclude" in field.item.by_name)
+    return {field.path.removeprefix("spec.").removesuffix("[]") for field in found}
+
+
+def test_every_list_whose_items_say_exclude_is_among_those_below() -> None:
+    assert lists_of("Training") == {*WHOLE}
+    assert all(lists_of(kind) <= {*WHOLE} for kind in KINDS)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_what_a_policy_adds_to_a_list_a_request_drops_by_exclude(kind: str) -> None:
+    """S075, R37: every list that has it, of every kind."""
+    for path in sorted(lists_of(kind)):
+        item, (above, _, name) = WHOLE[path], path.rpartition(".")
+        key = next(iter(item))
+
+        def made(*asked: Json, at: str = path, above: str = above, name: str = name) -> list[Any]:
+            layers = [Layer(source="project policy", name="", spec=NEEDED.get(kind, {}) | {"image": "i"})]
+            for source, one in zip(("project policy", "request"), asked, strict=False):
+                layers.append(Layer(source=source, name="", spec={above: {name: [one]}} if above else {name: [one]}))
+            spec = merged(spec_node(kind), layers).spec
+            request = {"name": "n", "projectId": "p", "clusterId": "c", "spec": spec}
+            checked = check_creation(KINDS[kind].creation, request)
+            if isinstance(checked, FaultyCreation):
+                return [issue.field for issue in checked.issues]
+            shown = msgspec.to_builtins(KINDS[kind].with_defaults(checked.order()[0]))
+            return [*(shown[above] if above else shown)[name]]
+
+        if kind == "Inference" and made(item) == [f"spec.{path}"]:
+            continue  # it has none of these volumes
+        assert [one[key] for one in made(item)] == [item[key]], path
+        assert made(item, {key: item[key], "exclude": True}) == [], path
+
+
 # -- who set what ----------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from events.workload.kinds.training import template
@@ -220,6 +221,27 @@ def test_an_item_that_says_exclude_is_left_out_and_needs_only_its_name() -> None
     asked = template(stored).request
     assert [(each.resource, each.amount) for each in asked.extended] == [("c/d", 2)]
     assert [each.key for each in asked.tolerated] == ["k"]
+
+
+OTHER_LISTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "labels": ("name", {"name": "b", "value": "x"}),
+    "annotations": ("name", {"name": "b", "value": "x"}),
+    "environmentVariables": ("name", {"name": "b", "value": "x"}),
+    "imagePullSecrets": ("name", {"name": "b"}),
+    "relatedUrls": ("name", {"name": "b", "url": "https://a.example", "type": "wandb"}),
+    "exposedUrls": ("name", {"name": "b", "container": 80}),
+    "ports": ("name", {"name": "b", "container": 80, "serviceType": "ClusterIP"}),
+}
+
+
+@pytest.mark.parametrize("field", OTHER_LISTS)
+def test_so_is_one_of_every_other_list(field: str) -> None:
+    """S075, R37."""
+    key, kept = OTHER_LISTS[field]
+    checked = check_training(request(**{field: [{key: "a", "exclude": True}, kept]}))
+    assert not isinstance(checked, FaultyCreation), checked
+    stored = msgspec.to_builtins(with_defaults(checked.spec))[field]
+    assert [(item[key], item.get("exclude", False)) for item in stored] == [("b", False)]
 
 
 def test_nothing_of_what_places_is_listed_as_not_yet_in_force() -> None:

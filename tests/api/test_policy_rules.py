@@ -130,6 +130,8 @@ OF_LAYERS: Final[list[tuple[Json, Json, Json, list[tuple[str, str]]]]] = [
     ({"compute": BLOCKED}, {}, {"compute": {}}, []),
     ({"podAffinity": BLOCKED}, {}, {"podAffinity": {"type": "Required", "key": "k"}},
      [("podAffinity.type", "blocked"), ("podAffinity.key", "blocked")]),
+    ({"storage": BLOCKED}, {}, {"storage": {"nfs": [{"server": "s", "path": "/e", "mountPath": "/n"}]}},
+     [("storage.nfs[0]", "blocked")]),
     # a list that is one value
     ({"nodePools": CLOSED}, {"nodePools": ["a", "b"]}, {"nodePools": ["b"]}, []),
     ({"nodePools": CLOSED}, {"nodePools": ["a", "b"]}, {"nodePools": ["b", "c"]}, [("nodePools", "canAdd")]),

@@ -12,7 +12,7 @@ from events.project import Project
 from events.quantities import MAX_QUANTITY
 from events.workload.fields.process import ConfigMapKey, EnvironmentVariable, PodFieldReference, SecretKey
 from events.workload.kinds.training import template
-from events.workload.spec import TrainingSpec, pod_request
+from events.workload.spec import TrainingSpec, pod_request, with_defaults
 from services.api.check import FaultyCreation, check_training
 from services.api.issues import MAX_ISSUES
 from services.api.rules import check_cluster, check_kind, check_within
@@ -138,6 +138,11 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
     (
         "sweep: another number of runs",
         {"completions": 3, "sweep": {"parameters": [{"name": "a", "values": ["1", "2"]}]}},
+        {("spec.completions", None)},
+    ),
+    (
+        "sweep: another number of runs, which is what nothing says, too",
+        {"completions": 1, "sweep": {"parameters": [{"name": "a", "values": ["1", "2"]}]}},
         {("spec.completions", None)},
     ),
     (
@@ -368,6 +373,28 @@ BAD_SPECS: list[tuple[str, dict[str, Any], set[tuple[str, str | None]]]] = [
         },
         {(f"spec.relatedUrls[{index}].url", None) for index in range(8)},
     ),
+    (
+        "S032 R37 a name twice, and what shall be left out without its name",
+        {
+            "relatedUrls": [
+                {"url": "https://a.example", "type": "wandb", "name": "a"},
+                {"url": "https://b.example", "type": "wandb", "name": "a"},
+                {"url": "https://b.example", "type": "wandb"},
+                {"exclude": True},
+            ]
+        },
+        {("spec.relatedUrls[1].name", None), ("spec.relatedUrls[3].name", "required")},
+    ),
+    (
+        "S032 an address that is too long",
+        {"relatedUrls": [{"url": "https://a.example/" + "a" * 2048, "type": "x"}]},
+        {("spec.relatedUrls[0].url", "max")},
+    ),
+    (
+        "S032 a type that is too long",
+        {"relatedUrls": [{"url": "https://a.example", "type": "x" * 64}]},
+        {("spec.relatedUrls[0].type", "max")},
+    ),
     ("not built, deep", {"storage": {"pvc": [None, NOT_BUILT]}}, {("spec.storage.pvc[1].dataSharing", None)}),
     ("unknown", {"imagee": "x"}, {("spec.imagee", None)}),
     ("no object", {"compute": 5}, {("spec.compute", None)}),
@@ -586,6 +613,14 @@ def test_null_is_absent_and_a_null_in_a_list_is_no_item() -> None:
     spec = checked.spec
     assert spec.command is None
     assert [label.name for label in spec.labels] == ["a"]
+
+
+@pytest.mark.parametrize("said", [{}, {"completions": None}, {"completions": 2}])
+def test_a_sweep_says_how_many_runs_there_are(said: dict[str, Any]) -> None:
+    """S061: another number is refused, even that which a training without one has."""
+    checked = check_training(request(sweep={"parameters": [{"name": "a", "values": ["1", "2"]}]}, **said))
+    assert not isinstance(checked, FaultyCreation)
+    assert with_defaults(checked.spec).completions == 2
 
 
 optional_text = st.none() | st.text(max_size=20)

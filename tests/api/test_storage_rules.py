@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from events.cluster import Cluster, StorageClass
 from events.project import Project
+from events.workload.fields.saving import CheckpointSpec
 from events.workload.kinds.training import template
 from events.workload.spec import with_defaults
 from events.workload.volumes import (
@@ -22,6 +24,7 @@ from events.workload.volumes import (
 )
 from services.api.check import FaultyCreation, check_training
 from services.api.rules import check_kind, check_within
+from services.api.saving_rules import check_checkpoint_class
 from services.api.storage_rules import check_classes
 
 type Issues = set[tuple[str, str | None]]
@@ -396,6 +399,35 @@ def test_nothing_is_cloned_over_ssh_without_a_key() -> None:
     assert found({"git": [GIT | {"repository": BY_SSH}]}) == {("git[0].secretRef", "required")}
 
 
+@pytest.mark.parametrize(
+    ("given", "faults"),
+    [
+        ({"passwordSecret": "team"}, set()),
+        ({"passwordSecret": "team", "secretKeyOfUser": "u", "secretKeyOfPassword": "p"}, set()),
+        ({"secretKeyOfUser": "u"}, {("git[0].passwordSecret", "required")}),
+        ({"passwordSecret": "team", "secretRef": OWN}, {("git[0].passwordSecret", "canAdd")}),
+        ({"passwordSecret": "a b"}, {("git[0].passwordSecret", None)}),
+        ({"passwordSecret": "team", "secretKeyOfPassword": "a b"}, {("git[0].secretKeyOfPassword", None)}),
+        ({"passwordSecret": "team", "repository": BY_SSH}, {("git[0].passwordSecret", "options")}),
+        ({"passwordSecret": "team", "repository": "http://git.example.com/a"}, {("git[0].repository", None)}),
+    ],
+)
+def test_r34_the_older_fields_name_a_secret_as_secret_ref_does(
+    given: dict[str, Any], faults: set[tuple[str, str | None]]
+) -> None:
+    """S057. One of the two ways is said."""
+    if faults:
+        assert found({"git": [GIT | given]}) == faults
+    else:
+        spec = spec_of({"git": [GIT | given]})
+        (volume,) = template(spec).volumes
+        assert isinstance(volume, ClonedFolder)
+        keys = given.get("secretKeyOfUser", ""), given.get("secretKeyOfPassword", "")
+        assert volume.login == FolderLogin(name="team", user_key=keys[0], password_key=keys[1])
+        (issue,) = check_kind(spec, "local")
+        assert issue.field == "spec.storage.git[0].passwordSecret"
+
+
 def test_a_login_is_told_by_the_names_of_what_holds_it() -> None:
     spec = spec_of(
         {"git": [GIT | {"secretRef": OWN}, GIT | {"path": "/b", "secretRef": OWN | {"userCredential": None}}]}
@@ -407,8 +439,6 @@ def test_a_login_is_told_by_the_names_of_what_holds_it() -> None:
 
 NOT_HERE: list[tuple[str, dict[str, Any]]] = [
     ("git[0].secretRef.name", {"git": [GIT | {"secretRef": OWN | {"userCredential": None}}]}),
-    ("configMapVolume[0]", {"configMapVolume": [{"configMap": "a", "mountPath": "/a"}]}),
-    ("secretVolume[0]", {"secretVolume": [{"secret": "a", "mountPath": "/a"}]}),
     ("dataVolume[0]", {"dataVolume": [{"id": SHARED_ID, "mountPath": "/a"}]}),
     ("nfs[0]", {"nfs": [NFS]}),
     ("s3[0]", {"s3": [S3]}),
@@ -434,6 +464,9 @@ def test_what_this_machine_has_is_taken_on_the_local_cluster() -> None:
         "emptyDirVolume": [{"path": "/a"}, {"path": "/b", "medium": "Memory", "sizeLimit": "1Gi"}],
         "hostPath": [HOST],
         "pvc": [{"path": "/c", "claimInfo": {"size": "1Gi", "volumeMode": "Filesystem"}}],
+        "configMapVolume": [{"configMap": "a", "mountPath": "/d", "subPath": "key", "defaultMode": "0400"}],
+        "secretVolume": [{"secret": "a", "mountPath": "/e"}],
+        "git": [GIT | {"path": "/f"}],
     }
     assert list(check_kind(spec_of(storage), "local")) == []
 
@@ -493,6 +526,11 @@ CLASSES = (FAST, StorageClass(name="slow"))
         (
             CLASSES[1:],
             {"addedAttrValues": [{"key": "tier"}]},
+            ("addedAttrValues[0].key", "class slow allows no attribute 'tier'; it allows none"),
+        ),
+        (
+            (),
+            {"addedAttrValues": [{"key": "tier"}]},
             (
                 "addedAttrValues[0].key",
                 "the cluster has no default class, so a claim without one allows no attribute 'tier'; it allows none",
@@ -515,6 +553,36 @@ def test_r29_a_claim_has_a_class_that_is_there_and_attributes_that_it_allows(
         [] if fault is None else [(f"spec.storage.pvc[0].claimInfo.{fault[0]}", fault[1], "options")]
     )
     assert list(check_classes(storage, Cluster(name="c", kind="simulated", storage_classes=classes))) == []
+
+
+SLOW, OTHER = StorageClass(name="slow"), StorageClass(name="other")
+
+
+@pytest.mark.parametrize(
+    ("classes", "named", "is_required"),
+    [
+        ((SLOW, OTHER), None, True),
+        ((SLOW, OTHER), "slow", False),
+        ((SLOW,), None, False),
+        ((SLOW, StorageClass(name="other", default=True)), None, False),
+        ((), None, False),
+        (None, None, False),
+    ],
+    ids=["two", "named", "the only one", "the default", "volumes of no class", "nobody knows"],
+)
+def test_r28_a_new_claim_names_its_class_unless_there_is_one_or_a_default(
+    classes: tuple[StorageClass, ...] | None, named: str | None, *, is_required: bool
+) -> None:
+    """The checkpoint folder is such a claim, too."""
+    cluster = Cluster(name="c", kind="kubernetes", storage_classes=classes)
+    spec = spec_of(pvc(claimInfo={"size": "1Gi", "storageClass": named}))
+    spec = replace(spec, checkpoint=CheckpointSpec(storage_class=named))
+    told = [*check_classes(spec.storage, cluster), *check_checkpoint_class(spec, cluster)]
+    fields = ["spec.storage.pvc[0].claimInfo.storageClass", "spec.checkpoint.storageClass"] if is_required else []
+    assert [(issue.field, issue.rule) for issue in told] == [(field, "required") for field in fields]
+    assert all("cluster c has no default storage class; it has slow, other" in issue.details for issue in told)
+    existing = spec_of({"pvc": [{"path": "/a", "existingPvc": True, "claimName": "there"}]})
+    assert [*check_classes(existing.storage, cluster)] == []
 
 
 def test_attributes_of_a_claim_have_keys_of_their_own() -> None:

@@ -7,7 +7,16 @@ import pytest
 from nats.aio.client import Client
 
 from development.servers import EVERYTHING, NatsServer
+from services.runtime.backup import seal
 from services.runtime.nats.connection import connect
+
+CHEAP_N = 2**10
+
+
+@pytest.fixture(autouse=True)
+def _cheap_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make a key takes half a second of a processor on purpose, and most tests make two or three."""
+    monkeypatch.setattr(seal, "SCRYPT_N", CHEAP_N)
 
 
 @pytest.fixture

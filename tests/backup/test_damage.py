@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import zstandard
 
+from services.runtime.backup import seal
 from services.runtime.backup.archive import (
     FILES,
     FORMAT,
@@ -26,7 +27,8 @@ from services.runtime.backup.archive import (
 )
 from services.runtime.backup.check import Head, check, parse_head, read_manifest, unlisted
 from services.runtime.backup.place import Place
-from services.runtime.backup.seal import Sealer, new_sealer
+from services.runtime.backup.seal import SCRYPT_N as SHIPPED_N
+from services.runtime.backup.seal import Sealer, new_sealer, sealer_of
 from tests.backup.given import nothing
 
 SEGMENTS, MESSAGES = 3, 5
@@ -34,7 +36,6 @@ SEGMENTS, MESSAGES = 3, 5
 
 @cache
 def a_sealer() -> Sealer:
-    """To make a key of a passphrase takes long, as it should."""
     return new_sealer(b"a passphrase of tests")
 
 
@@ -282,6 +283,13 @@ def test_a_backup_of_a_newer_program_is_refused(tmp_path: Path) -> None:
     signed_again(tmp_path, lambda manifest: msgspec.structs.replace(manifest, format=FORMAT + 1))
     with pytest.raises(BackupError, match=r"was written by a newer Muster \(format 2, this one knows up to 1\)"):
         verified(tmp_path)
+
+
+def test_a_key_of_a_passphrase_takes_as_much_as_the_program_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seal, "SCRYPT_N", SHIPPED_N)
+    made = new_sealer(b"a passphrase of tests")
+    assert made.sealing.n == SHIPPED_N == 2**17, "128 MiB, and half a second"
+    assert sealer_of(made.sealing, b"a passphrase of tests").key == made.key
 
 
 @pytest.mark.parametrize("size", [0, 1, 1024**2 - 1, 1024**2, 1024**2 + 1, 3 * 1024**2])

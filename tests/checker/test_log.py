@@ -15,6 +15,7 @@ from development.checker.log import check, check_log
 from development.checker.records import RawMessage, asked, quantity
 from development.checker.story import BEGIN, GPU_SPEC, ID, KEY, NODE, Story, pod
 from events.codec import encode_commit
+from events.phases import ENDS_AT_ONCE
 from tests.support.draws import draws
 from tests.support.lives import busy_world
 from tests.support.random_lives import random_log
@@ -103,6 +104,14 @@ def _launcher() -> Story:
     """Of an MPI training: it waits for its worker."""
     waits = {"numWorkers": 1, "minReplicas": None, "mpiLauncherCreationPolicy": "WaitForWorkersReady"}
     return Story().node().created(distributed={"distribution": waits, "master": GPU_SPEC}).bound(LAUNCHER, WORKER)
+
+
+@pytest.mark.parametrize("reason", sorted(ENDS_AT_ONCE))
+def test_a_replica_is_tried_again_whatever_it_failed_of(reason: str) -> None:
+    """R26: given what fails every other kind of workload at once."""
+    story = _inference().bound(REPLICA, queued=True)
+    failed = {"pod": REPLICA, "at": story.text(), "reason": reason, "message": "m", "retry_at": story.text(60)}
+    assert story.says(("PodFailed", failed)).wrong() == set()
 
 
 def test_a_cluster_that_is_chosen_with_the_first_pods_is_as_it_should_be() -> None:

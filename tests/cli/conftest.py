@@ -1,7 +1,10 @@
 """The command line in this process, with its own home, and a server that answers it."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +23,23 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@cache
+def declared(*words: str) -> Any:
+    """The commands behind these words. To declare them takes longer than most commands, and nothing of a call stays."""
+    return command_line(*words)
+
+
+def commands_for(arguments: tuple[str, ...]) -> Any:
+    """As a call of its own declares them; behind a second word, also those that stand beside the one of a third."""
+    words = tuple(takewhile(lambda word: not word.startswith("-"), arguments))
+    return declared(*words[:2]) if words else command_line(*arguments)
+
+
 @pytest.fixture
 def muster(home: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     def call(*arguments: str) -> Ran:
         capsys.readouterr()
-        code = run(command_line(*arguments), list(arguments))
+        code = run(commands_for(arguments), list(arguments))
         said = capsys.readouterr()
         return Ran(int(code), said.out, said.err)
 

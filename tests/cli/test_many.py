@@ -84,6 +84,39 @@ def test_files_are_applied_again_and_again(alice: Served, muster: Any, tmp_path:
     assert results(muster(*apply))["train"] == "unchanged"
 
 
+def test_a_masters_volumes_are_compared_and_their_paths_changed(
+    alice: Served, muster: Any, tmp_path: Path, prefix: str
+) -> None:
+    """S066, R30: the same changes nothing, other paths are a change, and all else is refused by name."""
+    volume = "{path: %s, claimInfo: {size: %s}}"
+    text = (
+        f"kind: Distributed\nname: {prefix}-gang\n"
+        f"spec: {{image: a, distributedFramework: PyTorch, storage: {{pvc: [{volume % ('/w', '1Gi')}]}}}}\n"
+        "masterSpec: {image: m, storage: {pvc: [%s]}}"
+    )
+    file = tmp_path / "gang.yaml"
+
+    def applied(path: str, size: str = "2Gi") -> Any:
+        file.write_text(text % (volume % (path, size)))
+        (row,) = muster("apply", "-f", str(file), "-o", "json").json()
+        return row
+
+    assert applied("/out")["result"] == "created"
+    assert applied("/out")["result"] == "unchanged"
+    changed = applied("/results")
+    assert changed["result"] == "changed", changed
+    assert applied("/results")["result"] == "unchanged"
+    refused = applied("/results", "3Gi")
+    assert refused["result"] == "refused"
+    assert "masterSpec" in refused["why"]
+    assert "cannot be changed" in refused["why"]
+    words = ("workload", "set", f"{prefix}-gang", "--master-mount-path")
+    assert muster(*words, "/results=/other").code == 0
+    shown = muster("workload", "describe", f"{prefix}-gang", "-o", "json").json()
+    assert [one["path"] for one in shown["masterSpec"]["storage"]["pvc"]] == ["/other"]
+    assert [one["path"] for one in shown["spec"]["storage"]["pvc"]] == ["/w"]
+
+
 def test_a_sweep_that_is_applied_again_is_unchanged(alice: Served, muster: Any, tmp_path: Path, prefix: str) -> None:
     values = '{parameters: [{name: lr, values: ["0.1", "0.2"]}]}'
     file = tmp_path / "sweep.yaml"

@@ -128,11 +128,23 @@ def test_a_dry_run_on_the_server_is_a_table_of_what_would_be(api: ShapeServer, m
     assert "locked, options x" in ran.out
     assert next(line.split() for line in ran.out.splitlines() if "tolerations" in line)[-1] == "blocked"
     assert "spec.tty" not in ran.out, "what nobody set or restricts is left out"
+    assert "INSTRUCTIONS" not in ran.out, "nobody gave any"
     assert "it would be accepted" in ran.err
     (sent,) = api.asked("POST", "/workloads/trainings:evaluate")
     assert sent.body["spec"]["image"] == "a"
     assert api.asked("POST", "/workloads/trainings") == []
     assert muster("training", "submit", "hello", "-i", "a", "--dry-run=server", "-o", "json").json() == evaluation()
+
+
+def test_s021_instructions_on_a_variable_are_shown(api: ShapeServer, muster: Muster) -> None:
+    variable = {"field": "spec.environmentVariables[0]", "value": {"name": "LR", "value": ""}, "setBy": "environment e"}
+    told = evaluation()
+    told["fields"].append(told["fields"][0] | variable | {"instructions": "a learning rate, between 0 and 1"})
+    api.on("POST", "/workloads/trainings:evaluate", Reply(body=told))
+    ran = muster("training", "submit", "hello", "-i", "a", "--dry-run=server")
+    assert ran.code == 0, ran.err
+    (line,) = (line for line in ran.out.splitlines() if "environmentVariables" in line)
+    assert line.endswith("a learning rate, between 0 and 1")
 
 
 def test_a_dry_run_on_the_server_says_on_which_cluster_it_would_run(api: ShapeServer, muster: Muster) -> None:

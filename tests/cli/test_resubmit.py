@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from muster.cli.describe import write_request
 from muster.cli.exits import ExitCode
 from muster.cli.output import Format, Output, Style
-from muster.cli.workload import write_request
 from tests.support.draws import draws
 from tests.support.shapes import WORKLOAD_ID, Reply, Request, ShapeServer, workload_row
 

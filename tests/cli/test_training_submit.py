@@ -45,6 +45,26 @@ def sent(api: ShapeServer) -> Any:
         (("--node-pools", "a, b", "--node-pools", "c"), "nodePools", ["a", "b", "c"]),
         (("--priority", "high"), "priorityClass", "high"),
         (("--preemptibility", "preemptible"), "preemptibility", "preemptible"),
+        (
+            ("--related-url", "url=https://wandb.example.com/a?b=c,type=wandb,name=run"),
+            "relatedUrls",
+            [{"url": "https://wandb.example.com/a?b=c", "type": "wandb", "name": "run"}],
+        ),
+        (("-t",), "tty", True),
+        (
+            (
+                *("--environment-pod-field", "IP=status.podIP", "-e", "A=1", "--environment-secret", "S=s/k"),
+                *("--environment-config-map", "C=c/a.yaml", "--env-pod-field-ref", "T=metadata.labels['team']"),
+            ),
+            "environmentVariables",
+            [
+                {"name": "A", "value": "1"},
+                {"name": "S", "secret": {"name": "s", "key": "k"}},
+                {"name": "C", "configMap": {"name": "c", "key": "a.yaml"}},
+                {"name": "IP", "podFieldRef": {"path": "status.podIP"}},
+                {"name": "T", "podFieldRef": {"path": "metadata.labels['team']"}},
+            ],
+        ),
         (("--runs", "5"), "completions", 5),
         (("--completions", "5"), "completions", 5),
         (("--parallelism", "2"), "parallelism", 2),

@@ -115,7 +115,6 @@ def test_the_contracts_own_defaults_are_those_that_are_taken() -> None:
     ("path", "value", "words"),
     [
         ("spec.storage.pvc[].dataSharing", True, "muster datasource data-volume create); or leave it out"),
-        ("spec.storage.git[].passwordSecret", "s", "give secretRef; or leave it out"),
     ],
 )
 def test_what_is_not_built_says_what_would_do_instead(path: str, value: Any, words: str) -> None:
@@ -146,10 +145,6 @@ def test_what_is_not_built_says_what_would_do_instead(path: str, value: Any, wor
                 }
             },
             {"spec.storage.pvc[1].dataSharing", "spec.storage.nonsense"},
-        ),
-        (
-            {"storage": {"git": [{"repository": "https://a/b", "path": "/a", "passwordSecret": "a"}]}},
-            {"spec.storage.git[0].passwordSecret"},
         ),
     ],
 )

@@ -174,12 +174,14 @@ def test_a_chat_is_told_once_of_what_completes_fails_or_waits_whatever_is_killed
 ) -> None:
     api, state = stack.api(), tmp_path / "state.json"
     notify = (python, "-I", EXAMPLES / "notify" / "notify.py", state)
-    given = environment | {"CHAT_URL": chat.url, "WAIT_SECONDS": "2"}
+    given = environment | {"CHAT_URL": chat.url, "WAIT_SECONDS": "3600"}
     chat.refuses = 1
     with program(*notify, environment=given):
         until(state.exists, 60)
         api.submit("told-good", command="/bin/true")
         api.submit("told-bad", command="/bin/false", backoffLimit=0)
+        until(lambda: len(chat.texts) == 2, 60, lambda: str(chat.texts))
+    with program(*notify, environment=given | {"WAIT_SECONDS": "2"}):
         large = api.submit("told-large", command="/bin/true", compute={"gpuDevicesRequest": 64})["workloadId"]
         until(lambda: len(chat.texts) == 3, 60, lambda: str(chat.texts))
     api.submit("told-later", command="/bin/true")

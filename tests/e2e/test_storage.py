@@ -27,7 +27,7 @@ def api(stack: Stack) -> Api:
 
 
 def made(api: Api, name: str) -> dict[str, Any]:
-    (row,) = api.get("/workloads", filterBy=f"name=={name}")["workloads"]
+    (row,) = until(lambda: api.get("/workloads", filterBy=f"name=={name}")["workloads"] or None, 60)
     return api.get(f"/workloads/{row['id']}")
 
 
@@ -93,6 +93,27 @@ def test_a_claim_is_kept_until_its_workload_is_deleted(stack: Stack, api: Api) -
     assert claims(stack) == ["sets"]
     assert stack.muster("training", "delete", "first", "-y", "--wait", "--timeout", "60s").returncode == 0
     until(lambda: claims(stack) == [] or None, 60)
+
+
+def test_config_maps_and_secrets_are_folders_of_the_machine(stack: Stack, api: Api) -> None:
+    """S060. Given one that is not there at first: the sentence says which folder to make, and then it runs."""
+    at = ("--configmap-volume", f"configMap=settings,mountPath={PLACE}/all")
+    words = (*at, "--secret-volume", f"secret=login,mountPath={PLACE}/login,defaultMode=0400", "--command", "--")
+    script = f"cat {PLACE}/all/rate {PLACE}/login/token"
+    refused = submit(stack, "configured", *words, "sh", "-c", script)
+    assert "make the folder" in refused.stderr
+    failed = made(api, "configured")
+    assert (failed["actualPhase"], failed["phaseReason"]) == ("Failed", "no_volume")
+    root = stack.data_dir / "local" / api.cluster("local")
+    settings = root / "config-maps" / api.project() / "settings"
+    assert f"make the folder {settings}" in failed["phaseMessage"]
+    login = root / "secrets" / api.project() / "login"
+    for folder, key, value in ((settings, "rate", "0.1"), (login, "token", "t-1")):
+        folder.mkdir(parents=True)
+        (folder / key).write_text(f"{value}\n")
+    told = submit(stack, "configured-2", *words, "sh", "-c", script)
+    assert told.returncode == 0, told.stderr
+    assert api.logs(made(api, "configured-2")["workloadId"]).split() == ["0.1", "t-1"]
 
 
 def test_a_path_of_the_machine_needs_a_privileged_project(stack: Stack, api: Api, tmp_path: Path) -> None:

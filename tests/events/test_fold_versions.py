@@ -22,7 +22,7 @@ KNOWN: Final = {
     "project": (13, "f6aadb441151"),
     "tenant": (2, "3d1bda1b35a1"),
     "void": (1, "7669b39c57c6"),
-    "workload": (20, "caa6e6aa07ea"),
+    "workload": (21, "457dc42cc1ca"),
 }
 """By aggregate: its `fold_version`, and what its state was made of then."""
 

@@ -24,11 +24,13 @@ from events.workload.commands import (
     UndoAct,
 )
 from events.workload.decide import final_name
+from events.workload.fields.distribution import Distribution
 from events.workload.fields.metadata import Label
 from events.workload.fields.storage import EmptyDirVolume, PvcVolume, SecretVolume, StorageSpec
 from events.workload.places import bindable, next_retry_at
 from events.workload.pod import PodAddress, PodRef, PortAddress
 from events.workload.reports import retry_wait
+from events.workload.spec import NO_SPEC, Distributed
 from events.workload.state import schedulable
 from tests.events.given import (
     ALICE,
@@ -168,7 +170,7 @@ def test_a_failing_pod_is_run_again_with_growing_waits_until_the_backoff_limit_i
     assert story.state.message == "pod main-0 ended with exit code 3; 3 failed runs, backoff limit 2"
 
 
-@pytest.mark.parametrize("reason", ["node_port_taken", "no_claim", "no_command"])
+@pytest.mark.parametrize("reason", ["node_port_taken", "no_claim", "no_command", "no_volume"])
 def test_a_taken_node_port_or_a_missing_claim_fails_the_workload_at_once_and_says_so(reason: str) -> None:
     """S030, S096: however many retries it has, for whoever has the port may keep it, and nobody makes the claim."""
     story = Story().created(backoff_limit=6)
@@ -454,6 +456,37 @@ def test_r30_of_volumes_only_paths_and_rights_of_files_change_and_not_once_it_ha
     assert story.state.spec.storage == before
     over = completed()
     assert over.refused(ChangeWorkload(workload_id=over.state.workload_id, storage=before)).code == "workload_finished"
+
+
+def test_r30_of_a_masters_own_volumes_likewise_and_the_workers_stay_where_they_are() -> None:
+    """S066."""
+
+    def at(path: str, claim: str) -> StorageSpec:
+        return StorageSpec(pvc=(PvcVolume(path=path, existing_pvc=True, claim_name=claim),))
+
+    workers, own, elsewhere = at("/data", "w"), at("/data", "m"), at("/x", "m")
+    distribution = Distribution(distributed_framework="PyTorch")
+    master = replace(NO_SPEC, image="m", storage=own)
+    beside = Distributed(distribution=distribution, master=master)
+    story = Story()
+    story.when(replace(creation(storage=workers), kind="Distributed", distributed=beside))
+    refusal = story.refused(ChangeWorkload(workload_id=ID, master_storage=workers))
+    assert (refusal.code, refusal.field) == ("volumes_fixed", "masterSpec.storage")
+
+    def places() -> tuple[str | None, str | None]:
+        distributed = story.state.distributed
+        assert distributed is not None
+        assert distributed.master is not None
+        return story.state.spec.storage.pvc[0].path, distributed.master.storage.pvc[0].path
+
+    assert names(story.when(ChangeWorkload(workload_id=ID, master_storage=elsewhere))) == ["WorkloadChanged"]
+    assert places() == ("/data", "/x")
+    assert story.when(ChangeWorkload(workload_id=ID, master_storage=elsewhere)) == ()
+    back = undoing("WorkloadChanged", made=Changeable(master_storage=elsewhere), before=Changeable(master_storage=own))
+    assert names(story.when(back)) == ["ActUndone", "WorkloadChanged"]
+    assert places() == ("/data", "/data")
+    without = Story().created()
+    assert without.refused(ChangeWorkload(workload_id=ID, master_storage=own)).code == "volumes_fixed"
 
 
 @pytest.mark.parametrize("command", [SUSPEND, RESUME])

@@ -19,11 +19,10 @@ from typing import Any, Final
 
 import pytest
 
-from development.stack import Api, Stack, running, training, until
+from development.stack import Api, Stack, served, training, until
 from development.stack_check import check_stack
-from muster.embedded.datadir import DataDir
 from tests.support import openb
-from tests.support.second import READY_SECONDS, second, serves
+from tests.support.second import second
 
 DOUBLED = ("scheduler", "cluster_sync", "projector")
 RUNTIME: Final = "simulation.muster.dev/runtime-seconds"
@@ -31,7 +30,9 @@ PER_SECOND: Final = 40
 """So many pods come, on the average."""
 LONGEST_SECONDS: Final = 10.0
 READY_FOR_SECONDS: Final = 3.0
-"""So long after they serve again, the schedulers are killed."""
+"""So long after it serves again, the scheduler is killed."""
+MIN_KILLS: Final = 2
+UP: Final = ("muster.cli.main", "up")
 STANDS_SECONDS: Final = 180.0
 """Where none completes for so long, none does."""
 
@@ -97,6 +98,11 @@ def all_complete(api: Api, count: int) -> None:
         completed = until(partial(completed_beyond, completed), STANDS_SECONDS, what_lacks)
 
 
+def nothing_is_held(api: Api, cluster: str) -> bool:
+    nodes = api.get("/nodes", clusterId=api.cluster(cluster))["nodes"]
+    return not any(node["reserved"]["pods"] for node in nodes)
+
+
 @contextlib.contextmanager
 def nothing_more(_: Stack) -> Generator[None]:
     yield
@@ -111,32 +117,29 @@ def doubled(stack: Stack) -> Generator[None]:
 
 @contextlib.contextmanager
 def killed(stack: Stack) -> Generator[None]:
-    """A scheduler in a process of its own, and the one of `muster up`, both killed again and again."""
+    """The only scheduler, a process of its own, is killed again and again; nothing else is."""
     over = Event()
 
     def kill() -> int:
         for kills in itertools.count():
             if over.wait(READY_FOR_SECONDS):
                 return kills
-            stack.kill("workers")
-            other.kill()
-            other.wait_ready()
-            until(partial(serves, workers), READY_SECONDS)
+            scheduler.kill()
+            scheduler.wait_ready()
         raise AssertionError
 
-    workers = DataDir(root=stack.data_dir).ports().workers_health
-    with second(stack, "scheduler") as (other,), ThreadPoolExecutor(1) as pool:
+    with second(stack, "scheduler") as (scheduler,), ThreadPoolExecutor(1) as pool:
         killing = pool.submit(kill)
         try:
             yield
         finally:
             over.set()
-        assert killing.result() >= 2
+        assert killing.result() >= MIN_KILLS
 
 
-def all_run(folder: Path, count: int, beside: Callable[[Stack], AbstractContextManager[None]]) -> None:
+def all_run(stack: Stack, count: int, beside: Callable[[Stack], AbstractContextManager[None]]) -> None:
     """Submit this many pods of the trace to its own nodes, beside what else goes on; check it all."""
-    with running(folder) as stack:
+    with served(stack):
         nodes = openb.FOLDER / f"{openb.NODES}.csv"
         added = stack.muster("cluster", "add", "openb", "--nodes", str(nodes))
         assert added.returncode == 0, added.stderr
@@ -146,6 +149,8 @@ def all_run(folder: Path, count: int, beside: Callable[[Stack], AbstractContextM
             acknowledged = submit_all(api, "openb", count)
             assert len(acknowledged) == count
             all_complete(api, count)
+            # Whoever gives it back is among what goes on beside.
+            until(partial(nothing_is_held, api, "openb"), STANDS_SECONDS)
         report = check_stack(stack, acknowledged)
         assert set(acknowledged.values()) == report.completed
         assert (report.bindings, report.left_reserved, report.left_live) == (count, 0, 0)
@@ -155,18 +160,18 @@ def all_run(folder: Path, count: int, beside: Callable[[Stack], AbstractContextM
 
 
 @pytest.mark.parametrize(
-    ("beside", "count"),
+    ("beside", "program", "count"),
     [
-        pytest.param(nothing_more, 2_000, id="single"),
-        pytest.param(doubled, 2_000, id="doubled"),
-        # Minutes even of 500 pods.
-        pytest.param(killed, 8_152, id="killed", marks=pytest.mark.in_full),
+        pytest.param(nothing_more, UP, 2_000, id="single"),
+        pytest.param(doubled, UP, 2_000, id="doubled"),
+        pytest.param(killed, ("tests.support.alone", "scheduler"), 8_152, id="killed", marks=pytest.mark.in_full),
     ],
 )
 def test_pods_of_the_trace_all_complete_and_no_node_is_ever_over_capacity(
     tmp_path: Path,
     beside: Callable[[Stack], AbstractContextManager[None]],
+    program: tuple[str, ...],
     count: int,
     request: pytest.FixtureRequest,
 ) -> None:
-    all_run(tmp_path, 500 if request.config.option.short else count, beside)
+    all_run(Stack(tmp_path, program=program), 500 if request.config.option.short else count, beside)

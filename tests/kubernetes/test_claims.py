@@ -67,6 +67,19 @@ async def test_pods_share_the_claims_of_their_workload_which_go_when_it_is_over(
     assert await claims(cluster) == []
 
 
+async def test_a_claim_that_names_no_class_is_of_the_only_one_that_the_cluster_has(cluster: KubernetesWatched) -> None:
+    """R28. Kubernetes gives it none unless the class is marked as the default, and then does so by itself."""
+    classes = "/apis/storage.k8s.io/v1/storageclasses"
+    body = {"metadata": {"name": "slow"}, "provisioner": "example.com/none"}
+    await asyncio.to_thread(cluster.plane.admin, "POST", classes, body)
+    try:
+        await apply(cluster, 0, KEPT)
+        (made,) = await claims(cluster)
+        assert made["spec"]["storageClassName"] == "slow"
+    finally:
+        await asyncio.to_thread(cluster.plane.admin, "DELETE", f"{classes}/slow")
+
+
 async def test_an_agent_that_comes_after_another_finds_its_claims(cluster: KubernetesWatched, tmp_path: Path) -> None:
     await apply(cluster, 0, KEPT)
     await cluster.backend.delete(KEYS[0], 1, 0)

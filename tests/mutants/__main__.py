@@ -27,6 +27,7 @@ from tests.mutants.caught import Caught, read_caught, write_caught
 from tests.mutants.listing import write_docs
 from tests.mutants.mutant import NOTHING, ROOT, VARIABLE, Mutant, checked, lacks
 from tests.mutants.suites import Stage, alone, stages
+from tests.support.draws import ALL
 
 LEAST_CAUGHT = 0.95
 """38 of 40."""
@@ -85,7 +86,7 @@ def run(stage: Stage, mutant: str, log: Path) -> Ran:
         Path(folder).chmod(0o755)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.plugin"]
         command += ["-m", stage.marker, "--basetemp", f"{folder}/tests", *stage.options, *stage.paths]
-        own = {VARIABLE: mutant, "HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/hypothesis", "COLUMNS": WIDE}
+        own = {VARIABLE: mutant, "HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/hypothesis", "COLUMNS": WIDE, ALL: "all"}
         started = subprocess.Popen(
             command,
             cwd=ROOT,

@@ -9,8 +9,9 @@ import pytest
 from projections import access, migrate
 from projections.access import OPEN, POLICIES, scope_values
 from projections.filters import WorkloadQuery
-from projections.queries import ProjectionsUnavailableError, Queries
+from projections.queries import Queries
 from projections.tables import PAST, derived
+from projections.unanswered import ProjectionsUnavailableError
 from tests.projections.small_world import PROJECTS, WORLD
 from tests.support.lives import BEGIN
 

@@ -22,7 +22,8 @@ from events.ids import node_key
 from events.node import Node
 from events.workload.state import Workload
 from projections.access import scope_values
-from projections.queries import Queries, UseNow
+from projections.found import UseNow
+from projections.queries import Queries
 from projections.tables import DERIVED_SCHEMA
 from projections.use_now import COLUMNS, PLACES, By, UseQuery, use_statement
 from services.projector.engine import Engine, open_pool

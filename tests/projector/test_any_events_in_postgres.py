@@ -154,7 +154,7 @@ async def test_an_absurd_commit_is_held_like_any_other(prepared_database: str, c
     log = taken([(name, key, (event,), None, NOW) for name, key, event in absurd()[case]])
     assert len(log) == len(absurd()[case])
     assert all(commit.events for commit in log)
-    for at_once in (1, len(log)):
+    for at_once in {1, len(log)}:
         assert await write(prepared_database, log, at_once=at_once) == []
 
 

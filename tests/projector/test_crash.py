@@ -9,7 +9,8 @@ import pytest
 
 from development.servers import PostgresServer
 from projections.migrate import prepare
-from projections.queries import ProjectionsUnavailableError, Queries
+from projections.queries import Queries
+from projections.unanswered import ProjectionsUnavailableError
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,8 @@ import pytest
 from development.servers import PostgresServer
 from projections.filters import WorkloadQuery
 from projections.migrate import prepare
-from projections.queries import ProjectionsUnavailableError, Queries
+from projections.queries import Queries
+from projections.unanswered import ProjectionsUnavailableError
 from services.projector.engine import open_pool
 from services.projector.service import Projector
 from services.projector.verify import verify

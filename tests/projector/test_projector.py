@@ -14,7 +14,8 @@ from events.workload.spec import TrainingSpec
 from projections.changes import Changes
 from projections.filters import WorkloadQuery
 from projections.postgres import Pool
-from projections.queries import ProjectionsUnavailableError, Queries
+from projections.queries import Queries
+from projections.unanswered import ProjectionsUnavailableError
 from services.projector.engine import Engine
 from services.projector.service import Projector, check_same_log, current_schema
 from services.projector.verify import verify

@@ -12,10 +12,11 @@ from development.servers import NatsServer
 from events.subjects import WHAT_IF, WHY
 from services.runtime.nats.connection import connect
 from services.runtime.nats.requests import Requests, UnansweredError
-from services.scheduler import service
+from services.scheduler import answering as module
+from services.scheduler import line
+from services.scheduler.answering import REST, Answering
 from services.scheduler.fold import SchedulingState
 from services.scheduler.rounds import Enough
-from services.scheduler.service import REST, Answering
 
 pytestmark = pytest.mark.anyio
 
@@ -37,8 +38,9 @@ async def spans(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Asy
             raise ValueError(question)
         return question
 
+    monkeypatch.setattr(line, "WAITS_SECONDS", 600.0)
     for name in ("_answer_what_if", "_answer_why"):
-        monkeypatch.setattr(service, name, answer)
+        monkeypatch.setattr(module, name, answer)
     asking = await connect(nats_server.settings("api"), "api")
     asked = await connect(nats_server.settings("scheduler"), "scheduler")
     answering = Answering(asked)

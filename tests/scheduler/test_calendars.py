@@ -18,6 +18,7 @@ from services.scheduler.simulation.ledger import RefusedError
 from tests.scheduler.test_capacity import Lab
 from tests.scheduler.test_maintenance import FIRM, HOUR, fresh
 from tests.scheduler.test_quotas import department
+from tests.support.draws import draws
 
 GPUS = 4
 LABELS = {"use": "demo"}
@@ -113,7 +114,7 @@ def _assert_kept(lab: Lab, keys: list[str], before: dict[str, Any]) -> None:
             assert not {device for device, _ in shares} & set(kept), f"{of.name} has what is kept: {closing.called}"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(
     st.lists(ENTRY, max_size=4),
     st.lists(st.integers(1, 5), max_size=2),
@@ -148,7 +149,7 @@ def test_whatever_is_planned_is_kept_for_those_who_may_use_it(
     assert not lab.check().violations
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 @given(st.lists(ENTRY, min_size=1, max_size=3), st.lists(PODS, max_size=6))
 def test_who_may_use_what_is_reserved_gets_in_when_it_begins(
     entries: list[dict[str, Any]], others: list[dict[str, Any]]

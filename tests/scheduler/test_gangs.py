@@ -1,7 +1,7 @@
 """The pods of a distributed training are placed together, or none of them."""
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -304,6 +304,23 @@ def test_a_gang_that_is_counted_first_keeps_to_the_quota_and_to_its_topology() -
     assert made.workload(beyond).reason == "quota_used"
     assert "at most 2 of them find a place now: " in made.workload(beyond).message
     assert "at most 2 of them find a place now, each with 1 GPU" in made.workload(apart).message
+
+
+@pytest.mark.parametrize(
+    ("affinity", "workers", "zones"),
+    [("Preferred", 3, "bbb"), ("Preferred", 5, "abbbc"), ("Required", 3, "bbb"), ("Required", 5, "")],
+)
+def test_s043_a_gang_keeps_to_one_topology_where_it_must_and_where_it_can(
+    affinity: Literal["Required", "Preferred"], workers: int, zones: str
+) -> None:
+    """S042, S043."""
+    made = world()
+    for number, zone in enumerate("abbbc"):
+        made.node(f"n{number}", gpu_count=1, labels={"zone": zone})
+    key = submit(made, "w", workers=workers, master=None, pod_affinity=PodAffinity(key="zone", type=affinity))
+    made.cycle()
+    nodes = sorted(pod.node_name for pod in made.workload(key).pods.live.values())
+    assert "".join("abbbc"[int(node.removeprefix("n"))] for node in nodes) == zones
 
 
 def test_many_wide_gangs_that_wait_are_not_tried_pod_by_pod(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from tests.scheduler.test_plan_properties import carry_out, dense_steps, of_pod,
 from tests.scheduler.test_quotas import department
 from tests.scheduler.test_take_back import gang
 from tests.scheduler.world import GIB, World
+from tests.support.draws import draws
 
 MOST_CYCLES: Final = 30
 """A minute apart: in so many the scheduler comes to rest where nothing comes and nothing ends of itself."""
@@ -176,7 +177,7 @@ def test_the_more_waits_the_fewer_rounds_a_plan_has(monkeypatch: pytest.MonkeyPa
     assert planned.more
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.lists(dense_steps, max_size=30))
 def test_planning_again_on_the_result_changes_nothing(history: list[tuple[str, Any]]) -> None:
     world, projects = dense_world()
@@ -188,7 +189,7 @@ def test_planning_again_on_the_result_changes_nothing(history: list[tuple[str, A
             act_densely(world, keys, step, projects)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(st.lists(steps, max_size=25), st.sampled_from([None, 0, 1_500, 4_000]))
 def test_the_same_of_nodes_and_pods_of_many_kinds(history: list[tuple[str, Any]], quota: int | None) -> None:
     world = World()
@@ -200,7 +201,7 @@ def test_the_same_of_nodes_and_pods_of_many_kinds(history: list[tuple[str, Any]]
     plan_strictly(world)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(st.lists(dense_steps, max_size=30))
 def test_what_comes_of_a_plan_is_foreseen_as_the_log_will_have_it(history: list[tuple[str, Any]]) -> None:
     world, projects = dense_world()
@@ -250,7 +251,7 @@ def _waits(each: Pending) -> tuple[Any, ...]:
     return each.order, each.rank, each.pods, each.since, each.waits_from, each.gave_way_to, each.gives_way
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(20), deadline=None)
 @given(st.lists(dense_steps, max_size=30))
 def test_without_arrivals_the_scheduler_comes_to_rest(history: list[tuple[str, Any]]) -> None:
     """Whoever is told to end does before the next cycle; no run ends of itself, and the clock goes on for hours."""

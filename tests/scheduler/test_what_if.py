@@ -23,9 +23,9 @@ from events.workload.spec import (
     beside_with_defaults,
     with_defaults,
 )
+from services.scheduler.answering import imagined
 from services.scheduler.classes import Place, Rights, ready
 from services.scheduler.rounds import Enough, never
-from services.scheduler.service import imagined
 from services.scheduler.waits import Stint
 from services.scheduler.what_if import BUSY, NEVER
 from services.scheduler.why import why

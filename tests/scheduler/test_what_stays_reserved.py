@@ -3,14 +3,19 @@
 """
 
 from datetime import timedelta
+from itertools import combinations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from events.capacity import CancelCapacityReservation, Parts, shared_out
+from events.capacity import CancelCapacityReservation
 from events.ids import cluster_key, node_key, project_key
 from events.node import CordonNode
 from events.project import DeleteProject
+from events.reserved_shares import Parts, shared_out
+from services.scheduler.simulation.ledger import RefusedError
 from tests.scheduler.test_capacity import HOUR, Lab, assert_kept, kept_by
 
 DAY = timedelta(days=1)
@@ -139,3 +144,123 @@ def test_a_node_that_is_cordoned_has_nothing_shared_out_anew(monkeypatch: pytest
     assert kept_by(lab)["one"] == ["n1"]
     assert len(shared) == 1
     assert_kept(lab)
+
+
+def of_three(lab: Lab) -> str:
+    """Of two nodes: `one` has n0 on the first day of each week; `two` wants both on the first three days, and has n1
+    alone; `three` has n0 on the third day. The project of `three`.
+    """
+    reserve(lab, "one", after=HOUR, lasts=12 * HOUR, weekly=True)
+    reserve(lab, "two", count=2, after=HOUR, lasts=3 * DAY, weekly=True)
+    other = lab.project("other")
+    reserve(lab, "three", after=2 * DAY, lasts=12 * HOUR, weekly=True, project_id=other, project_name="other")
+    lab.now += 2 * DAY
+    lab.settle()
+    assert kept_by(lab) == {"two": ["n1"], "three": ["n0"]}
+    return other
+
+
+def test_what_one_leaves_goes_to_nobody_from_whom_another_one_would_lose_it() -> None:
+    lab = Lab("n0", "n1", pool="gpu")
+    lab.begun("soft", gpu_devices_request=4, project_id=of_three(lab))
+    cancel(lab, "one")
+    assert (kept_by(lab)["three"], evicted(lab)) == (["n0"], [])
+    assert_kept(lab)
+
+
+def test_one_that_is_made_for_later_evicts_nobody_now() -> None:
+    lab = Lab("n0", "n1", pool="gpu")
+    reserve(lab, "one", after=HOUR, lasts=12 * HOUR)
+    reserve(lab, "two", count=2, after=HOUR, lasts=3 * DAY, weekly=True)
+    other = lab.project("other")
+    reserve(lab, "three", after=2 * DAY, lasts=12 * HOUR, weekly=True, project_id=other, project_name="other")
+    lab.now += 37 * DAY + HOUR
+    lab.settle()
+    lab.begun("soft", gpu_devices_request=4, project_id=other)
+    assert kept_by(lab) == {"two": ["n1"], "three": ["n0"]}
+
+    reserve(lab, "x", after=100 * DAY, lasts=HOUR)
+
+    assert (kept_by(lab)["three"], evicted(lab)) == (["n0"], [])
+
+
+def test_an_earlier_one_that_wants_more_takes_nothing_from_a_later_one() -> None:
+    lab = Lab("n0", "n1", "n2", pool="gpu")
+    reserve(lab, "one")
+    reserve(lab, "two")
+    reserve(lab, "one", count=3, new=False)
+    lab.now += 2 * HOUR
+    assert kept_by(lab) == {"one": ["n0", "n2"], "two": ["n1"]}
+
+
+def test_those_that_are_over_keep_no_other_one_from_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("events.capacity.MOST_RESERVED", 5)
+    lab = Lab("n0", "n1", pool="gpu")
+    for number in range(5):
+        reserve(lab, f"r{number}", lasts=HOUR)
+    with pytest.raises(RefusedError, match="5 reservations that are still to come or go on"):
+        reserve(lab, "new")
+    lab.now += DAY
+    reserve(lab, "new")
+    cluster = lab.chain("cluster", cluster_key("local")).state
+    assert [each.name for each in cluster.reserved] == ["r1", "r2", "r3", "r4", "new"]
+
+
+TIMES = st.tuples(st.integers(0, 12), st.integers(1, 8), st.booleans())
+SIZES = st.one_of(
+    st.builds(lambda count: {"node_count": count}, st.integers(1, 3)),
+    st.builds(lambda gpus, exact: {"gpus": gpus, "exact": exact}, st.integers(1, 12), st.booleans()),
+)
+STEPS = st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.tuples(TIMES, SIZES))), min_size=2, max_size=12)
+
+
+@given(steps=STEPS, there=st.lists(st.sampled_from([0, 1, 4, 8]), min_size=1, max_size=5))
+def test_whatever_is_made_changed_or_cancelled_nobody_else_loses_anything(
+    steps: list[tuple[int, tuple[tuple[int, int, bool], dict[str, Any]] | None]], there: list[int]
+) -> None:
+    """Nor do two that meet ever have the same device."""
+    lab = Lab()
+    for number, gpus in enumerate(there):
+        lab.node(f"n{number}", gpu_count=gpus, pool="gpu")
+    nodes = {chain.state.name: chain.state for (kind, _), chain in lab.chains.items() if kind == "node"}
+
+    def shares() -> dict[str, dict[str, set[int]]]:
+        cluster = lab.chain("cluster", cluster_key("local")).state
+        forms = (*cluster.reserved, *cluster.formerly_reserved)
+        found = shared_out(forms, {each.form: nodes for each in forms})
+        has = {
+            each.id: {
+                name: set(range(nodes[name].facts.gpu_count)) if devices is None else set(devices)
+                for name, devices in found[each.form].items()
+            }
+            for each in cluster.reserved
+            if each.times(lab.now)
+        }
+        for one, other in combinations(cluster.reserved, 2):
+            if one.id in has and other.id in has and one.meets(other):
+                for name in has[one.id].keys() & has[other.id].keys():
+                    assert has[one.id][name] or has[other.id][name], "a node without devices is one's alone"
+                    assert not has[one.id][name] & has[other.id][name]
+        return has
+
+    for number, change in steps:
+        before, name = shares(), f"r{number}"
+        cluster = lab.chain("cluster", cluster_key("local")).state
+        its = next((each.id for each in cluster.reserved if each.name == name and each.times(lab.now)), "")
+        if change is None:
+            if its:
+                cancel(lab, name)
+            else:
+                lab.now += 31 * DAY
+        else:
+            (begins, lasts, weekly), size = change
+            wanted: dict[str, Any] = {"node_count": None} | size
+            times: dict[str, Any] = {"after": begins * 12 * HOUR, "lasts": lasts * 12 * HOUR, "weekly": weekly}
+            reserve(lab, name, new=not its, **times, **wanted)
+        lab.now += 8 * HOUR
+        after = shares()
+        for id_, had in before.items():
+            if id_ != its and id_ in after:
+                for node, devices in had.items():
+                    assert node in after[id_]
+                    assert devices <= after[id_][node]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 type Json = dict[str, Any]
 
-_ITEMS: Final[Json] = {
+ITEMS: Final[Json] = {
     "imagePullSecrets": [{"name": "regcred"}, {"name": "other", "exclude": True}],
     "environmentVariables": [
         {"name": "LR", "value": "0.1", "description": "between 0 and 1"},
@@ -35,7 +35,7 @@ _ITEMS: Final[Json] = {
     ],
 }
 """Lists, of which some items are taken."""
-_STORAGE: Final[Json] = {
+VOLUMES: Final[Json] = {
     "configMapVolume": [{"configMap": "settings", "mountPath": "/settings", "defaultMode": "0640", "name": "cm"}],
     "emptyDirVolume": [{"path": "/scratch", "sizeLimit": "1Gi", "medium": "Memory"}, {"path": "/tmp/more"}],
     "git": [
@@ -44,6 +44,12 @@ _STORAGE: Final[Json] = {
             "repository": "https://git.example.com/b",
             "path": "/private",
             "secretRef": {"name": "login", "authenticationMethod": "password"},
+        },
+        {
+            "repository": "https://git.example.com/c",
+            "path": "/older",
+            "passwordSecret": "login",
+            "secretKeyOfUser": "U",
         },
     ],
     "hostPath": [{"path": "/data", "mountPath": "/host", "readOnly": False, "mountPropagation": "HostToContainer"}],
@@ -157,12 +163,12 @@ def drawn_spec(kind: str, chance: random.Random) -> Json:
         spec["distributedFramework"] = chance.choice(_FRAMEWORKS)
     for name in chance.sample(sorted(possible), chance.randint(0, 4)):
         spec[name] = deepcopy(chance.choice(possible[name]))
-    for name in chance.sample(sorted(_ITEMS), chance.randint(0, 2)):
+    for name in chance.sample(sorted(ITEMS), chance.randint(0, 2)):
         if kind != "Inference" or name not in {"exposedUrls", "ports"}:
-            spec[name] = _some(_ITEMS[name], chance)
+            spec[name] = _some(ITEMS[name], chance)
     if chance.random() < 0.5:
-        names = [name for name in sorted(_STORAGE) if kind != "Inference" or name not in _NO_INFERENCES]
-        spec["storage"] = {name: _some(_STORAGE[name], chance) for name in chance.sample(names, chance.randint(1, 3))}
+        names = [name for name in sorted(VOLUMES) if kind != "Inference" or name not in _NO_INFERENCES]
+        spec["storage"] = {name: _some(VOLUMES[name], chance) for name in chance.sample(names, chance.randint(1, 3))}
     return spec
 
 

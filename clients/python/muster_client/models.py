@@ -115,7 +115,7 @@ class DistributedCreation(Model, frozen=True, kw_only=True, rename="camel", omit
     """
     master_spec: MasterSpec | None = None
     """What is to run in the master, where that is not what the workers run. Of these fields it takes nothing over
-    from spec but the volumes, where it names none; code and everything else holds for both.
+    from spec but volumes and probes, where it names none; code and everything else holds for both.
     """
 
 
@@ -993,6 +993,8 @@ class WorkloadChange(Model, frozen=True, kw_only=True, rename="camel", omit_defa
     """All annotations, likewise."""
     storage: MountPaths | UnsetType | None = UNSET
     """Where runs that begin later find claims and Secrets. Runs that are there keep what they have."""
+    master_spec: MasterChange | UnsetType | None = UNSET
+    """The same of the volumes of a master that has its own."""
 
 
 class History(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -2625,6 +2627,8 @@ class MasterSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Requests and limits of one pod."""
     storage: StorageSpec | None = None
     """Volumes of the master, all of them: with this it has none of the workers'. Default: those of the workers."""
+    probes: ProbesSpec | None = None
+    """What the master is asked; an empty object: nothing. Default: what the workers are asked."""
     labels: list[Label] | None = None
     """Labels of the workload; at most 1000, each name once."""
     annotations: list[Annotation] | None = None
@@ -2853,7 +2857,7 @@ class EnvironmentSpec(Model, frozen=True, kw_only=True, rename="camel", omit_def
     workload_types: list[WorkloadType] | None = None
     """Kinds of workloads that can use it. Default: all of them."""
     override_uid_gid_in_workspace: bool | None = None
-    """Whether a request may give another user and groups. Only where uidGidSource is custom. Default: no."""
+    """Whether a request may give another user and groups. Not where uidGidSource is fromTheImage. Default: no."""
 
 
 class AssetMeta(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -3119,6 +3123,14 @@ class GitSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Absolute path at which the pod finds it. Mandatory."""
     secret_ref: GitSecretRef | None = None
     """With what it is cloned. Default: nothing, since everybody may read it."""
+    password_secret: str | None = None
+    """Deprecated: name of a Secret in the project's namespace with a user name and a password; secretRef says the
+    same. Default: none.
+    """
+    secret_key_of_user: str | None = None
+    """Deprecated, with passwordSecret: its key that holds the user name. Default: User."""
+    secret_key_of_password: str | None = None
+    """Deprecated, likewise: its key that holds the password. Default: Password."""
 
 
 class NfsSource(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4041,6 +4053,8 @@ class ChangedValues(Model, frozen=True, kw_only=True, rename="camel", omit_defau
     """All annotations."""
     storage: VolumePlaces | None = None
     """Where pods find its volumes."""
+    master_storage: VolumePlaces | None = None
+    """Where its master finds its own."""
 
 
 class WorkloadRow(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -4346,6 +4360,13 @@ class MountPaths(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     """Claims that pods are to find elsewhere."""
     secret_volume: list[SecretPath] | None = None
     """Secrets likewise, and the rights of their files."""
+
+
+class MasterChange(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Body of a request: MasterChange."""
+
+    storage: MountPaths | None = None
+    """Where runs of the master that begin later find its claims and Secrets."""
 
 
 class WorkloadCreatedRecord(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6521,7 +6542,7 @@ class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     """Body of a request: StorageSpec."""
 
     config_map_volume: list[ConfigMapVolume] | None = None
-    """ConfigMaps as files; at most 1000. Not on clusters of kind local."""
+    """ConfigMaps as files; at most 1000. On the cluster local they are folders of this machine."""
     data_volume: list[DataVolume] | None = None
     """Volumes that other projects share, read-only; at most 1000. Not on clusters of kind local."""
     empty_dir_volume: list[EmptyDirVolume] | None = None
@@ -6537,7 +6558,7 @@ class StorageSpec(Model, frozen=True, kw_only=True, rename="camel", omit_default
     s3: list[S3Volume] | None = None
     """Buckets of object stores; at most 1000. Not on clusters of kind local."""
     secret_volume: list[SecretVolume] | None = None
-    """Secrets as files; at most 1000. Not on clusters of kind local."""
+    """Secrets as files; at most 1000. On the cluster local they are folders of this machine."""
 
 
 class ProbesSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -6680,7 +6701,7 @@ class RelatedUrl(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     type: str | None = None
     """What is found there, such as wandb. Mandatory."""
     name: str | None = None
-    """Name for people. Default: the type."""
+    """Name for people, each once, by which exclude finds it. Default: the type."""
     exclude: bool | None = None
     """Whether to drop the address of this name that a template sets."""
 
@@ -6766,8 +6787,8 @@ class GitSecretRef(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
     name: str | None = None
     """Name of a Secret in the project's namespace, or of a credential. Mandatory within secretRef."""
     user_credential: bool | None = None
-    """Whether it is a credential of who submits, as it is when the pod starts. Default: no, it is a Secret, which
-    only clusters of kind kubernetes have.
+    """Whether it is a credential of who submits, as it is when the pod starts. Default: no, it is a Secret, on
+    clusters of kind kubernetes alone.
     """
     authentication_method: GitSecretRefAuthenticationMethod | None = None
     """password: a user name with a password or an access token, over https. ssh-key: a private key without a
@@ -7373,8 +7394,8 @@ class WorkloadFailedData(Model, frozen=True, kw_only=True, rename="camel", omit_
     at: datetime
     """When it ended."""
     reason: str
-    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `no_command`, `preempted`, or that of a limit
-    on its time.
+    """Code: `backoff_limit_exceeded`, `node_port_taken`, `no_claim`, `no_command`, `no_volume`, `preempted`, or
+    that of a limit on its time.
     """
     message: str
     """The same in a sentence."""
@@ -7412,6 +7433,8 @@ class WorkloadChangedData(Model, frozen=True, kw_only=True, rename="camel", omit
     """All volumes that it has from now on. Only mount paths of claims and Secrets, and rights of files, differ
     from before. Runs that begin later have them.
     """
+    master_storage: StorageSpecData | None = None
+    """All volumes that its master has from now on, likewise: of a distributed training whose master has its own."""
 
 
 class WorkloadTransferredData(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -8610,6 +8633,14 @@ class GitVolume(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Absolute path at which the pod finds it. Mandatory."""
     secret_ref: GitSecretRef | None = None
     """With what it is cloned. Default: nothing, since everybody may read it."""
+    password_secret: str | None = None
+    """Deprecated: name of a Secret in the project's namespace with a user name and a password; secretRef says the
+    same. Default: none.
+    """
+    secret_key_of_user: str | None = None
+    """Deprecated, with passwordSecret: its key that holds the user name. Default: User."""
+    secret_key_of_password: str | None = None
+    """Deprecated, likewise: its key that holds the password. Default: Password."""
     exclude: bool | None = None
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
 
@@ -9009,7 +9040,7 @@ class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     """Volumes of each pod, by their kind."""
 
     config_map_volume: list[ConfigMapVolume] | None = None
-    """ConfigMaps as files; at most 1000. Not on clusters of kind local."""
+    """ConfigMaps as files; at most 1000. On the cluster local they are folders of this machine."""
     data_volume: list[DataVolume] | None = None
     """Volumes that other projects share, read-only; at most 1000. Not on clusters of kind local."""
     empty_dir_volume: list[EmptyDirVolume] | None = None
@@ -9025,7 +9056,7 @@ class StorageSpecData(Model, frozen=True, kw_only=True, rename="camel", omit_def
     s3: list[S3Volume] | None = None
     """Buckets of object stores; at most 1000. Not on clusters of kind local."""
     secret_volume: list[SecretVolume] | None = None
-    """Secrets as files; at most 1000. Not on clusters of kind local."""
+    """Secrets as files; at most 1000. On the cluster local they are folders of this machine."""
 
 
 class NodeScore(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -9429,6 +9460,7 @@ if TYPE_CHECKING:
         "no_matching_node",
         "no_nodes",
         "no_such_node_pool",
+        "no_volume",
         "node_port_taken",
         "node_unreachable",
         "outside_window",

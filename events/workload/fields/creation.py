@@ -12,6 +12,7 @@ from events.workload.spec import (
     NO_SPEC,
     NO_WORKLOAD_SPEC,
     NO_WORKSPACE_SPEC,
+    OF_WORKERS,
     Beside,
     Distributed,
     DistributedSpec,
@@ -106,15 +107,16 @@ class DistributedCreation(Creation, frozen=True, kw_only=True):
     """
     master_spec: Annotated[MasterSpec | None, About(rows="S066")] = None
     """What is to run in the master, where that is not what the workers run. Of these fields it takes nothing over from
-    spec but the volumes, where it names none; code and everything else holds for both.
+    spec but volumes and probes, where it names none; code and everything else holds for both.
     """
 
     def order(self) -> tuple[TrainingSpec, Distributed]:
         workers = stored(self.spec)
         if self.master_spec is not None:
             # What a master's spec does not have, such as where pods may go, holds for the whole workload.
-            own = self.master_spec.storage
-            master = replace(stored(self.master_spec, workers), storage=workers.storage if own is None else own)
+            given = self.master_spec
+            taken = {name: getattr(workers, name) for name in OF_WORKERS if getattr(given, name) is None}
+            master = replace(stored(given, workers), **taken)
         else:
             master = None if self.master_spec_same_as_worker is False else workers
         return workers, Distributed(distribution=distribution_of(self.spec), master=master)

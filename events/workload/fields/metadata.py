@@ -31,12 +31,12 @@ class Annotation(Item, frozen=True, kw_only=True, omit_defaults=True):
 class RelatedUrl(Item, frozen=True, kw_only=True, omit_defaults=True):
     """An address elsewhere that belongs to the workload, such as that of its experiment."""
 
-    url: Annotated[LongUrl, About(rows="S032 R13")]
+    url: Annotated[LongUrl | None, About(rows="S032 R13")] = None
     """Address, with http or https. Mandatory."""
-    type: Annotated[PoolWord, About(rows="S032 R13")]
+    type: Annotated[PoolWord | None, About(rows="S032 R13")] = None
     """What is found there, such as wandb. Mandatory."""
-    name: Annotated[PoolWord, About(rows="S032")] = ""
-    """Name for people. Default: the type."""
+    name: Annotated[PoolWord, About(rows="S032 R37")] = ""
+    """Name for people, each once, by which exclude finds it. Default: the type."""
     exclude: Annotated[Excluded, About(rows="S032 R37")] = False
     """Whether to drop the address of this name that a template sets."""
 
@@ -52,5 +52,5 @@ class Metadata(Section, frozen=True, kw_only=True):
     """Annotations of the workload; at most 1000, each name once."""
     category: Annotated[str, About(rows="S051", flag="--category")] = ""
     """A word to group and filter workloads by; at most 253 characters."""
-    related_urls: Annotated[Items[RelatedUrl], About(rows="S032")] = ()
+    related_urls: Annotated[Items[RelatedUrl], About(rows="S032 R13", flag="--related-url", key="name")] = ()
     """Addresses elsewhere that are shown with the workload; at most 1000."""

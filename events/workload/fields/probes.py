@@ -60,3 +60,12 @@ class Probes(Section, frozen=True, kw_only=True):
 
     probes: Annotated[ProbesSpec, About(rows="R21")] = ProbesSpec()
     """What each pod is asked."""
+
+
+class MasterProbes(Section, frozen=True, kw_only=True):
+    """The probes of a master that has its own."""
+
+    TITLE: ClassVar[str] = "Probes"
+
+    probes: Annotated[ProbesSpec | None, About(rows="R21 S066")] = None
+    """What the master is asked; an empty object: nothing. Default: what the workers are asked."""

@@ -126,7 +126,7 @@ class Process(Section, frozen=True, kw_only=True):
     """Give each run an empty home folder of its own, named by the variable HOME. It is gone with the run."""
     stdin: Annotated[bool, About(rows="S024", flag="--stdin")] = False
     """Keep the standard input of the container open. Only on clusters of kind kubernetes."""
-    tty: Annotated[bool, About(rows="S024 R20", flag="--tty")] = False
+    tty: Annotated[bool, About(rows="S024 R20", flag="--tty", aliases=("-t",))] = False
     """Give the container a terminal. Needs stdin. Only on clusters of kind kubernetes."""
     security: Annotated[SecuritySpec, About(rows="S022 S023")] = SecuritySpec()
     """User, groups and rights of the process."""

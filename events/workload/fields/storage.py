@@ -70,8 +70,8 @@ class GitSecretRef(Item, frozen=True, kw_only=True, omit_defaults=True):
     name: Annotated[GivenText, About(rows="S057 R34")]
     """Name of a Secret in the project's namespace, or of a credential. Mandatory within secretRef."""
     user_credential: Annotated[bool | None, About(rows="S057 R10")] = None
-    """Whether it is a credential of who submits, as it is when the pod starts. Default: no, it is a Secret, which only
-    clusters of kind kubernetes have.
+    """Whether it is a credential of who submits, as it is when the pod starts. Default: no, it is a Secret, on
+    clusters of kind kubernetes alone.
     """
     authentication_method: Annotated[AuthenticationMethod, About(rows="S057 R34")]
     """password: a user name with a password or an access token, over https. ssh-key: a private key without a
@@ -105,8 +105,28 @@ class GitVolume(Item, frozen=True, kw_only=True, omit_defaults=True):
     """Absolute path at which the pod finds it. Mandatory."""
     secret_ref: Annotated[GitSecretRef | None, About(rows="S057 R34")] = None
     """With what it is cloned. Default: nothing, since everybody may read it."""
+    password_secret: Annotated[SomeText | None, About(rows="S057 R34")] = None
+    """Deprecated: name of a Secret in the project's namespace with a user name and a password; secretRef says the same.
+    Default: none.
+    """
+    secret_key_of_user: Annotated[SomeText | None, About(rows="S057 R34")] = None
+    """Deprecated, with passwordSecret: its key that holds the user name. Default: User."""
+    secret_key_of_password: Annotated[SomeText | None, About(rows="S057 R34")] = None
+    """Deprecated, likewise: its key that holds the password. Default: Password."""
     exclude: Annotated[Excluded, About(rows="S055 S075 R37")] = False
     """Whether to drop the volume at this path, or of this name, that a template or a data source sets."""
+
+
+def git_login(volume: GitVolume) -> GitSecretRef | None:
+    """With what it is cloned: secretRef, or what the older fields say instead."""
+    if volume.secret_ref is not None or volume.password_secret is None:
+        return volume.secret_ref
+    return GitSecretRef(
+        name=volume.password_secret,
+        authentication_method="password",
+        secret_key_of_user=volume.secret_key_of_user,
+        secret_key_of_password=volume.secret_key_of_password,
+    )
 
 
 class S3Volume(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -269,7 +289,7 @@ class StorageSpec(Section, frozen=True, kw_only=True):
         Items[ConfigMapVolume],
         About(rows="S055 S060", flag="--configmap-volume", aliases=("--configmap-map-volume",), key="mountPath"),
     ] = ()
-    """ConfigMaps as files; at most 1000. Not on clusters of kind local."""
+    """ConfigMaps as files; at most 1000. On the cluster local they are folders of this machine."""
     data_volume: Annotated[
         Items[DataVolume], About(rows="S055 S060", flag="--data-volume", not_for=_NO_INFERENCE, key="mountPath")
     ] = ()
@@ -294,7 +314,7 @@ class StorageSpec(Section, frozen=True, kw_only=True):
         tuple[SecretVolume, ...],
         About(rows="S055 S060", flag="--secret-volume", not_for=_NO_INFERENCE, key="mountPath"),
     ] = ()
-    """Secrets as files; at most 1000. Not on clusters of kind local."""
+    """Secrets as files; at most 1000. On the cluster local they are folders of this machine."""
 
 
 class Storage(Section, frozen=True, kw_only=True):

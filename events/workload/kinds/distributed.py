@@ -20,6 +20,7 @@ from events.workload.mpi import SSH_FOLDER, Mpi
 from events.workload.pod_sets import PodSet
 from events.workload.rendezvous import Peers
 from events.workload.spec import (
+    OF_WORKERS,
     WHOLE_GPU_MILLI,
     Beside,
     Distributed,
@@ -78,8 +79,8 @@ def shown_master(spec: TrainingSpec, distributed: Distributed | None) -> tuple[b
     master = shown(MasterSpec, distributed.master)
     if master == shown(MasterSpec, spec):
         return True, None
-    # As it was asked for: null for the workers' volumes, which go where theirs go.
-    return False, replace(master, storage=None) if master.storage == spec.storage else master
+    # As it was asked for: null for what is the workers', such as volumes, which go where theirs go.
+    return False, replace(master, **{name: None for name in OF_WORKERS if getattr(master, name) == getattr(spec, name)})
 
 
 def _pod_set(

@@ -52,6 +52,8 @@ class ChangedValues(Form, frozen=True, kw_only=True):
     """All annotations."""
     storage: VolumePlaces | UnsetType = UNSET
     """Where pods find its volumes."""
+    master_storage: VolumePlaces | UnsetType = UNSET
+    """Where its master finds its own."""
 
 
 class Undo(Form, frozen=True, kw_only=True):

@@ -138,14 +138,30 @@ def waits_behind(planning: Planning, pod_class: PodClass, entry: Pending) -> boo
     spoken = planning.aside.spoken_for_by.get(pod_class.project_id)
     if not spoken or gives_way(planning, pod_class, entry):
         return False
-    parts = [(part.request, part.needed) for part in pod_class.gang] or [(pod_class.request, 1)]
+    parts = [(pod_class.part(part), part.needed) for part in pod_class.gang] or [(pod_class, 1)]
     shares, numbers, project_id = planning.shares, planning.snapshot.nodes.pool_numbers, pod_class.project_id
-    named = [numbers.get((pod_class.cluster_id, pool)) for pool in pools_to_try(planning.snapshot, pod_class)]
-    for number in (each for each in named if each is not None):
-        milli = sum(shares.milli_of(request, number) * count for request, count in parts)
+    may_go = False
+    for pool in pools_to_try(planning.snapshot, pod_class):
+        number = numbers.get((pod_class.cluster_id, pool))
+        if number is None:
+            continue
+        milli = sum(shares.milli_of(of.request, number) * count for of, count in parts)
+        if milli and not any(_has_devices(planning, of, pool) for of, _ in parts if of.request.gpu_devices):
+            continue  # nothing can be had there, whoever is to have it
         if not milli or shares.allows(project_id, number, milli) or not spoken_in(planning, project_id, number):
             return False
-    return True
+        may_go = True
+    return may_go
+
+
+def _has_devices(planning: Planning, pod_class: PodClass, pool: str) -> bool:
+    """Whether a node there that may take such a pod has as many devices, were they all free."""
+    capacity = planning.room.nodes.capacity_devices
+    return any(
+        bool((capacity[candidates.rows] >= pod_class.request.gpu_devices).any())
+        for name, candidates in pools_of(planning, pod_class)
+        if name == pool
+    )
 
 
 def gives_way(planning: Planning, pod_class: PodClass, entry: Pending) -> bool:

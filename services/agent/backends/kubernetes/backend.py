@@ -148,6 +148,7 @@ class KubernetesBackend:
             namespace_of=partial(names.namespace_of, configuration.project_namespace),
             unused_seconds=configuration.unused_shared_seconds,
         )
+        self._breaker = Breaker(client, configuration.namespace)
         self._claims = Claims(
             client,
             self._view,
@@ -155,6 +156,7 @@ class KubernetesBackend:
             self._be_the_one,
             is_place=self._namespaces.has,
             is_read=self._shared.reads,
+            usual_class=self._breaker.usual_class,
         )
         self._reservations = Reservations(
             client,
@@ -169,7 +171,6 @@ class KubernetesBackend:
         self._connections = ClusterConnections()
         self._gpu_metrics = GpuMetrics(self._gpu_exporters)
         self._checkpoints = Checkpoints(client, self._view, acts=self._is_current, other=lambda: self._lease.other)
-        self._breaker = Breaker(client, configuration.namespace)
         self._classes_due = 0.0
         """When the storage classes are looked at again (monotonic)."""
         self._news = asyncio.Event()

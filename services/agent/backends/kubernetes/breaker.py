@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from events.agent_bounds import MAX_ATTRIBUTES, MAX_STORAGE_CLASSES
-from events.cluster import StorageClass
+from events.cluster import StorageClass, usual_class
 from services.agent.backends.interface import BackendError
 from services.agent.backends.kubernetes import names
 from services.agent.backends.kubernetes.act.objects import (
@@ -88,6 +88,15 @@ class Breaker:
             return
         found = msgspec.json.decode(answer, type=StorageClasses).items
         self.storage_classes = tuple(sorted(map(_class, found), key=lambda each: each.name))
+
+    async def usual_class(self) -> str:
+        """Of claims that name none, where the API server would give them none: the only one there is (R28). Raises
+        ApiError.
+        """
+        if self.storage_classes is None:
+            await self.read_classes()
+        usual = usual_class(self.storage_classes or ())
+        return "" if usual is None or usual.default else usual.name
 
     async def _public_maps(self) -> list[Mapping[str, str]]:
         """What ConfigMaps of that namespace say; nothing where there is none, or the agent may not read there. Raises

@@ -33,7 +33,7 @@ from events.cluster_protocol import (
 )
 from events.node import NodeFacts
 from events.workload.commands import PodWarning
-from events.workload.volumes import LOCAL_CLASS, ClaimedFolder, ClonedFolder, NodeFolder
+from events.workload.volumes import LOCAL_CLASS, ClaimedFolder, ClonedFolder, ConfigFiles, NodeFolder
 from services.agent.backends.interface import (
     NO_VALUES,
     BackendError,
@@ -46,6 +46,7 @@ from services.agent.backends.interface import (
 )
 from services.agent.backends.local.checkpoints import newest_file
 from services.agent.backends.local.claims import Claims
+from services.agent.backends.local.config_files import ConfigFolders
 from services.agent.backends.local.environment import LocalMachine
 from services.agent.backends.local.files import Fences
 from services.agent.backends.local.gpus import Gpus, open_gpus
@@ -83,6 +84,7 @@ class LocalBackend:
         self._runs = Runs()
         self._lock_fd = -1
         self._claims = Claims(self._root / "claims")
+        self._config_folders = ConfigFolders(self._root)
         self._meetings = Meetings(self._root / "mpi")
         self._gpus: Gpus
         self._fences: Fences
@@ -107,6 +109,7 @@ class LocalBackend:
             self._node_name,
             self._runs,
             claims=self._claims,
+            config_folders=self._config_folders,
             meetings=self._meetings,
             gpus=self._gpus,
         )
@@ -172,11 +175,16 @@ class LocalBackend:
         return self._fences.tokens
 
     async def look(self, source: SourceToLookAt) -> str:
-        """At claims, paths of this machine, and servers of repositories. What this cluster does not have is refused."""
+        """At claims, ConfigMaps, Secrets, paths of this machine, and servers of repositories. What else there is, this
+        cluster does not have, and it is refused.
+        """
         match source.volume:
             case ClaimedFolder(claim=claim, new=None) if source.project_id:
                 there = await asyncio.to_thread(self._claims.has, source.project_id, claim)
                 return "" if there else f"the project has no claim {claim} here"
+            case ConfigFiles(object_name=name) as files if source.project_id:
+                there = await asyncio.to_thread(self._config_folders.has, source.project_id, files)
+                return "" if there else f"the project has no {'Secret' if files.secret else 'ConfigMap'} {name} here"
             case NodeFolder(path=path):
                 return f"this machine has no {path}" if await asyncio.to_thread(_is_missing, path) else ""
             case ClonedFolder() as volume if (server := server_of(volume)) is not None:

@@ -69,6 +69,13 @@ MNT_DETACH = 2
 MOST_MIRRORED = 1_000
 """Entries of a folder that is laid out anew for a volume: each is a mount."""
 STAGES = ("/tmp", "/run", "/mnt", "/dev")  # noqa: S108 (covered while a new root is built on it)
+OF_PATHS = frozenset(
+    {
+        *(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP),
+        *(errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL),
+    }
+)
+"""What the kernel says of a path that is not, or is not for us: the same each time. Other errors may pass."""
 NEEDED = "Linux 5.12 or later that lets this user make namespaces"
 
 
@@ -79,6 +86,11 @@ class IsolationError(Exception):
 class VolumeError(Exception):
     """A volume could not be laid where it was asked for; the message says why."""
 
+    def __init__(self, message: str, *, for_ever: bool = True) -> None:
+        super().__init__(message)
+        self.for_ever = for_ever
+        """Whether it cannot be until somebody changes something on this machine."""
+
 
 class Volume:
     """What a pod finds at a path."""
@@ -87,7 +99,9 @@ class Volume:
         self, *, kind: str, target: str, source: str = "", read_only: bool = False, most_bytes: int = 0
     ) -> None:
         self.kind = kind
-        """own: a folder of Muster's, whatever is hidden. node: a path, as the pod sees it. memory: empty, in memory."""
+        """own: a folder or file of Muster's, whatever is hidden. node: a path, as the pod sees it. memory: empty, in
+        memory.
+        """
         self.target = target
         self.source = source
         self.read_only = read_only
@@ -163,8 +177,8 @@ def enter(walls: Walls) -> Cell:
     if said != b"ready":
         os.waitpid(pid, 0)
         step, number, text = json.loads(said) if said else ("start", 0, "it ended at once")
-        if step == "volume":
-            raise VolumeError(text)
+        if step in {"volume", "no_volume"}:
+            raise VolumeError(text, for_ever=step == "no_volume")
         what = os.strerror(number) if number else text
         raise IsolationError(f"namespaces cannot be prepared ({step}: {what}); it takes {NEEDED}")
     return Cell(pid)
@@ -222,7 +236,8 @@ def _be_init(walls: Walls, *, root: bool, tell: int, lives: int) -> None:
         os.closerange(0, os.sysconf("SC_OPEN_MAX"))
     except BaseException as error:  # noqa: BLE001 (nothing may return into the caller's code in this process)
         number = error.errno if isinstance(error, OSError) else 0
-        step = "volume" if isinstance(error, VolumeError) else step
+        if isinstance(error, VolumeError):
+            step = "no_volume" if error.for_ever else "volume"
         os.write(tell, json.dumps([step, number, str(error)]).encode())
         os._exit(1)
     while True:
@@ -238,7 +253,8 @@ def _arrange(walls: Walls, *, root: bool) -> None:
     below_run = any(resolver.startswith(f"{folder}/") for folder in RUN_FOLDERS)
     # The names of this machine's name servers often stand below /run.
     own = [(path, _open(path)) for path in (*walls.kept, *((resolver,) if below_run else ()))]
-    of_ours = {volume.target: _open(volume.source) for volume in walls.volumes if volume.kind == "own"}
+    opened = os.O_PATH | os.O_CLOEXEC
+    of_ours = {volume.target: os.open(volume.source, opened) for volume in walls.volumes if volume.kind == "own"}
     sockets = _sockets()
     # A folder that something is mounted on cannot be moved away: what the next pod is to hide must stay in its place.
     read_only = (*walls.read_only, *(SYSTEM_FOLDERS if root else ()))
@@ -290,7 +306,8 @@ class _Volumes:
             try:
                 self._lay(volume, source)
             except OSError as error:
-                raise VolumeError(f"the volume at {volume.target} cannot be laid there: {error.strerror}") from error
+                message = f"the volume at {volume.target} cannot be laid there: {error.strerror}"
+                raise VolumeError(message, for_ever=error.errno in OF_PATHS) from error
         if "/" in self._mirrors:
             # What was `/` before lies on the new one until here: nothing can be mounted from a root that is gone.
             os.chdir("/")
@@ -305,7 +322,8 @@ class _Volumes:
             return os.open(volume.source, os.O_PATH | os.O_CLOEXEC)
         except OSError as error:
             why = "there is no such path that pods see" if error.errno == errno.ENOENT else error.strerror
-            raise VolumeError(f"{volume.source} of this machine cannot be used: {why}") from error
+            message = f"{volume.source} of this machine cannot be used: {why}"
+            raise VolumeError(message, for_ever=error.errno in OF_PATHS) from error
 
     def _lay(self, volume: Volume, source: int) -> None:
         is_file = source >= 0 and not stat.S_ISDIR(os.fstat(source).st_mode)

@@ -308,7 +308,7 @@ def cell_for(run: "What") -> "isolation.Cell | None":
         volumes = [isolation.Volume(**volume) for volume in folders.pop("volumes", ())]
         return isolation.enter(isolation.Walls(volumes=volumes, **folders))
     except isolation.VolumeError as error:
-        raise StartError(None, "volume", str(error)) from error
+        raise StartError(None, "no_volume" if error.for_ever else "volume", str(error)) from error
     except (isolation.IsolationError, OSError) as error:
         raise StartError(None, "not_isolated", f"this machine cannot shut the pod off from Muster: {error}") from error
 

@@ -5,10 +5,11 @@ down of it.
 import msgspec
 
 from events.cluster_protocol import ObservedPod, RunPod
-from events.phases import NO_CLAIM, NO_COMMAND, NODE_PORT_TAKEN
+from events.phases import NO_CLAIM, NO_COMMAND, NO_VOLUME, NODE_PORT_TAKEN
 from services.agent.backends.interface import BAD_CODE, NO_CREDENTIALS
 from services.agent.backends.local import shim
 from services.agent.backends.local.claims import ClaimError, Claims
+from services.agent.backends.local.config_files import ConfigFolders, NoFilesError
 from services.agent.backends.local.environment import LocalMachine, held_devices, pod_environment
 from services.agent.backends.local.files import with_copies
 from services.agent.backends.local.gpus import Gpus, NoSuchDeviceError, choose
@@ -18,7 +19,7 @@ from services.agent.backends.local.program import program_of
 from services.agent.backends.local.run_folder import ExitFile, LaidVolume, RunFile, RunFolder, ShimRun
 from services.agent.backends.local.runs import HOME, WORK, Run, Runs, now, own_folders
 from services.agent.backends.local.volumes import (
-    VOLUME,
+    config_files,
     impossible_volume,
     laid_volumes,
     preparations,
@@ -30,12 +31,21 @@ from services.agent.backends.sources import NO_SUCH_SOURCE, missing_sources
 
 class Starts:
     def __init__(
-        self, machine: LocalMachine, node_name: str, runs: Runs, *, claims: Claims, meetings: Meetings, gpus: Gpus
+        self,
+        machine: LocalMachine,
+        node_name: str,
+        runs: Runs,
+        *,
+        claims: Claims,
+        config_folders: ConfigFolders,
+        meetings: Meetings,
+        gpus: Gpus,
     ) -> None:
         self._machine = machine
         self._node_name = node_name
         self._runs = runs
         self._claims = claims
+        self._config_folders = config_folders
         self._meetings = meetings
         self._gpus = gpus
 
@@ -79,7 +89,7 @@ class Starts:
         refusal = self._impossible(run)
         if problem and refusal is None:
             refusal = ExitFile(ended_at=now().timestamp(), kind="failed", reason=BAD_CODE, message=problem)
-        return refusal or self._claim(run.pod) or self._take_ports(run)
+        return refusal or self._claim(run.pod) or self._copy_files(run) or self._take_ports(run)
 
     def _impossible(self, run: Run) -> ExitFile | None:
         """Why this run cannot be started here, as its end; else it holds its devices."""
@@ -106,7 +116,7 @@ class Starts:
         if message := beyond_baseline(pod):
             return ExitFile(ended_at=at, kind="failed", reason=NOT_PRIVILEGED, message=message)
         if message := impossible_volume(pod, isolated=self._machine.isolation is not None):
-            return ExitFile(ended_at=at, kind="failed", reason=VOLUME, message=message)
+            return ExitFile(ended_at=at, kind="failed", reason=NO_VOLUME, message=message)
         run.devices = dict(zip(numbers, names, strict=True))
         return None
 
@@ -116,6 +126,15 @@ class Starts:
             self._claims.ensure(pod)
         except ClaimError as error:
             return ExitFile(ended_at=now().timestamp(), kind="failed", reason=NO_CLAIM, message=str(error))
+        return None
+
+    def _copy_files(self, run: Run) -> ExitFile | None:
+        """Have the files of its ConfigMaps and Secrets there, or say as its end which cannot be. Raises OSError."""
+        try:
+            for volume, folder in config_files(run.pod, run.folder.path):
+                self._config_folders.copy(run.pod, volume, folder)
+        except NoFilesError as error:
+            return ExitFile(ended_at=now().timestamp(), kind="failed", reason=NO_VOLUME, message=str(error))
         return None
 
     def _take_ports(self, run: Run) -> ExitFile | None:

@@ -37,8 +37,6 @@ from services.agent.backends.local.run_folder import LaidVolume, Preparation
 
 _KEPT: Final = ("HOME", "LANG", "MUSTER_RUN_ID", "PATH")
 """Variables that whatever runs for a pod has: by the third it is found when nobody watches it any more."""
-VOLUME: Final = "volume"
-"""Reason of a run that failed because of one."""
 _CLASSES: Final = ("", LOCAL_CLASS)
 FOLDER: Final = "volumes"
 """Of a run, with its empty folders by number."""
@@ -53,8 +51,8 @@ def impossible_volume(pod: RunPod, *, isolated: bool) -> str:
         )
     for volume in pod.volumes:
         match volume:
-            case NfsFolder() | ConfigFiles():
-                return f"a local cluster has nothing to lay at {volume.mount_path} from: it has no Secrets and no NFS"
+            case NfsFolder():
+                return f"a local cluster has nothing to lay at {volume.mount_path} from: it has no NFS"
             case SharedFolder():
                 return f"a local cluster shares no claims between projects: it has none for {volume.mount_path}"
             case BucketFolder():
@@ -67,7 +65,7 @@ def impossible_volume(pod: RunPod, *, isolated: bool) -> str:
                 return f"a local cluster has no Secret {name} to clone {volume.repository} with: name a credential"
             case ClaimedFolder(new=new) if new is not None and (new.block or new.storage_class not in _CLASSES):
                 return f"the claim at {volume.mount_path} can only be a folder of the class {LOCAL_CLASS} here"
-            case EmptyFolder() | ClonedFolder() | NodeFolder() | ClaimedFolder():
+            case EmptyFolder() | ClonedFolder() | ConfigFiles() | NodeFolder() | ClaimedFolder():
                 pass
             case _:
                 assert_never(volume)
@@ -79,7 +77,16 @@ def own_volumes(pod: RunPod) -> tuple[str, ...]:
     return tuple(
         f"{FOLDER}/{number}"
         for number, volume in enumerate(pod.volumes)
-        if isinstance(volume, ClonedFolder) or (isinstance(volume, EmptyFolder) and not volume.in_memory)
+        if isinstance(volume, ClonedFolder | ConfigFiles) or (isinstance(volume, EmptyFolder) and not volume.in_memory)
+    )
+
+
+def config_files(pod: RunPod, folder: Path) -> tuple[tuple[ConfigFiles, Path], ...]:
+    """Each with the folder of the run that its keys are copied to. `folder`: the run's own."""
+    return tuple(
+        (volume, folder / FOLDER / str(number))
+        for number, volume in enumerate(pod.volumes)
+        if isinstance(volume, ConfigFiles)
     )
 
 
@@ -133,9 +140,12 @@ def _laid(volume: Volume, own: Path, claim_of: Callable[[ClaimedFolder], Path]) 
             return LaidVolume(kind="memory", target=volume.mount_path, most_bytes=volume.most_bytes)
         case EmptyFolder() | ClonedFolder():
             return LaidVolume(kind="own", target=volume.mount_path, source=str(own))
+        case ConfigFiles():
+            source = str(own / volume.only_key)
+            return LaidVolume(kind="own", target=volume.mount_path, source=source, read_only=True)
         case NodeFolder():
             return LaidVolume(kind="node", target=volume.mount_path, source=volume.path, read_only=volume.read_only)
-        case NfsFolder() | ConfigFiles() | BucketFolder() | SharedFolder():
+        case NfsFolder() | BucketFolder() | SharedFolder():
             raise ValueError(f"{volume.mount_path}: a local cluster has no such volume")
         case _:
             assert_never(volume)

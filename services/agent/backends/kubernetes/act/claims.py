@@ -40,9 +40,10 @@ class Claims:
         *,
         is_place: Callable[[str], bool],
         is_read: Callable[[ClaimName], Awaitable[bool]],
+        usual_class: Callable[[], Awaitable[str]],
     ) -> None:
         """`be_sure`: as with Services (headless.py). `is_place`: whether a namespace is a project's. `is_read`: whether
-        pods of other namespaces read a claim.
+        pods of other namespaces read a claim. `usual_class`: of claims that name none; empty: the API server knows.
         """
         self._client = client
         self._view = view
@@ -50,6 +51,7 @@ class Claims:
         self._be_sure = be_sure
         self._is_place = is_place
         self._is_read = is_read
+        self._usual_class = usual_class
         self._there: dict[ClaimName, Claim] = {}
         """All that bear this cluster's marks."""
         self._making: Counter[str] = Counter()
@@ -138,6 +140,8 @@ class Claims:
         async with self._turn:
             found = self._there.get(name)
             if found is None:
+                if not new.storage_class:
+                    new = msgspec.structs.replace(new, storage_class=await self._usual_class())
                 manifest = claim_manifest(run, claim, new, namespace=name[0], cluster_id=self._cluster_id)
                 found = await self._make(manifest, name)
             if found.metadata.labels.workload != run.workload_id or found.metadata.labels.cluster != self._cluster_id:
