@@ -51,7 +51,7 @@ SITES: Final = {
     "services.api.log_lines understood": SPOILED + "the cluster's agent; the named end of the answer",
     "services.scheduler.answering _answer_what_if": "the api; logged, and not answered",
     "services.scheduler.answering _answer_why": "the api; logged, and not answered",
-    "services.scheduler.answering Answering._take_in": "the api; asked in nobody's name, and told there as not answered",
+    "services.scheduler.answering Answering._take_in": "the api; in nobody's name, and not answered",
     "services.api.shown_events": "nobody: events that the codec has decoded, as other structs",
     "services.api.shown_rows": "the projector, from events that the codec has decoded; 500",
     "services.api.undo _command": "the projector, from events that the codec has decoded; 500",
