@@ -45,7 +45,7 @@ REFUSALS: Final[dict[str, str]] = {
     "unknown_department": "No department has this id.",
     "unknown_cluster": "No cluster has this id.",
     "set_by_cluster": "The cluster's own configuration sets the opposite, and it takes precedence.",
-    "not_simulated": "Nodes of this cluster are real: its agent reports them, so nobody changes them here.",
+    "not_simulated": "The cluster is real: its agent reports its nodes, so nobody changes them here, or cuts it off.",
     "project_not_empty": "The project still has living workloads, so it cannot be deleted.",
     "cluster_not_empty": "Workloads still live on the cluster, so it cannot be removed without `force`.",
     "department_not_empty": "Projects still stand in the department, so it cannot be deleted.",

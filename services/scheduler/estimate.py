@@ -141,7 +141,7 @@ class Estimates:
             turns = self._queue(pod_class.cluster_id, scope, by_gpu=by_gpu, surely=surely)
             return {key: max(seconds, fits) for key, seconds in _served(ends, free, turns)}
 
-        fits = 0.0 if by_bound else self._fit_at([largest], 1, _expected_end)
+        fits = self._fit_at([largest], 1, _expected_end)
         return _Starts(
             earliest,
             served(_expected_end, fits, surely=False),
@@ -172,7 +172,7 @@ class Estimates:
         parts, room = [each.part for each in where], self._made().room
         fitting = {
             row: _fitting(room, row, parts, shares[row], needed)
-            for row in (self._with_room(parts, rows) if when is _known_end else ())
+            for row in self._with_room(parts, rows)
             if not opens[row]
         }
         steps: list[tuple[float, int, Reservation | None]] = [(at, row, None) for row, at in opens.items() if at]

@@ -285,6 +285,8 @@ def _holders(scene: Scene) -> tuple[tuple[Holder, ...], Others]:
     if scene.waiting.reason in BY_BOUND:
         shortfall = next((each for i, each in scene.planning.short.items() if _is_of(scene, i)), None)
         bound = None if shortfall is None else shortfall.bound
+        if bound is None:
+            bound = explain.kept_by_quota(scene.planning, scene.parts[0][0])
         keys = {key for key, _ in scene.fold.held.under(bound)} if bound is not None else set[str]()
         held = [scene.holding(key) for key in sorted(keys - {scene.key})]
     if scene.waiting.reason is not WaitingReason.INSUFFICIENT_PODS:

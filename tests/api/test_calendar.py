@@ -171,8 +171,8 @@ def test_who_reserves_what_is_not_there_is_told(served: Served, lab: str, meant:
 @pytest.mark.parametrize(
     ("first", "second", "told"),
     [
-        ({"gpus": 8}, {"gpus": 4}, "it keeps none of 4 GPUs now: others that were made before have theirs first (one)"),
-        ({"nodeCount": 1}, {"nodeCount": 1}, "it keeps none of 1 node now: others that were made before"),
+        ({"gpus": 8}, {"gpus": 4}, "it keeps none of 4 GPUs now: others have theirs then (one)"),
+        ({"nodeCount": 1}, {"nodeCount": 1}, "it keeps none of 1 node now: others have theirs"),
         ({"gpus": 6, "exact": True}, {"gpus": 4, "exact": True}, "it keeps 2 of 4 GPUs now: others"),
         ({"gpus": 6, "exact": True}, {"gpus": 9, "exact": True}, "it keeps 2 of 9 GPUs now: 8 are there, and others"),
         ({"gpus": 6, "exact": True}, {"gpus": 2, "exact": True}, None),

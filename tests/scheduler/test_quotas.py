@@ -13,6 +13,7 @@ from events.ids import project_key
 from events.project import ChangeProject, CreateProject
 from events.quotas import PoolQuota
 from events.workload.commands import SuspendWorkload
+from services.scheduler.why import why
 from tests.scheduler.world import World
 
 FIRM: dict[str, Any] = {"preemptibility": "non-preemptible"}
@@ -154,3 +155,40 @@ def test_nothing_is_ever_held_beyond_a_bound(world: World, seed: int) -> None:
         for place in places:
             assert sum(milli for id_, _, _, milli in held if id_ == place) <= 5_000
             assert sum(milli for id_, soft, _, milli in held if id_ == place and not soft) <= 2_000
+
+
+def test_what_its_quota_keeps_back_says_so_also_once_the_room_is_taken() -> None:
+    """Given a quota that is used and nodes that are full, when a non-preemptible workload waits, then the reason is the
+    quota, as room alone would not let it start, and who is told of both; with more quota it is let in.
+    """
+    world = World()
+    world.cluster()
+    world.project(quota=1_000)
+    world.node("a", gpu_count=2)
+    world.settle()
+    firm: dict[str, Any] = {"preemptibility": "non-preemptible", "gpu_devices_request": 1}
+    filler: dict[str, Any] = {"gpu_devices_request": 1}
+    for name, spec in (("within", firm), ("filler", filler)):
+        key = world.submit(name, **spec)
+        world.settle()
+        world.fact(key, "running")
+    key = world.submit("w", **firm)
+    world.settle()
+    state = world.workload(key)
+    assert state.reason == "quota_used"
+    assert "hold 1 GPU of its quota of 1 GPU; beside that there is no room now: 1 node" in state.message
+
+    found = why(world.fold, state.workload_id, world.now, None)
+    assert (found.reason, [each.name for each in found.holders]) == ("quota_used", ["within"])
+    assert any("within" in step.workloads for change in found.changes for step in change.steps)
+    preemptible = world.submit("soft", gpu_devices_request=1)
+    world.settle()
+    assert world.workload(preemptible).reason == "insufficient_gpu", "its quota does not bound it"
+
+    world.fact(_key(world, "within"), "succeeded")
+    world.settle()
+    assert world.places(key), "what the quota lets in has a place"
+
+
+def _key(world: World, name: str) -> str:
+    return next(key for key in world.fold.workloads if world.workload(key).name == name)

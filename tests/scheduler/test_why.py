@@ -192,6 +192,13 @@ def where_the_only_node_has_a_taint() -> tuple[World, str]:
     return submitted(cluster(a={"taints": (Taint(key="dedicated", value="ml"), Taint(key="old", effect="NoExecute"))}))
 
 
+def beyond_the_quota_on_full_nodes() -> tuple[World, str]:
+    world = cluster(a={"gpu_count": 2})
+    id_ = world.project("small", quota=1_000)
+    specs = ({"gpu_devices_request": 1, "project_id": id_, **more} for more in (FIRM, {}))
+    return submitted(filled(world, *specs), project_id=id_, gpu_devices_request=1, **FIRM)
+
+
 def beyond_what_is_left_of_the_quota() -> tuple[World, str]:
     world = cluster(a=GPU_NODE)
     id_ = world.project("small", quota=3_000)
@@ -393,7 +400,7 @@ CASES: Final[dict[WaitingReason, tuple[Case, ...]]] = {
         which_could_run_into_a_reservation,
         while_its_node_is_reserved_for_another_project,
     ),
-    WaitingReason.QUOTA_USED: (beyond_what_is_left_of_the_quota,),
+    WaitingReason.QUOTA_USED: (beyond_what_is_left_of_the_quota, beyond_the_quota_on_full_nodes),
     WaitingReason.LIMIT_TOO_SMALL: (larger_than_the_limit,),
     WaitingReason.LIMIT_USED: (beyond_what_is_left_of_the_limit,),
     WaitingReason.OUTSIDE_WINDOW: (outside_the_window_of_its_project,),

@@ -100,6 +100,8 @@ def why(planning: Planning, pod_class: PodClass, shortfall: Shortfall) -> Waitin
     room = _by_free_room(view, sight, together.elsewhere(planning, pod_class, view))
     parts = [*room.parts, *sight.lacking]
     message = f"{nodes(len(sight.rows))} of {where}: {', '.join(parts)}{_of_share(planning, pod_class, pools)}"
+    if room.reason in FULL and (bound := kept_by_quota(planning, pod_class)) is not None:
+        return _quota_first(planning, bound, need_of(pod_class, view), message)
     return Waiting(reason=room.reason, message=message + _of_window(planning, pod_class, pools, view))
 
 
@@ -482,6 +484,37 @@ def _bound_used(pod_class: PodClass, shortfall: Shortfall, bound: Bound, view: V
         message=f"a pod needs at least {gpus(shortfall.quota_need_milli)} where there is room in {where}, and "
         f"{held} of {bound.holder} hold {gpus(shortfall.quota_used_milli)} of its {word} of "
         f"{gpus(bound.milli)}{in_pool}",
+    )
+
+
+def need_of(pod_class: PodClass, view: View) -> int:
+    """The least GPU that one of these nodes would give such a pod."""
+    return pod_class.request.gpu_devices * int(view.share_milli.min()) if len(view.rows) else 0
+
+
+def kept_by_quota(planning: Planning, pod_class: PodClass) -> Bound | None:
+    """The quota that has no room for such a pod, which is non-preemptible, whatever nodes have; None where one of its
+    pools is not so. Of several pools that of the one that is tried first.
+    """
+    found: list[Bound] = []
+    for pool in pools_to_try(planning.snapshot, pod_class):
+        bounds = [each for each in quota.bounds(planning, pod_class, pool) if each.firm and each.window is None]
+        need = need_of(pod_class, nodes_of(planning, pod_class, (pool,))) if bounds else 0
+        over = [each for each in bounds if need > quota.left_under(planning, each, later=False)]
+        if not over:
+            return None
+        found.append(min(over, key=lambda each: quota.left_under(planning, each, later=False)))
+    return found[0] if found else None
+
+
+def _quota_first(planning: Planning, bound: Bound, need_milli: int, room: str) -> Waiting:
+    """With room alone it would not start, and with a higher quota it may be given others' place."""
+    in_pool = f" in pool {bound.pool}" if bound.pool else ""
+    held = planning.quota_used.get(bound.key, 0)
+    return Waiting(
+        reason=WaitingReason.QUOTA_USED,
+        message=f"a pod needs at least {gpus(need_milli)}, and non-preemptible workloads of {bound.holder} hold "
+        f"{gpus(held)} of its quota of {gpus(bound.milli)}{in_pool}; beside that there is no room now: {room}",
     )
 
 
