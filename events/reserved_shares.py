@@ -6,8 +6,9 @@ and whatever is left of it to who comes later. So nobody loses what it has to an
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from math import inf
 from typing import Final, NamedTuple
 
@@ -21,6 +22,8 @@ type Parts = dict[str, tuple[int, ...] | None]
 """By key of a node: the devices of it that are kept; None: all of the node."""
 type _Devices = dict[str, set[int]]
 """By key of a node: devices of it; a node without devices stands in it with none."""
+type _Taken = Callable[[str], set[int] | None]
+"""From the key of a node: what others have of it that have it when this one would; None: nothing."""
 
 
 class KeptFor(NamedTuple):
@@ -33,12 +36,19 @@ class KeptFor(NamedTuple):
     """Those that are kept; None: all of the node."""
 
 
+class _Nodes:
+    """Those that some are about, in the order of their names."""
+
+    def __init__(self, fitting: Mapping[str, Node]) -> None:
+        self.by_key = dict(sorted(fitting.items(), key=lambda of: (of[1].name, of[0])))
+        self.place = {key: number for number, key in enumerate(self.by_key)}
+
+
 class _Share:
     """What one has. Mutable."""
 
-    def __init__(self, entry: Reserved, nodes: Mapping[str, Node]) -> None:
-        """Args: nodes, those that it is about, in the order of their names."""
-        self.entry, self.nodes = entry, nodes
+    def __init__(self, entry: Reserved, nodes: _Nodes) -> None:
+        self.entry, self.nodes, self.place = entry, nodes.by_key, nodes.place
         self.has: _Devices = {}
 
     @property
@@ -48,17 +58,16 @@ class _Share:
             return self.entry.gpus - sum(map(len, self.has.values()))
         return 0 if self.entry.node_count is None else self.entry.node_count - len(self.has)
 
-    def grow(self, keys: Iterable[str], taken: _Devices) -> None:
+    def grow(self, keys: Iterable[str], taken: _Taken) -> None:
         """Take of these nodes what it lacks, in their order, beside what others have."""
         lacks = self.lacks
         for key in keys:
             if lacks <= 0:
                 return
-            devices, others, mine = (
-                range(self.nodes[key].facts.gpu_count),
-                taken.get(key),
-                self.has.get(key, set[int]()),
-            )
+            others, count = taken(key), self.nodes[key].facts.gpu_count
+            if others is not None and len(others) == count:
+                continue
+            devices, mine = range(count), self.has.get(key, set[int]())
             free = [each for each in devices if each not in (others or ()) and each not in mine]
             whole = key not in self.has and len(free) == len(devices) and (bool(free) or others is None)
             if self.entry.gpus is None:
@@ -70,12 +79,14 @@ class _Share:
                 self.has[key] = mine | set(kept)
                 lacks -= len(kept)
 
-    def grow_as(self, before: _Devices, taken: _Devices) -> None:
+    def grow_as(self, before: _Devices, taken: _Taken) -> None:
         """Likewise of what it had before it was changed."""
-        keys = [key for key in self.nodes if key in before]
-        elsewhere = {key: {*range(self.nodes[key].facts.gpu_count)} - before[key] for key in keys}
-        here = {key: elsewhere[key] | taken.get(key, set()) for key in keys if elsewhere[key] or key in taken}
-        self.grow(keys, here)
+
+        def elsewhere(key: str) -> set[int] | None:
+            others, rest = taken(key), {*range(self.nodes[key].facts.gpu_count)} - before[key]
+            return rest | (others or set()) if rest or others is not None else None
+
+        self.grow((key for key in self.nodes if key in before), elsewhere)
 
     def parts(self) -> Parts:
         if not self.entry.counted:
@@ -92,33 +103,42 @@ class _Sharing:
     def __init__(self) -> None:
         self._there: dict[str, _Share] = {}
         """By form, in the order of `_made`."""
+        self._holders = defaultdict[str, dict[str, _Share]](dict)
+        """By key of a node, then by form."""
         self._meet: dict[tuple[str, str], bool] = {}
         """By two forms, the lesser first."""
 
     def change(self, leave: Iterable[str], come: Iterable[_Share]) -> None:
         """What happens at one moment."""
         left = [self._there.pop(form) for form in leave]
+        for each in left:
+            for key in each.has:
+                del self._holders[key][each.entry.form]
         for share in come:
+            self._there[share.entry.form] = share
             before = next((each.has for each in left if each.entry.id == share.entry.id), None)
             if before:
-                share.grow_as(before, self._taken(share, before))
-            share.grow(share.nodes, self._taken(share, share.nodes))
-            self._there[share.entry.form] = share
+                share.grow_as(before, partial(self._taken, share))
+            share.grow(share.nodes, partial(self._taken, share))
+            self._note(share, share.has)
         self._there = dict(sorted(self._there.items(), key=lambda each: _made(each[1].entry)))
-        freed = {key for each in left for key in each.has}
+        freed = dict.fromkeys(key for each in left for key in each.has)
         for share in self._there.values():
             # Of all else it has what it can have already.
-            if freed and share.lacks > 0 and (keys := [key for key in share.nodes if key in freed]):
-                share.grow(keys, self._taken(share, keys))
+            if freed and share.lacks > 0:
+                keys = sorted((key for key in freed if key in share.nodes), key=share.place.__getitem__)
+                share.grow(keys, partial(self._taken, share))
+                self._note(share, keys)
 
-    def _taken(self, share: _Share, keys: Collection[str]) -> _Devices:
-        found: _Devices = {}
-        for other in self._there.values():
-            if other is not share and other.has and self._meets(share.entry, other.entry):
-                for key, devices in other.has.items():
-                    if key in keys:
-                        found[key] = found[key] | devices if key in found else devices
-        return found
+    def _note(self, share: _Share, keys: Iterable[str]) -> None:
+        for key in keys:
+            if key in share.has:
+                self._holders[key][share.entry.form] = share
+
+    def _taken(self, share: _Share, key: str) -> set[int] | None:
+        holders = self._holders.get(key, {}).values()
+        others = [each.has[key] for each in holders if each is not share and self._meets(share.entry, each.entry)]
+        return set[int]().union(*others) if others else None
 
     def _meets(self, one: Reserved, other: Reserved) -> bool:
         pair = min(one.form, other.form), max(one.form, other.form)
@@ -137,12 +157,11 @@ def shared_out(
         fitting: by form, the nodes that each may be about, by key.
         gone: forms of those for whom nobody is there any more: the others have what these would have.
     """
-    by_name, shares = dict[object, Mapping[str, Node]](), dict[str, _Share]()
+    nodes, shares = dict[object, _Nodes](), dict[str, _Share]()
     for each in sorted(reserved, key=_made):
-        if each.about not in by_name:
-            nodes = fitting.get(each.form, {})
-            by_name[each.about] = dict(sorted(nodes.items(), key=lambda of: (of[1].name, of[0])))
-        shares[each.form] = _Share(each, by_name[each.about])
+        if each.about not in nodes:
+            nodes[each.about] = _Nodes(fitting.get(each.form, {}))
+        shares[each.form] = _Share(each, nodes[each.about])
     counted = [each for each in shares.values() if each.entry.counted and _begun(each.entry) < _ended(each.entry)]
     come, leave = defaultdict[float, list[_Share]](list), defaultdict[float, list[str]](list)
     for share in counted:

@@ -14,6 +14,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from events.aggregate import WORKLOAD
+from events.codec import UNDECODABLE
 from events.ids import incarnation_id, workload_key
 from events.subjects import WHAT_IF, WHY
 from events.what_if import WhatIf, WhatIfAsked
@@ -80,7 +81,7 @@ class Answering:
             return
         try:
             asker = msgspec.json.decode(message.data, type=_Asked).asker
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             asker = ""
         self._line.come(_Question(answer, message), asker, asyncio.get_running_loop().time())
         task = asyncio.create_task(self._answer_one())
