@@ -161,9 +161,9 @@ def test_pods_have_one_container(api: ShapeServer, muster: Any) -> None:
     ("sections", "has", "has_not"),
     [
         ("general", ["Phase:"], ["image:", "main-0", "step 1"]),
-        ("spec", ["image:", "compute.gpuDevicesRequest:", "storage.hostPath:"], ["Phase:", "main-0"]),
-        ("compute", ["compute.gpuDevicesRequest:"], ["image:", "storage.hostPath:"]),
-        ("storage,pods", ["storage.hostPath:", "main-0"], ["image:", "compute.gpu", "step 1"]),
+        ("spec", ["image:", "compute.gpuDevicesRequest:", "storage.hostPath[0]:"], ["Phase:", "main-0"]),
+        ("compute", ["compute.gpuDevicesRequest:"], ["image:", "storage.hostPath[0]:"]),
+        ("storage,pods", ["storage.hostPath[0]:", "main-0"], ["image:", "compute.gpu", "step 1"]),
         ("History", ["step 1"], ["Phase:", "main-0"]),
     ],
 )
