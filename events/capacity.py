@@ -24,7 +24,7 @@ from events.calendar_entry import (
 from events.decision import Context, Decision
 from events.refusal import Refusal
 from events.reserved import WEEK, Reserved, ReservedFields
-from events.reserved_shares import needed
+from events.reserved_shares import remembered
 
 MOST_RESERVED: Final = 200
 """Of one cluster. Those that are over are forgotten sooner where there are more."""
@@ -105,10 +105,11 @@ def evolve(
     reserved: tuple[Reserved, ...], former: tuple[Reserved, ...], event: CapacityEvent
 ) -> tuple[tuple[Reserved, ...], tuple[Reserved, ...]]:
     """Args: former, those that were and are still needed (`shared_out`)."""
+    moment = _moment(reserved, former, event.at)
     match event:
         case CapacityReserved():
             there = next((each for each in reserved if each.id == event.id), None)
-            new = _as_reserved(event, there)
+            new = _as_reserved(event, there, moment)
             others = [each for each in reserved if each is not there]
             over = [each for each in others if each.times(event.at) is None]
             past = forgotten(over, event.at, MOST_RESERVED - 1 - (len(others) - len(over)))
@@ -119,13 +120,21 @@ def evolve(
             found = living(reserved, event.name, event.at)
             past = [] if found is None else [found]
             now = tuple(each for each in reserved if each is not found)
-    were = (*former, *(replace(each, until=event.at) for each in past if each.counted))
-    return now, needed(were, now, event.at)
+    were = (*former, *(replace(each, until=moment) for each in past if each.counted))
+    return now, remembered(were, now, event.at)
 
 
-def _as_reserved(event: CapacityReserved, there: Reserved | None) -> Reserved:
+def _moment(reserved: Iterable[Reserved], former: Iterable[Reserved], at: datetime) -> datetime:
+    """When it happened, as far as shares are concerned: after all that came before it in the log, also where the clock
+    of who decided it was behind.
+    """
+    before = [moment for each in (*reserved, *former) for moment in (each.since, each.until) if moment is not None]
+    return max(at, max(before) + timedelta(microseconds=1)) if before else at
+
+
+def _as_reserved(event: CapacityReserved, there: Reserved | None, since: datetime) -> Reserved:
     """Args: there, as it was before."""
-    made = Reserved(**{name: getattr(event, name) for name in ReservedFields.__struct_fields__}, since=event.at)
+    made = Reserved(**{name: getattr(event, name) for name in ReservedFields.__struct_fields__}, since=since)
     return made if there is None or not made.wants_as(there) else replace(made, since=there.since)
 
 
@@ -184,7 +193,7 @@ def decide(
         reserved_by=context.actor.id,
         made_at=now if there is None else there.made_at,
     )
-    made = _as_reserved(event, there)
+    made = _as_reserved(event, there, now)
     if there is not None and replace(made, reserved_by=there.reserved_by) == there:
         return ()
     gone = {*command.gone_projects}

@@ -58,7 +58,7 @@ class ReservedFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     reserved_by: str = ""
     """Id of who made it, or changed it last."""
     made_at: datetime | None = None
-    """When it was made. What another one leaves goes to the earliest of those that have too few."""
+    """When it was made."""
 
     def holder_told(self, *, quoted: bool = False) -> str:
         """For whom it is, for a person, such as `project vision` or `department ai with team=nlp`."""

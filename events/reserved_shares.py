@@ -1,8 +1,8 @@
 """Which nodes, or which GPUs of them, each reservation of a cluster has that wants so many. Pure.
 
 Nothing is noted of it: it is as if all of them had been made, changed and cancelled, one after the other, on the nodes
-that are there now. Who comes takes what is free, the first by name; what somebody leaves goes to who lacks most early,
-and whatever is left of it to who comes later. So nobody loses what it has to another one.
+that are there now. Who comes takes what is free, the first by name; what somebody leaves goes to those that have too
+few, first to the one that is for longest as it is. So nobody loses what it has to another one.
 """
 
 from collections import defaultdict
@@ -17,6 +17,8 @@ from events.reserved import Reserved
 
 MOST_FORMER: Final = 200
 """Of one cluster, forms of reservations that are over, changed or cancelled; of more, the last ones."""
+LOOKED_THROUGH: Final = 50
+"""With every so many more of them it is found out which are needed: that takes as long as there are pairs of them."""
 
 type Parts = dict[str, tuple[int, ...] | None]
 """By key of a node: the devices of it that are kept; None: all of the node."""
@@ -102,7 +104,7 @@ class _Sharing:
 
     def __init__(self) -> None:
         self._there: dict[str, _Share] = {}
-        """By form, in the order of `_made`."""
+        """By form, in the order in which they came."""
         self._holders = defaultdict[str, dict[str, _Share]](dict)
         """By key of a node, then by form."""
         self._meet: dict[tuple[str, str], bool] = {}
@@ -121,7 +123,6 @@ class _Sharing:
                 share.grow_as(before, partial(self._taken, share))
             share.grow(share.nodes, partial(self._taken, share))
             self._note(share, share.has)
-        self._there = dict(sorted(self._there.items(), key=lambda each: _made(each[1].entry)))
         freed = dict.fromkeys(key for each in left for key in each.has)
         for share in self._there.values():
             # Of all else it has what it can have already.
@@ -158,7 +159,7 @@ def shared_out(
         gone: forms of those for whom nobody is there any more: the others have what these would have.
     """
     nodes, shares = dict[object, _Nodes](), dict[str, _Share]()
-    for each in sorted(reserved, key=_made):
+    for each in sorted(reserved, key=lambda each: (_begun(each), each.id)):
         if each.about not in nodes:
             nodes[each.about] = _Nodes(fitting.get(each.form, {}))
         shares[each.form] = _Share(each, nodes[each.about])
@@ -175,23 +176,29 @@ def shared_out(
     return {form: share.parts() for form, share in shares.items()}
 
 
+def remembered(former: tuple[Reserved, ...], reserved: tuple[Reserved, ...], now: datetime) -> tuple[Reserved, ...]:
+    """Of those that were, those that are remembered: of a few more than `needed` nothing follows."""
+    if not former or len(former) % LOOKED_THROUGH:
+        return former
+    return needed(former, reserved, now)[-MOST_FORMER:]
+
+
 def needed(former: tuple[Reserved, ...], reserved: tuple[Reserved, ...], now: datetime) -> tuple[Reserved, ...]:
     """Of those that were, those of which it follows what one has that is not over."""
-    if not former:
-        return ()
     every = (*reserved, *former)
-    last = [each for each in reserved if each.times(now) is not None]
-    seen = {each.form for each in last}
+    forms = defaultdict[str, list[Reserved]](list)
+    for each in every:
+        forms[each.id].append(each)
+    ids = {each.id for each in reserved if each.times(now) is not None}
+    found, last = set[str](), list(ids)
     while last:
-        entry = last.pop()
-        for form in (each for each in every if each.id == entry.id):
-            more = [each for each in every if _lived_beside(form, each) and form.meets(each)]
-            if more and form.form not in seen:
-                more.append(form)
-            more = [each for each in more if each.form not in seen]
-            seen |= {each.form for each in more}
+        for form in forms[last.pop()]:
+            beside = [each for each in every if _lived_beside(form, each) and form.meets(each)]
+            found |= {each.form for each in (*beside, form)} if beside else set()
+            more = {each.id for each in beside} - ids
+            ids |= more
             last += more
-    return tuple(each for each in former if each.form in seen)[-MOST_FORMER:]
+    return tuple(each for each in former if each.form in found)
 
 
 def _lived_beside(one: Reserved, other: Reserved) -> bool:
@@ -206,8 +213,3 @@ def _begun(entry: Reserved) -> float:
 
 def _ended(entry: Reserved) -> float:
     return inf if entry.until is None else entry.until.timestamp()
-
-
-def _made(entry: Reserved) -> tuple[float, str]:
-    """By when it was made; of those of before that was noted, by id."""
-    return (0.0 if entry.made_at is None else entry.made_at.timestamp(), entry.id)

@@ -14,7 +14,7 @@ from events.capacity import CancelCapacityReservation
 from events.ids import cluster_key, node_key, project_key
 from events.node import CordonNode
 from events.project import DeleteProject
-from events.reserved_shares import Parts, shared_out
+from events.reserved_shares import LOOKED_THROUGH, Parts, needed, shared_out
 from services.scheduler.simulation.ledger import RefusedError
 from tests.scheduler.test_capacity import HOUR, Lab, assert_kept, kept_by
 
@@ -70,7 +70,8 @@ def test_once_the_one_that_met_it_is_over_too_neither_is_remembered() -> None:
     reserve(lab, "two", lasts=2 * HOUR)
     lab.now += 36 * DAY
     reserve(lab, "other", after=DAY)
-    assert lab.chain("cluster", cluster_key("local")).state.formerly_reserved == ()
+    cluster = lab.chain("cluster", cluster_key("local")).state
+    assert needed(cluster.formerly_reserved, cluster.reserved, lab.now) == ()
 
 
 @pytest.mark.parametrize("how", ["cancelled", "moved", "smaller", "for a deleted project"])
@@ -204,6 +205,52 @@ def test_those_that_are_over_keep_no_other_one_from_being_made(monkeypatch: pyte
     reserve(lab, "new")
     cluster = lab.chain("cluster", cluster_key("local")).state
     assert [each.name for each in cluster.reserved] == ["r1", "r2", "r3", "r4", "new"]
+
+
+def test_one_that_has_what_a_deleted_project_left_keeps_it_when_another_one_wants_more() -> None:
+    lab = Lab("n0", "n1", pool="gpu")
+    gone, other = lab.project("gone"), lab.project("other")
+    reserve(lab, "one")
+    reserve(lab, "two", project_id=gone, project_name="gone")
+    reserve(lab, "three", project_id=other, project_name="other")
+    lab.do("project", project_key("gone"), DeleteProject(project_id=gone))
+    lab.now += 2 * HOUR
+    lab.settle()
+    assert kept_by(lab) == {"one": ["n0"], "three": ["n1"]}
+    lab.begun("soft", gpu_devices_request=4, project_id=other)
+    one = next(each for each in lab.chain("cluster", cluster_key("local")).state.reserved if each.name == "one")
+
+    reserve(lab, "one", count=2, after=one.starts_at - lab.now, new=False, gone_projects=(gone,))
+
+    assert (kept_by(lab)["three"], evicted(lab)) == (["n1"], [])
+
+
+def test_the_order_of_the_log_counts_where_a_clock_was_behind() -> None:
+    lab = Lab("n0", "n1", pool="gpu")
+    reserve(lab, "one", after=2 * HOUR)
+    lab.now -= 2 * MINUTE
+    reserve(lab, "two", after=2 * HOUR)
+    assert kept_by(lab) == {"one": ["n0"], "two": ["n1"]}
+    lab.now -= 5 * MINUTE
+    cancel(lab, "one")
+    assert kept_by(lab) == {"two": ["n1"]}
+
+
+def test_those_that_were_are_looked_through_once_there_are_many_more() -> None:
+    """One that is changed over and over beside another one; then both are over."""
+    lab = Lab("n0", "n1", "n2", pool="gpu")
+    reserve(lab, "one")
+    reserve(lab, "two")
+    for number in range(LOOKED_THROUGH + 5):
+        reserve(lab, "one", count=1 + number % 2, new=False)
+    cluster = lab.chain("cluster", cluster_key("local")).state
+    assert len(cluster.formerly_reserved) > LOOKED_THROUGH
+    assert needed(cluster.formerly_reserved, cluster.reserved, lab.now) == cluster.formerly_reserved
+    lab.now += 40 * DAY
+    for number in range(LOOKED_THROUGH):
+        reserve(lab, f"later{number}")
+        cancel(lab, f"later{number}")
+    assert len(lab.chain("cluster", cluster_key("local")).state.formerly_reserved) < LOOKED_THROUGH
 
 
 TIMES = st.tuples(st.integers(0, 12), st.integers(1, 8), st.booleans())
