@@ -4,7 +4,7 @@ those with certain labels, may use from one time to another, perhaps each week. 
 As with maintenance, what a moment means for a node follows from what stands here and from the nodes as they are.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -30,6 +30,7 @@ MOST_RESERVED: Final = 200
 """Of one cluster. Those that are over are forgotten sooner where there are more."""
 MOST_GPUS: Final = 1_000_000
 MOST_NODES: Final = 100_000
+MICROSECOND: Final = timedelta(microseconds=1)
 MOST_AGO: Final = timedelta(days=366)
 """So long ago one that comes again each week may have begun."""
 
@@ -41,6 +42,8 @@ class CapacityReserved(ReservedFields, frozen=True, kw_only=True, omit_defaults=
 
     at: datetime
     """When it was decided."""
+    gone: tuple[str, ...] = ()
+    """Ids of projects and departments that were deleted by then, of those for which there were reservations."""
 
 
 class CapacityReservationCancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,6 +53,8 @@ class CapacityReservationCancelled(msgspec.Struct, frozen=True, kw_only=True, om
     """When it was decided."""
     name: str
     """Name of the reservation."""
+    gone: tuple[str, ...] = ()
+    """As of CapacityReserved."""
 
 
 CapacityEvent = CapacityReserved | CapacityReservationCancelled
@@ -96,6 +101,8 @@ class ReserveCapacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class CancelCapacityReservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     cluster_id: str
     name: str
+    gone_projects: tuple[str, ...] = ()
+    """As of ReserveCapacity."""
 
 
 CapacityCommand = ReserveCapacity | CancelCapacityReservation
@@ -106,6 +113,9 @@ def evolve(
 ) -> tuple[tuple[Reserved, ...], tuple[Reserved, ...]]:
     """Args: former, those that were and are still needed (`shared_out`)."""
     moment = _moment(reserved, former, event.at)
+    if event.gone:
+        reserved = tuple(replace(each, gone_since=moment) if _is_gone(each, event.gone) else each for each in reserved)
+        moment += MICROSECOND
     match event:
         case CapacityReserved():
             there = next((each for each in reserved if each.id == event.id), None)
@@ -128,8 +138,14 @@ def _moment(reserved: Iterable[Reserved], former: Iterable[Reserved], at: dateti
     """When it happened, as far as shares are concerned: after all that came before it in the log, also where the clock
     of who decided it was behind.
     """
-    before = [moment for each in (*reserved, *former) for moment in (each.since, each.until) if moment is not None]
-    return max(at, max(before) + timedelta(microseconds=1)) if before else at
+    moments = (moment for each in (*reserved, *former) for moment in (each.since, each.until, each.gone_since))
+    before = max((moment for moment in moments if moment is not None), default=None)
+    return at if before is None else max(at, before + MICROSECOND)
+
+
+def _is_gone(entry: Reserved, gone: Collection[str]) -> bool:
+    """Whether it is for one of these, and that was not known yet."""
+    return entry.gone_since is None and bool({entry.project_id, entry.department_id} & {*gone})
 
 
 def _as_reserved(event: CapacityReserved, there: Reserved | None, since: datetime) -> Reserved:
@@ -158,8 +174,9 @@ def decide(
     if there is None and not (isinstance(command, ReserveCapacity) and command.new):
         message = f"cluster {cluster!r} has no reservation {command.name!r} that is still to come or goes on"
         return Refusal(code="not_found", message=message)
+    gone = tuple(sorted({id_ for id_ in command.gone_projects if any(_is_gone(each, (id_,)) for each in reserved)}))
     if isinstance(command, CancelCapacityReservation):
-        return (CapacityReservationCancelled(at=now, name=command.name),)
+        return (CapacityReservationCancelled(at=now, name=command.name, gone=gone),)
     if there is not None and command.new:
         message = f"cluster {cluster!r} has a reservation {command.name!r} already; change it, or choose another name"
         return Refusal(code="name_taken", field="name", message=message)
@@ -192,12 +209,15 @@ def decide(
         lead_seconds=command.lead_seconds,
         reserved_by=context.actor.id,
         made_at=now if there is None else there.made_at,
+        gone=gone,
     )
     made = _as_reserved(event, there, now)
     if there is not None and replace(made, reserved_by=there.reserved_by) == there:
         return ()
-    gone = {*command.gone_projects}
-    others = (each for each in reserved if each is not there and gone.isdisjoint((each.project_id, each.department_id)))
+    deleted = {*command.gone_projects}
+    others = (
+        each for each in reserved if each is not there and deleted.isdisjoint((each.project_id, each.department_id))
+    )
     return _clash(made, others, now) or (event,)
 
 

@@ -83,6 +83,8 @@ class Reserved(ReservedFields, frozen=True, kw_only=True, omit_defaults=True):
     """Since when it wants so much of these nodes at these times."""
     until: datetime | None = None
     """Until when it did. None: it still does."""
+    gone_since: datetime | None = None
+    """Since when it is known here that its project or department is deleted. None: nothing is known of that."""
 
     @property
     def form(self) -> str:

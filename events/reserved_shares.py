@@ -107,8 +107,8 @@ class _Sharing:
         """By form, in the order in which they came."""
         self._holders = defaultdict[str, dict[str, _Share]](dict)
         """By key of a node, then by form."""
-        self._meet: dict[tuple[str, str], bool] = {}
-        """By two forms, the lesser first."""
+        self._near = dict[str, set[str]]()
+        """By form, those that it meets."""
 
     def change(self, leave: Iterable[str], come: Iterable[_Share]) -> None:
         """What happens at one moment."""
@@ -117,7 +117,7 @@ class _Sharing:
             for key in each.has:
                 del self._holders[key][each.entry.form]
         for share in come:
-            self._there[share.entry.form] = share
+            self._come(share)
             before = next((each.has for each in left if each.entry.id == share.entry.id), None)
             if before:
                 share.grow_as(before, partial(self._taken, share))
@@ -136,16 +136,19 @@ class _Sharing:
             if key in share.has:
                 self._holders[key][share.entry.form] = share
 
-    def _taken(self, share: _Share, key: str) -> set[int] | None:
-        holders = self._holders.get(key, {}).values()
-        others = [each.has[key] for each in holders if each is not share and self._meets(share.entry, each.entry)]
-        return set[int]().union(*others) if others else None
+    def _come(self, share: _Share) -> None:
+        form = share.entry.form
+        near = self._near[form] = {other for other, of in self._there.items() if share.entry.meets(of.entry)}
+        for other in near:
+            self._near[other].add(form)
+        self._there[form] = share
 
-    def _meets(self, one: Reserved, other: Reserved) -> bool:
-        pair = min(one.form, other.form), max(one.form, other.form)
-        if pair not in self._meet:
-            self._meet[pair] = one.meets(other)
-        return self._meet[pair]
+    def _taken(self, share: _Share, key: str) -> set[int] | None:
+        near = self._near[share.entry.form]
+        if not near or not (holders := self._holders.get(key)):
+            return None
+        others = [holders[form].has[key] for form in (near & holders.keys())]
+        return set[int]().union(*others) if others else None
 
 
 def shared_out(
@@ -167,7 +170,7 @@ def shared_out(
     come, leave = defaultdict[float, list[_Share]](list), defaultdict[float, list[str]](list)
     for share in counted:
         come[_begun(share.entry)].append(share)
-        leave[_ended(share.entry) if share.entry.form not in gone else inf].append(share.entry.form)
+        leave[_ended(share.entry)].append(share.entry.form)
     sharing = _Sharing()
     for moment in sorted({*come, *leave}):
         # Who is there still leaves at no time, but for those for whom nobody is there any more.
@@ -194,7 +197,7 @@ def needed(former: tuple[Reserved, ...], reserved: tuple[Reserved, ...], now: da
     while last:
         for form in forms[last.pop()]:
             beside = [each for each in every if _lived_beside(form, each) and form.meets(each)]
-            found |= {each.form for each in (*beside, form)} if beside else set()
+            found |= {each.form for each in (*beside, form)}
             more = {each.id for each in beside} - ids
             ids |= more
             last += more
@@ -212,4 +215,6 @@ def _begun(entry: Reserved) -> float:
 
 
 def _ended(entry: Reserved) -> float:
-    return inf if entry.until is None else entry.until.timestamp()
+    """Until when it has a share; `inf` where it has one."""
+    ends = [moment.timestamp() for moment in (entry.until, entry.gone_since) if moment is not None]
+    return min(ends, default=inf)

@@ -185,12 +185,15 @@ class AgentHost:
         """Its agent, until it is asked to stop. Where the cluster is cut off there is none: the cluster goes on alone,
         and a new agent finds what became of it, as one that was killed and started again.
         """
+        first = True
         while not served.stop.is_set():
             served.turned.clear()
+            if not first and not served.cluster.cut_off:
+                self._reader.again()  # what is wanted was told to another one, or to none
+            first = False
             if served.cluster.cut_off:
                 log.info("cluster_cut_off", cluster=served.cluster.name)
                 await _until_turned(served, _alone(backend, served.stop))
-                self._reader.again()  # the next agent knows nothing of what was wanted meanwhile
                 continue
             agent = Agent(
                 served.cluster,

@@ -180,7 +180,8 @@ async def change_reservation(call: Call) -> Answer[answers.HttpResponse]:
 )
 async def cancel_reservation(call: Call) -> Answer[answers.HttpResponse]:
     cluster_id, name = _named(call)
-    reply = await call.send(CancelCapacityReservation(cluster_id=cluster_id, name=name))
+    gone = _gone(call, cluster_id)
+    reply = await call.send(CancelCapacityReservation(cluster_id=cluster_id, name=name, gone_projects=gone))
     await directory_caught_up(call, reply)
     return call.accepted(reply, f"reservation {name} is cancelled")
 
@@ -218,10 +219,6 @@ def _command(call: Call, cluster_id: str, name: str, given: ReservationFields, *
     directory = call.api.directory
     project = directory.project(given.project_id) if given.project_id else None
     department = directory.departments.get(given.department_id or "")
-    cluster = directory.cluster(cluster_id)
-    reserved = () if cluster is None else cluster.reserved
-    gone = {each.project_id for each in reserved if each.project_id and directory.project(each.project_id) is None}
-    gone |= {each.department_id for each in reserved} - {"", *directory.departments}
     return ReserveCapacity(
         cluster_id=cluster_id,
         name=name,
@@ -241,8 +238,18 @@ def _command(call: Call, cluster_id: str, name: str, given: ReservationFields, *
         exact=given.exact,
         lead_seconds=given.lead_seconds,
         new=new,
-        gone_projects=tuple(sorted(gone)),
+        gone_projects=_gone(call, cluster_id),
     )
+
+
+def _gone(call: Call, cluster_id: str) -> tuple[str, ...]:
+    """Ids of deleted projects and departments for which the cluster has reservations."""
+    directory = call.api.directory
+    cluster = directory.cluster(cluster_id)
+    reserved = () if cluster is None else cluster.reserved
+    gone = {each.project_id for each in reserved if each.project_id and directory.project(each.project_id) is None}
+    gone |= {each.department_id for each in reserved} - {"", *directory.departments}
+    return tuple(sorted(gone))
 
 
 def _is_gone(call: Look, entry: Reserved) -> bool:

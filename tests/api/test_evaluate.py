@@ -22,7 +22,7 @@ from services.runtime.log.folding import follow_into
 from services.runtime.log.jetstream import JetStreamEventStore
 from services.runtime.nats.connection import connect
 from services.runtime.process.settings import Settings
-from services.scheduler import service
+from services.scheduler import answering
 from services.scheduler.answering import Answering
 from services.scheduler.batches import ACTOR
 from services.scheduler.fold import SchedulingState
@@ -124,7 +124,7 @@ def test_the_scheduler_rests_after_each_answer_whatever_is_asked_next(
     admin: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a rest that has no end: else two kinds of questions would leave a third of the time to placing."""
-    monkeypatch.setattr(service, "REST", 1e9)
+    monkeypatch.setattr(answering, "REST", 1e9)
     made = admin.post(TRAININGS, json=served.training())
     assert made.status_code == 202, made.text
     with a_scheduler_that_answers(served.settings):

@@ -12,7 +12,7 @@ from events.aggregate import AGGREGATES
 
 KNOWN: Final = {
     "asset": (3, "b76e415f63b5"),
-    "cluster": (12, "54711147aec1"),
+    "cluster": (12, "31afb29125ff"),
     "department": (3, "160b303e84b2"),
     "hours": (1, "3e43f81ae15d"),
     "log": (1, "a5444f9f85d0"),

@@ -29,8 +29,8 @@ def reserve(lab: Lab, name: str, count: int = 1, after: timedelta = HOUR, lasts:
     lab.now += MINUTE
 
 
-def cancel(lab: Lab, name: str) -> None:
-    command = CancelCapacityReservation(cluster_id=lab.cluster_id, name=name)
+def cancel(lab: Lab, name: str, **more: Any) -> None:
+    command = CancelCapacityReservation(cluster_id=lab.cluster_id, name=name, **more)
     lab.do("cluster", cluster_key("local"), command)
     lab.now += MINUTE
 
@@ -258,15 +258,18 @@ SIZES = st.one_of(
     st.builds(lambda count: {"node_count": count}, st.integers(1, 3)),
     st.builds(lambda gpus, exact: {"gpus": gpus, "exact": exact}, st.integers(1, 12), st.booleans()),
 )
-STEPS = st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.tuples(TIMES, SIZES))), min_size=2, max_size=12)
+CHANGES = st.one_of(st.none(), st.just("gone"), st.tuples(TIMES, SIZES), st.tuples(TIMES, SIZES))
+STEPS = st.lists(st.tuples(st.integers(0, 5), CHANGES), min_size=2, max_size=14)
 
 
 @given(steps=STEPS, there=st.lists(st.sampled_from([0, 1, 4, 8]), min_size=1, max_size=5))
 def test_whatever_is_made_changed_or_cancelled_nobody_else_loses_anything(
-    steps: list[tuple[int, tuple[tuple[int, int, bool], dict[str, Any]] | None]], there: list[int]
+    steps: list[tuple[int, Any]], there: list[int]
 ) -> None:
-    """Nor do two that meet ever have the same device."""
-    lab = Lab()
+    """Nor do two that meet ever have the same device. Every third reservation is for the same project, and projects are
+    deleted, too.
+    """
+    lab, gone = Lab(), set[str]()
     for number, gpus in enumerate(there):
         lab.node(f"n{number}", gpu_count=gpus, pool="gpu")
     nodes = {chain.state.name: chain.state for (kind, _), chain in lab.chains.items() if kind == "node"}
@@ -274,14 +277,15 @@ def test_whatever_is_made_changed_or_cancelled_nobody_else_loses_anything(
     def shares() -> dict[str, dict[str, set[int]]]:
         cluster = lab.chain("cluster", cluster_key("local")).state
         forms = (*cluster.reserved, *cluster.formerly_reserved)
-        found = shared_out(forms, {each.form: nodes for each in forms})
+        over = {each.form for each in forms if each.project_id in gone}
+        found = shared_out(forms, {each.form: nodes for each in forms}, over)
         has = {
             each.id: {
                 name: set(range(nodes[name].facts.gpu_count)) if devices is None else set(devices)
                 for name, devices in found[each.form].items()
             }
             for each in cluster.reserved
-            if each.times(lab.now)
+            if each.times(lab.now) and each.project_id not in gone
         }
         for one, other in combinations(cluster.reserved, 2):
             if one.id in has and other.id in has and one.meets(other):
@@ -294,16 +298,21 @@ def test_whatever_is_made_changed_or_cancelled_nobody_else_loses_anything(
         before, name = shares(), f"r{number}"
         cluster = lab.chain("cluster", cluster_key("local")).state
         its = next((each.id for each in cluster.reserved if each.name == name and each.times(lab.now)), "")
-        if change is None:
+        projects: dict[str, Any] = {"gone_projects": tuple(sorted(gone))}
+        if change == "gone":
+            gone.add(f"p{number % 3}")
+            its = ""
+        elif change is None:
             if its:
-                cancel(lab, name)
+                cancel(lab, name, **projects)
             else:
                 lab.now += 31 * DAY
         else:
             (begins, lasts, weekly), size = change
             wanted: dict[str, Any] = {"node_count": None} | size
             times: dict[str, Any] = {"after": begins * 12 * HOUR, "lasts": lasts * 12 * HOUR, "weekly": weekly}
-            reserve(lab, name, new=not its, **times, **wanted)
+            projects["project_id"] = next(f"p{each}" for each in (number % 3, 3) if f"p{each}" not in gone)
+            reserve(lab, name, new=not its, **times, **wanted, **projects)
         lab.now += 8 * HOUR
         after = shares()
         for id_, had in before.items():
