@@ -6,6 +6,7 @@ are made anew only after something did.
 """
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -18,12 +19,12 @@ from events.maintenance import Maintenance
 from events.node import MOST_MAINTAINED, BeginMaintenance, EndMaintenance, MaintenanceOf, Node
 from events.phases import WaitingReason
 from events.project import Project
-from events.reserved import Reserved, Times
+from events.reserved import WEEK, Reserved, Times
 from events.reserved_shares import KeptFor, Parts, shared_out
 from events.workload.spec import MAX_GRACE_SECONDS
 from events.workload.state import Workload
 from services.scheduler.classes import labels_of
-from services.scheduler.snapshot import Booleans, Closing, Holder, Labelled, NodeMark
+from services.scheduler.snapshot import Booleans, Closing, Holder, Labelled, NodeMark, PodClass
 
 LONGEST_GRACE: Final = timedelta(seconds=MAX_GRACE_SECONDS)
 CLOCKS_APART: Final = timedelta(minutes=10)
@@ -286,6 +287,25 @@ class Calendar:
                     found[key] = (*found.get(key, ()), kept._replace(devices=devices))
             self._kept_now = on, found
         return self._kept_now[1]
+
+    def closes_at(self, cluster_id: str, keys: AbstractSet[str], pod_class: PodClass, now: datetime) -> datetime | None:
+        """From when on an entry that is still to come may close some of these nodes to such pods."""
+        longest = LONGEST_GRACE if pod_class.preemptible else timedelta.max
+        coming = [
+            (each.starts_at, each.lead_seconds)
+            for each in self._planned.get(cluster_id, ())
+            if now < each.starts_at and not keys.isdisjoint(self._covered.get(each.id, ()))
+        ]
+        for of_cluster, entry, times in self._times(now):
+            if of_cluster != cluster_id or keys.isdisjoint(self._nodes_of(cluster_id, entry)):
+                continue
+            holder = Holder(entry.id, self._projects_of(entry), bool(entry.workload_labels))
+            starts_at = times.starts_at if now < times.starts_at else times.starts_at + WEEK
+            if (now < times.starts_at or entry.weekly) and not holder.has(pod_class):
+                coming.append((starts_at, entry.lead_seconds))
+        return min(
+            (at - min(max(timedelta(seconds=lead), LONGEST_GRACE), longest) for at, lead in coming), default=None
+        )
 
     def next_change(self, now: datetime) -> datetime | None:
         """When something begins, or is over, next."""

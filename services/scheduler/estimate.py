@@ -30,7 +30,7 @@ from services.scheduler.policy.filters import calendar
 from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.registry import POLICY
 from services.scheduler.room import Room, View
-from services.scheduler.snapshot import OrderKey, Pending, Plan, PodClass, Queue, Snapshot, Waiting
+from services.scheduler.snapshot import INFINITE, OrderKey, Pending, Plan, PodClass, Queue, Snapshot, Waiting
 
 BY_ROOM: Final = explain.FULL
 BY_BOUND: Final = frozenset({WaitingReason.QUOTA_USED, WaitingReason.LIMIT_USED})
@@ -142,12 +142,22 @@ class Estimates:
             return {key: max(seconds, fits) for key, seconds in _served(ends, free, turns)}
 
         fits = self._fit_at([largest], 1, _expected_end)
+        # All of its pods must find room, and not one of them alone.
+        known = served(_known_end, self._fit_at(where, needed, _known_end), surely=True)
+        closes = self._closes(where)
         return _Starts(
             earliest,
             served(_expected_end, fits, surely=False),
-            # All of its pods must find room, and not one of them alone.
-            served(_known_end, self._fit_at(where, needed, _known_end), surely=True),
+            {key: seconds for key, seconds in known.items() if seconds < closes},
         )
+
+    def _closes(self, where: list[_Where]) -> float:
+        """In how many seconds the calendar may close a node to one of these sorts of pods: what ends there later need
+        not be of use to them.
+        """
+        keys, now = self._snapshot.nodes.keys, self._snapshot.now
+        found = [self._fold.closes_at({keys[row] for row in each.shares}, each.part, now) for each in where]
+        return min(((at - now).total_seconds() for at in found if at is not None), default=INFINITE)
 
     def _come_free(self, where: _Where, when: _When, *, by_gpu: bool) -> list[tuple[float, int]]:
         """What comes free where such pods could run: in how many seconds, and how much."""

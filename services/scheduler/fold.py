@@ -9,6 +9,7 @@ all that a stored snapshot holds; the rest is an index over it.
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, override
@@ -57,6 +58,7 @@ from services.scheduler.snapshot import (
     MustLeave,
     NotSchedulable,
     Plan,
+    PodClass,
     ProjectView,
     Release,
     Snapshot,
@@ -562,6 +564,10 @@ class SchedulingState(LogFold):
             reservation_id(self.workloads[each.key].state.workload_id, *_run(each.pod)): each.at
             for each in self._emptied.get(node_key, ())
         }
+
+    def closes_at(self, node_keys: AbstractSet[str], pod_class: PodClass, now: datetime) -> datetime | None:
+        """From when on the calendar may close some of these nodes to such pods that are open, or closed, now."""
+        return self._calendar.closes_at(pod_class.cluster_id, node_keys, pod_class, now)
 
     def window_ends_at(self, project_id: str) -> datetime | None:
         """When what gives way of a project is told to end, since its window closes; None: not by a window."""

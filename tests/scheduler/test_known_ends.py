@@ -16,9 +16,10 @@ from events.time_limits import SetTimeLimits, TimeLimit
 from events.windows import SetStartWindows, StartWindows, Window
 from events.workload.commands import SuspendWorkload
 from services.scheduler.known_ends import ACTS_LATE
+from services.scheduler.why import why
 from tests.scheduler.test_capacity import Lab
 from tests.scheduler.test_estimate import Day, after
-from tests.scheduler.test_maintenance import FIRM, HOUR
+from tests.scheduler.test_maintenance import FIRM, HOUR, limit, plan_maintenance
 from tests.scheduler.test_take_back import gang
 from tests.support.draws import draws
 
@@ -186,3 +187,19 @@ def test_a_limit_that_is_raised_or_taken_back_is_known_at_once(raised: int | Non
     else:
         assert found is not None
         assert found.latest == day.started[holder] + SURELY + timedelta(seconds=LIMIT)
+
+
+@pytest.mark.parametrize("hours_before", [0.5, 3])
+@pytest.mark.parametrize("kind", ["reservation", "maintenance"])
+def test_nothing_is_known_where_the_node_is_closed_to_who_waits_by_then(kind: str, hours_before: float) -> None:
+    """Its holder has to leave for an entry of the calendar, or ends while that holds: neither is of use to the other."""
+    lab = Lab("n0", gpu_count=1)
+    limit(lab, 5 * 3600)
+    lab.begun("holder", termination_grace_period_seconds=GRACE)
+    begins, lasts = hours_before * HOUR, 50 * HOUR
+    if kind == "reservation":
+        lab.reserve("n0", after=begins, lasts=lasts, lead_seconds=0)
+    else:
+        plan_maintenance(lab, "n0", after=begins, lasts=lasts, lead_seconds=0)
+    found = why(lab.fold, lab.workload(lab.begun("w")).workload_id, lab.now, None).estimate
+    assert found is None or not found.latest_known or found.latest >= lab.now + begins + lasts
