@@ -192,7 +192,7 @@ def test_a_limit_that_is_raised_or_taken_back_is_known_at_once(raised: int | Non
 @pytest.mark.parametrize("hours_before", [0.5, 3])
 @pytest.mark.parametrize("kind", ["reservation", "maintenance"])
 def test_nothing_is_known_where_the_node_is_closed_to_who_waits_by_then(kind: str, hours_before: float) -> None:
-    """Its holder has to leave for an entry of the calendar, or ends while that holds: neither is of use to the other."""
+    """Its holder has to leave for an entry of the calendar, or ends while that holds: neither is of use to it."""
     lab = Lab("n0", gpu_count=1)
     limit(lab, 5 * 3600)
     lab.begun("holder", termination_grace_period_seconds=GRACE)
