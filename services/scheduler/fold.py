@@ -305,7 +305,7 @@ class SchedulingState(LogFold):
         for key in sorted(self._dirty_workloads):
             self._settle_workload(key, now)
         self._dirty_workloads.clear()
-        if any(self._may_be_taken_from(project_id) for project_id in self.held.grown):
+        if self._may_be_taken_from(self.held.grown):
             self.freed += 1
         self.held.grown.clear()
         tellable, is_for = dict[tuple[str, str], bool](), self._calendar.is_for
@@ -316,15 +316,18 @@ class SchedulingState(LogFold):
         self._dirty_emptied.clear()
         self.held.forget_promises()
 
-    def _may_be_taken_from(self, project_id: str) -> bool:
-        """Whether others who wait may have a right to what a project holds, as it is beyond a quota, or has none."""
-        view = self._view(project_id) if self._queues.has_others(project_id) else None
-        if view is None:
-            return False
-        quotas = [bound for bound in view.bounds if bound.firm]
-        held = self.held.by_bound({bound.all_key for bound in quotas})
-        beyond = any(held[bound.all_key] > bound.milli for bound in quotas)
-        return beyond or not any(bound.id == project_id for bound in quotas)
+    def _may_be_taken_from(self, project_ids: AbstractSet[str]) -> bool:
+        """Whether others who wait may have a right to what one of these projects holds, as it is beyond a quota, or has
+        none.
+        """
+        others_wait = (id_ for id_ in project_ids if self._queues.has_others(id_))
+        views = {id_: view for id_ in others_wait if (view := self._view(id_)) is not None}
+        quotas = {id_: [bound for bound in view.bounds if bound.firm] for id_, view in views.items()}
+        if any(all(bound.id != id_ for bound in of) for id_, of in quotas.items()):
+            return True
+        every = [bound for of in quotas.values() for bound in of]
+        held = self.held.by_bound({bound.all_key for bound in every})
+        return any(held[bound.all_key] > bound.milli for bound in every)
 
     def _keep_reserved(self, now: datetime) -> None:
         """Nodes that are kept for a project now are without pods of others that give way."""
