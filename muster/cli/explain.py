@@ -72,7 +72,9 @@ NODE_COLUMNS: Final = (
     Column("PODS WITH", "pods", wide=True),
     Column("WHY", "message", rest=True, wraps=True),
 )
-BY_CLUSTER: Final = (Column("CLUSTER", "cluster"), *NODE_COLUMNS)
+_BY_CLUSTER: Final = Column("CLUSTER", "cluster")
+_OF_PODS: Final = Column("PODS", "pods")
+"""Where its pods ask for different things."""
 HOLDER_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("HOLDS", "gpus", show=_held),
@@ -145,7 +147,7 @@ def show(out: Output, found: Row) -> None:
     )
     counts = rows_of(found, "nodes")
     for title, rows, columns in (
-        ("Nodes", counts, BY_CLUSTER if any(text_of(each, "cluster") for each in counts) else NODE_COLUMNS),
+        ("Nodes", counts, _node_columns(counts)),
         ("Who holds it", rows_of(found, "holders"), HOLDER_COLUMNS),
     ):
         if rows:
@@ -173,6 +175,13 @@ def show(out: Output, found: Row) -> None:
         out.heading("Evicted")
         for line in _eviction(out, eviction):
             out.write(f"  {line}\n")
+
+
+def _node_columns(counts: list[Row]) -> tuple[Column, ...]:
+    columns = NODE_COLUMNS
+    if len({text_of(each, "pods") for each in counts}) > 1:
+        columns = (_OF_PODS, *(each for each in columns if each.key != _OF_PODS.key))
+    return (_BY_CLUSTER, *columns) if any(text_of(each, "cluster") for each in counts) else columns
 
 
 def deletion_waits_for(found: Row) -> str:

@@ -122,6 +122,13 @@ BY_CLUSTER = explanation(
         "steps": [{"act": "uncordon_node", "of": "n0", "cluster": "lab"}],
     }],
 )  # fmt: skip
+BY_PODS = explanation(
+    phase="Pending", outcome="waits", reason="insufficient_gpu", message="short of GPU", waitingPods=6,
+    nodes=[
+        {"pods": "master: room for a pod", "ground": "room", "nodes": 4, "message": "with room for such a pod now"},
+        {"pods": "worker: 4 GPUs", "ground": "room", "nodes": 4, "message": "with room for such a pod now"},
+    ],
+)  # fmt: skip
 SCORES = [{"name": "gpu_price", "value": 1500}, {"name": "free_cpu", "value": 62500}]
 CHOSEN = {"node": "n1", "nodePool": "default", "scores": SCORES}
 RUNS = explanation(
@@ -164,6 +171,7 @@ HIDDEN = {**KEPT, "workloadId": None, "name": None, "workloads": 2, "until": Non
             ),
         ),
         (BY_CLUSTER, ("CLUSTER", "lab", "attic", "muster node uncordon n0 --cluster lab")),
+        (BY_PODS, ("PODS", "master: room for a pod", "worker: 4 GPUs")),
         (RUNS | {"keepsItsPlace": KEPT}, ("Keeps its place: until 2026-01-02T03:14:05Z: it may",)),
         (
             WAITS | {"kept": [KEPT, HIDDEN]},
@@ -193,7 +201,10 @@ HIDDEN = {**KEPT, "workloadId": None, "name": None, "workloads": 2, "until": Non
         (NEVER, ("it cannot ever fit as written", "no small change")),
         (ENDED, ("it has ended", "backoff_limit_exceeded", "pod main-0 ended with exit code 1")),
     ],
-    ids=["waits", "runs", "by cluster", "keeps", "may not take", "changes", "suspended", "deleting", "never", "ended"],
+    ids=[
+        "waits", "runs", "by cluster", "by pods", "keeps", "may not take", "changes", "suspended", "deleting", "never",
+        "ended",
+    ],
 )  # fmt: skip
 def test_an_explanation_says_all_that_a_person_needs(
     api: ShapeServer, muster: Muster, answer: dict[str, Any], told: tuple[str, ...]
