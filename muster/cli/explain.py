@@ -1,5 +1,6 @@
 """`muster explain`: why a workload waits, why it runs where it does, or why it was evicted."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final
@@ -11,8 +12,9 @@ from muster.cli.exits import ExitCode, Problem
 from muster.cli.explain_field import explained
 from muster.cli.names import workload_id
 from muster.cli.options import ProjectOption, WorkloadArgument
-from muster.cli.output import Column, Output
-from muster.cli.values import Row, format_number, format_utc, number_of, parse_time, row_of, rows_of, text_of
+from muster.cli.output import Column, Output, plain_text
+from muster.cli.spec_lines import as_typed
+from muster.cli.values import Json, Row, format_number, format_utc, number_of, parse_time, row_of, rows_of, text_of
 from muster.cli.workload_columns import told_phase
 
 OUTCOMES: Final = {
@@ -59,11 +61,26 @@ def done_by(step: Row) -> str:
             return f"muster node uncordon {of}{where}"
         case "change_workload" if text_of(step, "field") == "spec.preemptibility":
             return f"--preemptibility {value}; of a workspace --allow-over-quota"
+        case "change_workload" if isinstance(value, list) and value:
+            return _given(text_of(step, "field"), value)
         case "change_workload" if isinstance(value, str | int | float) and not of:
             flag = FLAG_OF_FIELD.get(text_of(step, "field"), "")
             return f"{flag} {value}" if flag.startswith("--") else ""
         case _:
             return ""
+
+
+def _given(field: str, value: list[Json]) -> str:
+    """The flag of submit that gives a list, and what gives the same to resubmit."""
+    from muster.cli.training_flags import FLAG_OF_FIELD
+
+    flag = FLAG_OF_FIELD.get(field, "")
+    items = [as_typed(one) for one in value if isinstance(one, dict)] or [",".join(map(plain_text, value))]
+    if not flag.startswith("--"):
+        return ""
+    submit = shlex.join(word for item in items for word in (flag, item))
+    again = shlex.join(word for item in items for word in ("--set", f"{field}={item}"))
+    return f"{submit}; of resubmit {again}"
 
 
 NODE_COLUMNS: Final = (

@@ -138,9 +138,10 @@ def words(step: Step) -> str:
         case "change_workload" if step.of:
             return f"submit it again in {step.field.removesuffix('Id')} {step.of}"
         case "change_workload":
-            told = "without it" if value is None else f"as {json.dumps(value)}"
             return (
-                f"submit it again with {step.field} {told}" if value is not None else f"submit it without {step.field}"
+                f"submit it without {step.field}"
+                if value is None
+                else f"submit it again with {step.field} as {_as_flag(value)}"
             )
         case "set_quota" | "set_limit":
             what = "quota" if step.act == "set_quota" else "limit"
@@ -160,6 +161,17 @@ def words(step: Step) -> str:
             return f"have the agent of cluster {step.of} report again"
         case "wait":
             return step.of
+
+
+def _as_flag(value: object) -> str:
+    """As a flag of the command line takes it; of several items one after the other."""
+    if isinstance(value, list | tuple):
+        given = cast("Sequence[object]", value)
+        items = [cast("dict[str, object]", each) for each in given if isinstance(each, dict)]
+        if items:
+            return " and ".join(",".join(f"{name}={_as_flag(of)}" for name, of in item.items()) for item in items)
+        return ",".join(map(str, given))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _of_cluster(step: Step) -> str:

@@ -1,6 +1,7 @@
 """`muster plan` and `muster explain`: what is asked, shown and refused."""
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,47 @@ def test_a_description_of_what_is_being_deleted_says_for_what_that_waits(
     assert ran.code == 0, ran.err
     (line,) = [line for line in ran.out.splitlines() if line.startswith("Why")]
     assert line.endswith(DELETING["message"] if asked else "before")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "flags"),
+    [
+        (
+            "spec.tolerations",
+            [{"operator": "Exists", "key": "team", "effect": "Any"}],
+            "--toleration operator=Exists,key=team,effect=Any",
+        ),
+        (
+            "spec.tolerations",
+            [
+                {"operator": "Equal", "key": "mine", "value": "x", "effect": "NoExecute", "seconds": 60},
+                {"name": "the team", "operator": "Exists", "key": "team", "effect": "Any"},
+            ],
+            (
+                "--toleration operator=Equal,key=mine,value=x,effect=NoExecute,seconds=60"
+                " --toleration 'name=the team,operator=Exists,key=team,effect=Any'"
+            ),
+        ),
+        ("spec.nodePools", ["h100"], "--node-pools h100"),
+    ],
+    ids=["one", "several", "texts"],
+)
+def test_below_a_change_of_a_list_stand_the_flags_that_give_it_and_both_commands_take_them(
+    api: ShapeServer, muster: Muster, field: str, value: Any, flags: str
+) -> None:
+    step = {"act": "change_workload", "field": field, "value": value}
+    api.on("GET", f"/workloads/{ID}/explain", Reply(body=WAITS | {"changes": [{"message": "x", "steps": [step]}]}))
+    (line,) = [line.strip() for line in muster("explain", ID).out.splitlines() if flags in line]
+    submit, _, again = line.partition("; of resubmit ")
+    assert submit == flags
+    api.on("GET", f"/workloads/{ID}", Reply(body=workload_row(id=ID, spec={"image": "i"})))
+    for words in (["submit", "a", "-i", "i", *shlex.split(submit)], ["resubmit", ID, *shlex.split(again)]):
+        ran = muster("training", *words)
+        assert ran.code == 0, ran.err
+        sent = api.asked("POST", "/workloads/trainings")[-1].body
+        assert sent["spec"][field.removeprefix("spec.")] == value
+    # What is otherwise is told as it was typed.
+    assert "{" not in ran.err
 
 
 def test_each_score_of_the_scheduler_is_shown_in_gpus_cores_or_taints() -> None:

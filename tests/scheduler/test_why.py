@@ -860,6 +860,10 @@ def test_tolerations_of_others_stay_where_taints_of_a_node_are_added() -> None:
     world, key = submitted(world, tolerations=(toleration,))
     (step,) = asked(world, key).changes[0].steps
     assert [each["key"] for each in step.value] == ["mine", "dedicated"]
+    assert asked(world, key).changes[0].message == (
+        "submit it again with spec.tolerations as operator=Exists,key=mine,effect=Any"
+        " and operator=Exists,key=dedicated,effect=Any"
+    )
 
 
 def test_a_question_looks_at_few_of_those_who_hold_a_node_however_many_they_are(
