@@ -289,8 +289,7 @@ class Calendar:
         return self._kept_now[1]
 
     def closes_at(self, cluster_id: str, keys: AbstractSet[str], pod_class: PodClass, now: datetime) -> datetime | None:
-        """From when on an entry that is still to come may close some of these nodes to such pods."""
-        longest = LONGEST_GRACE if pod_class.preemptible else timedelta.max
+        """From when on an entry that is still to come, and closes none of these nodes to such pods yet, may do so."""
         coming = [
             (each.starts_at, each.lead_seconds)
             for each in self._planned.get(cluster_id, ())
@@ -303,9 +302,13 @@ class Calendar:
             starts_at = times.starts_at if now < times.starts_at else times.starts_at + WEEK
             if (now < times.starts_at or entry.weekly) and not holder.has(pod_class):
                 coming.append((starts_at, entry.lead_seconds))
-        return min(
-            (at - min(max(timedelta(seconds=lead), LONGEST_GRACE), longest) for at, lead in coming), default=None
-        )
+        found: list[datetime] = []
+        for starts_at, lead_seconds in coming:
+            lasts = lead_seconds if pod_class.lasts_seconds is None else min(pod_class.lasts_seconds, lead_seconds)
+            before = timedelta(seconds=pod_class.grace_seconds if pod_class.preemptible else lasts)
+            if now < starts_at - before:
+                found.append(starts_at - max(before, LONGEST_GRACE))
+        return min(found, default=None)
 
     def next_change(self, now: datetime) -> datetime | None:
         """When something begins, or is over, next."""

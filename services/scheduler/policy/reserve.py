@@ -131,27 +131,34 @@ def _has_right(planning: Planning, project_id: str, needs: Mapping[int, int], ot
     )
 
 
-def waits_behind(planning: Planning, pod_class: PodClass, entry: Pending) -> bool:
-    """Whether it takes no room although there may be some: a gang of its project has waited for longer, needs what is
-    left of their share, and would not get it back.
+def left_to_others(planning: Planning, pod_class: PodClass, entry: Pending) -> frozenset[str]:
+    """Names of the pools where it takes no room although there may be some: a gang of its project has waited for
+    longer, needs what is left of their share there, and would not get it back.
     """
     spoken = planning.aside.spoken_for_by.get(pod_class.project_id)
     if not spoken or gives_way(planning, pod_class, entry):
-        return False
-    parts = [(pod_class.part(part), part.needed) for part in pod_class.gang] or [(pod_class, 1)]
+        return frozenset()
+    parts = [(part.request, part.needed) for part in pod_class.gang] or [(pod_class.request, 1)]
     shares, numbers, project_id = planning.shares, planning.snapshot.nodes.pool_numbers, pod_class.project_id
-    may_go = False
+    found = set[str]()
     for pool in pools_to_try(planning.snapshot, pod_class):
         number = numbers.get((pod_class.cluster_id, pool))
-        if number is None:
-            continue
-        milli = sum(shares.milli_of(of.request, number) * count for of, count in parts)
-        if milli and not any(_has_devices(planning, of, pool) for of, _ in parts if of.request.gpu_devices):
-            continue  # nothing can be had there, whoever is to have it
-        if not milli or shares.allows(project_id, number, milli) or not spoken_in(planning, project_id, number):
-            return False
-        may_go = True
-    return may_go
+        milli = 0 if number is None else sum(shares.milli_of(of, number) * count for of, count in parts)
+        if number is not None and milli and not shares.allows(project_id, number, milli):
+            found |= {pool} if spoken_in(planning, project_id, number) else set()
+    return frozenset(found)
+
+
+def waits_behind(planning: Planning, pod_class: PodClass, entry: Pending) -> bool:
+    """Whether it leaves all the pools to others in which there is anything for it."""
+    left = left_to_others(planning, pod_class, entry)
+    if not left:
+        return False
+    parts = [pod_class.part(part) for part in pod_class.gang] or [pod_class]
+    return not any(
+        pool not in left and any(_has_devices(planning, of, pool) for of in parts if of.request.gpu_devices)
+        for pool in pools_to_try(planning.snapshot, pod_class)
+    )
 
 
 def _has_devices(planning: Planning, pod_class: PodClass, pool: str) -> bool:

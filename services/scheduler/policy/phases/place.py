@@ -24,7 +24,7 @@ from services.scheduler.policy.among import options
 from services.scheduler.policy.beside import beside, most_beside, rooms
 from services.scheduler.policy.phases import explain, quota
 from services.scheduler.policy.pools import is_closed, pools_of
-from services.scheduler.policy.reserve import reserve, waits_behind
+from services.scheduler.policy.reserve import left_to_others, reserve, waits_behind
 from services.scheduler.policy.together import Stay, most_together
 from services.scheduler.policy.turns import Turn, Turns
 from services.scheduler.snapshot import GangPart, Pending, PodClass, Queue, Waiting
@@ -80,7 +80,12 @@ def run(planning: Planning) -> None:
         else:
             if i not in pools:
                 pools[i] = pools_of(planning, queue.pod_class)
-            short, cost = _turn(planning, turn, queue, pools[i], later), probing.get(i, 0)
+            left = left_to_others(planning, queue.pod_class, entry)
+            short, cost = _turn(planning, turn, queue, pools[i], later, left=left), probing.get(i, 0)
+            if short is not None and _has_room(pools[i], left):
+                planning.short[i] = Shortfall(waiting=explain.behind(planning, queue.pod_class))
+                planning.short_at[i] = short.at._replace(changes=len(planning.room.changed))
+                continue
         if short is not None:
             planning.probed[queue.pod_class.project_id] += cost
         if planning.cut_short:
@@ -111,12 +116,16 @@ def _turn(
     queue: Queue,
     pools: list[tuple[str, Candidates]],
     later: dict[int, list[tuple[str, Candidates]]],
+    *,
+    left: frozenset[str],
 ) -> _Short | None:
     """Place all that has this turn, or keep places for it; what found no room.
 
     Args:
         later: by index of a queue, the pools with the room that there will be, once they were looked at.
+        left: pools that it leaves to others.
     """
+    pools = [each for each in pools if each[0] not in left]
     i, entries = turn.queue, queue.entries
     spans = [(turn.entry, turn.start, turn.stop)]
     if turn.through > turn.entry + 1:
@@ -139,10 +148,16 @@ def _turn(
         if planning.later is not None and queue.pod_class.together is None:
             if i not in later:
                 later[i] = pools_of(planning, queue.pod_class, later=True)
-            done += hold(planning, i, entries[number], stop - done, of=queue.pod_class, pools=later[i])
+            open_later = [each for each in later[i] if each[0] not in left]
+            done += hold(planning, i, entries[number], stop - done, of=queue.pod_class, pools=open_later)
         if done < stop:
             return _Short(shortfall, ShortAt(number, done))
     return None
+
+
+def _has_room(pools: list[tuple[str, Candidates]], left: frozenset[str]) -> bool:
+    """Whether there is room in any of these pools that it leaves to others."""
+    return any(pool in left and candidates.fitting_in_all(1, enough=1) for pool, candidates in pools)
 
 
 def _turn_among(planning: Planning, turn: Turn, queue: Queue) -> _Short | None:
