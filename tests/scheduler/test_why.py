@@ -742,9 +742,7 @@ def test_where_everything_is_full_a_bound_that_is_too_small_is_told_all_the_same
     told = {change.message: change.waits for change in changes}
     assert told[f"set the GPU {bound} of project small to 2, and then it waits for room as others do"]
     if bound == "quota":
-        preemptible = (
-            'submit it again with spec.preemptibility as preemptible, and then it waits for room as others do'
-        )
+        preemptible = "submit it again with spec.preemptibility as preemptible, and then it waits for room as others do"
         assert told[preemptible]
     carry_out(world, key, changes[0])
     world.now += timedelta(minutes=1)
