@@ -53,7 +53,7 @@ class NodeCount(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that one ground keeps the pods from, or that have room."""
 
     pods: str
-    """Which pods, by what each asks for."""
+    """Which pods, by what each asks for; where they ask for different things, with the names of their pod sets."""
     ground: str
     """`room`, or the rule of the scheduler, such as `gpu` or `taints`; `size` where it is too small even when empty."""
     nodes: int

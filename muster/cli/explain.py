@@ -1,5 +1,6 @@
 """`muster explain`: why a workload waits, why it runs where it does, or why it was evicted."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final
@@ -11,8 +12,9 @@ from muster.cli.exits import ExitCode, Problem
 from muster.cli.explain_field import explained
 from muster.cli.names import workload_id
 from muster.cli.options import ProjectOption, WorkloadArgument
-from muster.cli.output import Column, Output
-from muster.cli.values import Row, format_number, format_utc, number_of, parse_time, row_of, rows_of, text_of
+from muster.cli.output import Column, Output, plain_text
+from muster.cli.spec_lines import as_typed
+from muster.cli.values import Json, Row, format_number, format_utc, number_of, parse_time, row_of, rows_of, text_of
 from muster.cli.workload_columns import told_phase
 
 OUTCOMES: Final = {
@@ -59,11 +61,26 @@ def done_by(step: Row) -> str:
             return f"muster node uncordon {of}{where}"
         case "change_workload" if text_of(step, "field") == "spec.preemptibility":
             return f"--preemptibility {value}; of a workspace --allow-over-quota"
+        case "change_workload" if isinstance(value, list) and value:
+            return _given(text_of(step, "field"), value)
         case "change_workload" if isinstance(value, str | int | float) and not of:
             flag = FLAG_OF_FIELD.get(text_of(step, "field"), "")
             return f"{flag} {value}" if flag.startswith("--") else ""
         case _:
             return ""
+
+
+def _given(field: str, value: list[Json]) -> str:
+    """The flag of submit that gives a list, and what gives the same to resubmit."""
+    from muster.cli.training_flags import FLAG_OF_FIELD
+
+    flag = FLAG_OF_FIELD.get(field, "")
+    items = [as_typed(one) for one in value if isinstance(one, dict)] or [",".join(map(plain_text, value))]
+    if not flag.startswith("--"):
+        return ""
+    submit = shlex.join(word for item in items for word in (flag, item))
+    again = shlex.join(word for item in items for word in ("--set", f"{field}={item}"))
+    return f"{submit}; of resubmit {again}"
 
 
 NODE_COLUMNS: Final = (
@@ -72,7 +89,9 @@ NODE_COLUMNS: Final = (
     Column("PODS WITH", "pods", wide=True),
     Column("WHY", "message", rest=True, wraps=True),
 )
-BY_CLUSTER: Final = (Column("CLUSTER", "cluster"), *NODE_COLUMNS)
+_BY_CLUSTER: Final = Column("CLUSTER", "cluster")
+_OF_PODS: Final = Column("PODS", "pods")
+"""Where its pods ask for different things."""
 HOLDER_COLUMNS: Final = (
     Column("NAME", "name"),
     Column("HOLDS", "gpus", show=_held),
@@ -145,7 +164,7 @@ def show(out: Output, found: Row) -> None:
     )
     counts = rows_of(found, "nodes")
     for title, rows, columns in (
-        ("Nodes", counts, BY_CLUSTER if any(text_of(each, "cluster") for each in counts) else NODE_COLUMNS),
+        ("Nodes", counts, _node_columns(counts)),
         ("Who holds it", rows_of(found, "holders"), HOLDER_COLUMNS),
     ):
         if rows:
@@ -173,6 +192,13 @@ def show(out: Output, found: Row) -> None:
         out.heading("Evicted")
         for line in _eviction(out, eviction):
             out.write(f"  {line}\n")
+
+
+def _node_columns(counts: list[Row]) -> tuple[Column, ...]:
+    columns = NODE_COLUMNS
+    if len({text_of(each, "pods") for each in counts}) > 1:
+        columns = (_OF_PODS, *(each for each in columns if each.key != _OF_PODS.key))
+    return (_BY_CLUSTER, *columns) if any(text_of(each, "cluster") for each in counts) else columns
 
 
 def deletion_waits_for(found: Row) -> str:

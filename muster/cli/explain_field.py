@@ -191,7 +191,8 @@ def _explained(path: str, known: _Known | None) -> Row:
         "changeable": about.later if about else False,
         "inForce": about.in_force if about else True,
         "requirements": [*about.rows.split()] if about else None,
-        "fields": [{"field": one.name, "type": _type(one)} for one in _below(node)] or None,
+        "fields": [{"field": one.name, "type": _type(one), "options": [*one.options] or None} for one in _below(node)]
+        or None,
     }
 
 
@@ -277,7 +278,12 @@ def _show(session: Session, row: Row) -> None:
     below = row.get("fields")
     if isinstance(below, list):
         out.heading("Fields")
-        out.pairs([(f"  {one['field']}", str(one["type"])) for one in below if isinstance(one, dict)])
+        out.pairs([(f"  {one['field']}", _with_options(one)) for one in below if isinstance(one, dict)])
+
+
+def _with_options(row: Row) -> str:
+    options = row.get("options")
+    return f"{row['type']}: {', '.join(map(str, options))}" if isinstance(options, list) else str(row["type"])
 
 
 def _mandatory(row: Row) -> str:

@@ -21,6 +21,7 @@ from muster.cli.options import (
     timeout_seconds,
 )
 from muster.cli.output import plain_text
+from muster.cli.spec_lines import as_typed
 from muster.cli.submission import SUBMITTED_COLUMNS, request_of, send
 from muster.cli.values import Json, Row, ValueProblem, row_of, set_field, text_of
 
@@ -31,6 +32,14 @@ _TEXTS: Final = ("spec.command", "spec.args")
 """Fields without a flag of their own: the words after `--` are in one of them."""
 _CODE: Final = "spec.code"
 """Holds a digest: `--code` sends the folder."""
+_SEVERAL: Final = {
+    "list": "A,B",
+    "names": "A,B",
+    "pairs": "NAME=VALUE, once for each",
+    "values": "NAME=A,B or NAME=1..5, once for each",
+    "items": "FIELD=VALUE,FIELD=VALUE, once for each",
+}
+"""How what may be given more than once is written, by the kind of its flag."""
 _PARTS: Final = ("spec", "masterSpec")
 """Of a request: what its pods run."""
 
@@ -202,14 +211,14 @@ def set_changes(request: Row, changes: list[str], kind: str = "Training") -> Non
             raise usage(f"--set: there is no field {path!r}", todo=hint or f"fields: {', '.join(known)}")
         given.setdefault(path, []).append(text)
     for path, texts in given.items():
-        several = path not in _TEXTS and flags[path].kind in {"list", "pairs"}
+        several = path not in _TEXTS and flags[path].kind in _SEVERAL
         if len(texts) > 1 and (not several or not all(texts)):
             raise usage(f"--set {path} is given twice", todo="leave one of them out")
         if not texts[0]:
             _take_out(request, path)
             continue
         if several and any(text.startswith(("[", "{")) for text in texts):
-            form = "NAME=VALUE, once for each" if flags[path].kind == "pairs" else "A,B"
+            form = _SEVERAL[flags[path].kind]
             raise usage(f"--set {path} takes no JSON", todo=f"write --set {path}={form}")
         try:
             value: Json = texts[0] if path in _TEXTS else value_of(flags[path], texts)
@@ -252,6 +261,9 @@ def _shown(value: Json) -> str:
         pairs = [one for one in value if isinstance(one, dict) and one.keys() == {"name", "value"}]
         if len(pairs) == len(value):
             return ", ".join(f"{text_of(one, 'name')}={text_of(one, 'value')}" for one in pairs) or "none"
+        items = [as_typed(one) for one in value if isinstance(one, dict)]
+        if len(items) == len(value) and all(items):
+            return " and ".join(items)
     return plain_text(value) or "none"
 
 

@@ -22,13 +22,18 @@ def lines_of(value: Row, prefix: str = "") -> list[tuple[str, str]]:
             case list() if below and isinstance(below[0], dict):
                 items = rows_of(value, key)
                 if any(_says_more(item) for item in items):
-                    lines += [(f"{path}[{index}]", ",".join(_fields(item))) for index, item in enumerate(items)]
+                    lines += [(f"{path}[{index}]", as_typed(item)) for index, item in enumerate(items)]
                 else:
                     joint = " or " if key == "nodeSelectorTerms" else ", "
                     lines.append((path, joint.join(map(_item, items))))
             case _:
                 lines.append((path, plain_text(below)))
     return lines
+
+
+def as_typed(item: Row) -> str:
+    """An item of a list as its flag takes it."""
+    return ",".join(_fields(item))
 
 
 def _says_more(item: Row) -> bool:

@@ -5,7 +5,7 @@ For each reason there are remedies; each yields trials, the small ones first, an
 """
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
@@ -16,11 +16,11 @@ from msgspec.structs import replace as with_fields
 
 from events.node import Reservation
 from events.phases import WaitingReason
-from events.quantities import format_bytes
 from events.why import MOST_CHANGES, Change, Step
 from events.workload.fields.scheduling import Toleration
 from events.workload.spec import WHOLE_GPU_MILLI, PodRequest, TrainingSpec
 from services.scheduler.lost import to_come_back
+from services.scheduler.more_nodes import Shape, shapes_of, with_nodes
 from services.scheduler.planning import pools_to_try
 from services.scheduler.policy.filters import calendar, taints
 from services.scheduler.policy.phases import explain, quota
@@ -59,6 +59,8 @@ class Trial(NamedTuple):
     """Of the workload in it; empty: the same."""
     at: datetime | None = None
     """When it would get a place, or others would be told to end for it; None: with the next plan."""
+    size: tuple[int, ...] = ()
+    """Of trials of one remedy that start the last one is told, but none that is larger than one before."""
 
 
 type Remedy = Callable[[Scene], Generator[Trial, bool, None]]
@@ -69,16 +71,17 @@ def changes(scene: Scene) -> tuple[Change, ...]:
     found: list[Change] = []
     tried, most = 0, _most_tried(scene)
     never = scene.waiting.reason in NEVER
-    for remedy in _remedies(scene):
+    remedies = _remedies(scene)
+    for remedy in remedies:
         trials, last, first = remedy(scene), None, None
         lets_wait = remedy is window_opens or (never and remedy in _LETS_WAIT)
         trial = next(trials, None)
         # Half of what is left, so that those after it have theirs.
-        until = tried + max((most - tried + 1) // 2, 1)
+        until = most if remedy is remedies[-1] else tried + max((most - tried + 1) // 2, 1)
         while trial is not None and tried < min(until, most) and not scene.enough():
             tried += 1
             started = scene.starts(trial.snapshot, trial.key) if trial.at is None else scene.takes_a_place(trial.at)
-            last = trial if started else last
+            last = trial if started and (last is None or trial.size <= last.size) else last
             if not started and lets_wait and first is None and (then := _then(scene, trial, remedy)):
                 first = trial, then
             try:
@@ -86,7 +89,7 @@ def changes(scene: Scene) -> tuple[Change, ...]:
             except StopIteration:
                 break
         if last is not None:
-            found.append(Change(steps=last.steps, message="; ".join(map(words, last.steps))))
+            found.append(Change(steps=last.steps, message=_all(last.steps)))
         elif first is not None:
             found.append(_and_then(*first))
         if len(found) == MOST_CHANGES:
@@ -114,13 +117,18 @@ def _then(scene: Scene, trial: Trial, remedy: Remedy) -> str:
 
 
 def _and_then(trial: Trial, then: str) -> Change:
-    return Change(steps=trial.steps, message=f"{'; '.join(map(words, trial.steps))}, {then}", waits=True)
+    return Change(steps=trial.steps, message=f"{_all(trial.steps)}, {then}", waits=True)
 
 
 def _most_tried(scene: Scene) -> int:
     classes = min(len(scene.snapshot.queues), MOST_QUEUES)
     looked_at = classes * (len(scene.snapshot.nodes.keys) + A_CLASS)
     return max(LEAST_TRIED, min(MOST_TRIED, MOST_LOOKED_AT // max(looked_at, 1)))
+
+
+def _all(steps: Iterable[Step]) -> str:
+    """None does it alone."""
+    return "; and ".join(map(words, steps))
 
 
 def words(step: Step) -> str:
@@ -130,9 +138,10 @@ def words(step: Step) -> str:
         case "change_workload" if step.of:
             return f"submit it again in {step.field.removesuffix('Id')} {step.of}"
         case "change_workload":
-            told = "without it" if value is None else f"as {json.dumps(value)}"
             return (
-                f"submit it again with {step.field} {told}" if value is not None else f"submit it without {step.field}"
+                f"submit it without {step.field}"
+                if value is None
+                else f"submit it again with {step.field} as {_as_flag(value)}"
             )
         case "set_quota" | "set_limit":
             what = "quota" if step.act == "set_quota" else "limit"
@@ -152,6 +161,17 @@ def words(step: Step) -> str:
             return f"have the agent of cluster {step.of} report again"
         case "wait":
             return step.of
+
+
+def _as_flag(value: object) -> str:
+    """As a flag of the command line takes it; of several items one after the other."""
+    if isinstance(value, list | tuple):
+        given = cast("Sequence[object]", value)
+        items = [cast("dict[str, object]", each) for each in given if isinstance(each, dict)]
+        if items:
+            return " and ".join(",".join(f"{name}={_as_flag(of)}" for name, of in item.items()) for item in items)
+        return ",".join(map(str, given))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _of_cluster(step: Step) -> str:
@@ -601,8 +621,8 @@ def connected(scene: Scene) -> Generator[Trial, bool, None]:
         return
     snapshot = _connected(scene, scene.pod_class.cluster_id)
     step = Step(act="connect_cluster", of=view.name)
-    if not (yield Trial((step,), snapshot)) and (added := _added(scene, snapshot)):
-        yield added._replace(steps=(step, *added.steps))
+    if not (yield Trial((step,), snapshot)):
+        yield from _fewest(scene, snapshot, step)
 
 
 def _connected(scene: Scene, id_: str) -> Snapshot:
@@ -644,98 +664,72 @@ def _also_on(scene: Scene, snapshot: Snapshot, id_: str) -> Snapshot:
 
 
 def added_nodes(scene: Scene) -> Generator[Trial, bool, None]:
-    """One node for each pod that must find a place, just large enough."""
-    if added := _added(scene, scene.snapshot):
-        yield added
+    """The fewest nodes that let it start, each just large enough for one of its pods."""
+    yield from _fewest(scene, scene.snapshot)
 
 
-def _added(scene: Scene, snapshot: Snapshot) -> Trial | None:
-    pools = pools_to_try(scene.snapshot, scene.pod_class)
-    if not pools or sum(count for _, count in scene.parts) > MOST_ADDED:
-        return None
-    steps = list[Step]()
-    for part, count in scene.parts:
-        pool = pools_to_try(scene.snapshot, part)[0]
-        needs, labels = _node_for(part.request)
-        snapshot = _with_nodes(snapshot, part, pool, count, labels)
-        cluster = scene.cluster_name(part.cluster_id)
-        steps.append(Step(act="add_node", pool=pool, cluster=cluster, value=_json({"nodes": count} | needs)))
-    return Trial(tuple(steps), snapshot)
+def _fewest(scene: Scene, snapshot: Snapshot, *before: Step) -> Generator[Trial, bool, None]:
+    """Added to that world, once those steps are done."""
+    shapes = shapes_of(scene)
+    if not shapes:
+        return
+    # A count by what is free is mostly right; where shapes contend for the same room it is not.
+    lacking = tuple(each.lacking(scene, snapshot) for each in shapes)
+    guess = lacking if any(lacking) else (1, *lacking[1:])
+    known: dict[tuple[int, ...], bool] = {}
+
+    def starts(counts: tuple[int, ...]) -> Generator[Trial, bool, bool]:
+        if counts not in known:
+            known[counts] = yield _with(scene, snapshot, shapes, counts, before)
+        return known[counts]
+
+    for first in (guess, tuple(each.pods for each in shapes)):
+        if sum(first) <= MOST_ADDED and (yield from starts(first)):
+            break
+    else:
+        return
+    # Which of two shapes is tried first decides which one the room goes to that there is.
+    for order in (range(len(shapes)), range(len(shapes))[::-1]):
+        counts = first
+        for at in order:
+            counts = yield from _fewer(counts, at, starts)
+        if sum(counts) == 1:
+            return
 
 
-def _node_for(request: PodRequest) -> tuple[dict[str, object], dict[str, str]]:
-    """What a node must have free, and its labels."""
-    labels = {"run.ai/type": request.node_type} if request.node_type else {}
-    labels |= {request.topology_key: "any"} if request.topology_key else {}
-    for each in request.node_terms[0].match_expressions if request.node_terms else ():
-        first = each.values[0] if each.values else ""
-        match each.operator:
-            case "In":
-                labels[each.key] = first
-            case "Exists":
-                labels.setdefault(each.key, "any")
-            case "Gt":
-                labels[each.key] = str(int(first) + 1)
-            case "Lt":
-                labels[each.key] = str(int(first) - 1)
-            case _:
-                pass
-    extended = {each.resource: each.amount for each in request.extended}
-    return {
-        "gpus": request.gpu_devices,
-        "gpuMemory": format_bytes(request.gpu_memory_bytes) if request.gpu_memory_bytes else 0,
-        "cpuCores": request.cpu_milli / 1000,
-        "memory": format_bytes(request.memory_bytes) if request.memory_bytes else 0,
-        **extended,
-        "labels": labels,
-    }, labels
+def _fewer(
+    counts: tuple[int, ...], at: int, starts: Callable[[tuple[int, ...]], Generator[Trial, bool, bool]]
+) -> Generator[Trial, bool, tuple[int, ...]]:
+    """With the fewest nodes of one shape that let it start with those of the others."""
+
+    def having(count: int) -> tuple[int, ...]:
+        return (*counts[:at], count, *counts[at + 1 :])
+
+    least, most = max(0, 1 - sum(having(0))), counts[at]
+    # Mostly not even one can be left out.
+    count = most - 1
+    while least < most:
+        if (yield from starts(having(count))):
+            most = count
+        else:
+            least = count + 1
+        count = (least + most) // 2
+    return having(most)
 
 
-def _with_nodes(of: Snapshot, part: PodClass, pool: str, count: int, labels: dict[str, str]) -> Snapshot:
-    table, request, place = of.nodes, part.request, (part.cluster_id, pool)
-    numbers = table.pool_numbers | {place: table.pool_numbers.get(place, len(table.pool_numbers))}
-
-    def more(column: np.ndarray, *, value: int) -> np.ndarray:
-        return np.concatenate((column, np.full(count, value, dtype=column.dtype)))
-
-    width = max(table.free_device_milli.shape[1], request.gpu_devices)
-    devices = np.full((len(table.keys) + count, width), -1, dtype=np.int64)
-    devices[: len(table.keys), : table.free_device_milli.shape[1]] = table.free_device_milli
-    devices[len(table.keys) :, : request.gpu_devices] = WHOLE_GPU_MILLI
-    wanted = {each.resource: each.amount for each in request.extended}
-    names = {*wanted, *table.free_extended}
-    none = np.zeros(len(table.keys), dtype=np.int64)
-    untainted = next((n for n, each in enumerate(table.taint_sets) if not each), len(table.taint_sets))
-    nodes = replace(
-        table,
-        keys=(*table.keys, *(f"+{len(table.keys) + n}" for n in range(count))),
-        names=(*table.names, *("",) * count),
-        gpu_models=(*table.gpu_models, *("",) * count),
-        pool_numbers=numbers,
-        pool=more(table.pool, value=numbers[place]),
-        present=more(table.present, value=1),
-        usable=more(table.usable, value=1),
-        taints=more(table.taints, value=untainted),
-        taint_sets=(*table.taint_sets, ()) if untainted == len(table.taint_sets) else table.taint_sets,
-        labels=table.labels.with_more((labels,) * count),
-        cordoned=more(table.cordoned, value=0),
-        closings=tuple(each._replace(rows=more(each.rows, value=0)) for each in table.closings),
-        free_cpu_milli=more(table.free_cpu_milli, value=request.cpu_milli),
-        free_memory_bytes=more(table.free_memory_bytes, value=request.memory_bytes),
-        free_pods=more(table.free_pods, value=1),
-        free_devices=more(table.free_devices, value=request.gpu_devices),
-        free_device_milli=devices,
-        gpu_memory_bytes=more(table.gpu_memory_bytes, value=request.gpu_memory_bytes),
-        capacity_cpu_milli=more(table.capacity_cpu_milli, value=request.cpu_milli),
-        capacity_memory_bytes=more(table.capacity_memory_bytes, value=request.memory_bytes),
-        capacity_pods=more(table.capacity_pods, value=1),
-        capacity_devices=more(table.capacity_devices, value=request.gpu_devices),
-        free_extended={name: more(table.free_extended.get(name, none), value=wanted.get(name, 0)) for name in names},
-        capacity_extended={
-            name: more(table.capacity_extended.get(name, none), value=wanted.get(name, 0)) for name in names
-        },
-    )
-    return replace(of, nodes=nodes)
+def _with(
+    scene: Scene, snapshot: Snapshot, shapes: Sequence[Shape], counts: Sequence[int], before: Sequence[Step]
+) -> Trial:
+    """With so many nodes of each shape."""
+    steps, most = [*before], sum(each.pods for each in shapes)
+    for shape, count in zip(shapes, counts, strict=True):
+        if count:
+            snapshot = with_nodes(snapshot, shape, count, pods=most)
+            cluster = scene.cluster_name(shape.part.cluster_id)
+            value = _json({"nodes": count} | shape.has())
+            steps.append(Step(act="add_node", pool=shape.pool, cluster=cluster, value=value))
+    gpus = sum(shape.part.request.gpu_devices * count for shape, count in zip(shapes, counts, strict=True))
+    return Trial(tuple(steps), snapshot, size=(sum(counts), gpus))
 
 
 _FULL: Final[tuple[Remedy, ...]] = (kept_for_a_while, ended, smaller_request, fewer_workers, added_nodes)

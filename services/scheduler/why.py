@@ -147,7 +147,7 @@ def _waits(scene: Scene, places: tuple[Place, ...]) -> Why:
         message="; ".join((waiting.message, *gone[:MOST_NAMED])),
         waiting_pods=len(scene.entry.pods) - placed,
         ahead=_ahead(scene),
-        nodes=tuple(count for part, _ in scene.parts for count in _counts(scene, part)),
+        nodes=tuple(_counts(scene)),
         holders=holders,
         others=others,
         kept=_kept(scene),
@@ -228,11 +228,16 @@ def _ahead(scene: Scene) -> int:
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-def _counts(scene: Scene, part: PodClass) -> Iterator[NodeCount]:
-    """How many nodes each ground keeps the pods from."""
-    for id_ in scene.clusters:
-        for each in counts_of(scene.view_of(part, id_), scene.filters(part), lost=_lost(scene.snapshot, id_)):
-            yield replace_fields(each, cluster=scene.cluster_name(id_))
+def _counts(scene: Scene) -> Iterator[NodeCount]:
+    """How many nodes each ground keeps the pods from; pods that ask for the same are told once."""
+    asked = {(part.pools, part.request): part for part, _ in scene.parts}
+    for (pools, request), part in asked.items():
+        sets = (each for each in scene.state.pod_sets if (each.node_pools, each.template.request) == (pools, request))
+        # Where pods ask for different things, it is said which of them are meant.
+        pods = f"{' and '.join(each.name for each in sets)}: {wish(request)}" if len(asked) > 1 else wish(request)
+        for id_ in scene.clusters:
+            for each in counts_of(scene.view_of(part, id_), scene.filters(part), lost=_lost(scene.snapshot, id_)):
+                yield replace_fields(each, pods=pods, cluster=scene.cluster_name(id_))
 
 
 def _lost(snapshot: Snapshot, cluster_id: str) -> str:

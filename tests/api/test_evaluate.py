@@ -116,7 +116,7 @@ def test_the_scheduler_explains_a_workload_to_whoever_may_read_it(admin: httpx.C
     (change,) = found["changes"]
     assert [step["act"] for step in change["steps"]] == ["connect_cluster", "add_node"]
     assert change["message"] == (
-        "have the agent of cluster local report again; add 1 node with room for a pod to pool default"
+        "have the agent of cluster local report again; and add 1 node with room for a pod to pool default"
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from events.workload.kinds import KINDS
 from muster.cli.explain_field import explained, field_paths
+from muster.cli.training_flags import flags_of, value_of
 from tests.support.shapes import ShapeServer
 
 
@@ -32,6 +33,9 @@ from tests.support.shapes import ShapeServer
         ("dataSharing", "spec.storage.pvc[].dataSharing", "not built yet"),
         ("dataVolume", "spec.storage.dataVolume", "--data-volume"),
         ("projectId", "projectId", "--project"),
+        ("tolerations", "spec.tolerations", "choice: Equal, Exists"),
+        ("tolerations", "spec.tolerations", "--toleration operator=Exists,key=dedicated,effect=Any"),
+        ("spec.security", "spec.security", "choice: "),
     ],
 )
 def test_a_field_is_found_by_its_path_its_end_or_its_flag(muster: Any, given: str, field: str, told: str) -> None:
@@ -83,6 +87,14 @@ def test_what_a_kind_refuses_is_no_field_of_it() -> None:
         assert kinds == ["Training", "Distributed", "Workspace"], name
     for name in ("configMapVolume", "emptyDirVolume", "git", "pvc"):
         assert explained(f"storage.{name}")["kinds"] == [*KINDS]
+
+
+def test_an_example_of_a_list_is_taken_by_its_flag() -> None:
+    for kind in KINDS.values():
+        for flag in flags_of(kind.creation):
+            example: Any = explained(flag.field)["example"]
+            if flag.node.item is not None and example:
+                assert value_of(flag, [example.removeprefix(f"{flag.names[0]} ")])
 
 
 def test_programs_read_it_too(api: ShapeServer, muster: Any) -> None:

@@ -1,6 +1,7 @@
 """`muster plan` and `muster explain`: what is asked, shown and refused."""
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,13 @@ BY_CLUSTER = explanation(
         "steps": [{"act": "uncordon_node", "of": "n0", "cluster": "lab"}],
     }],
 )  # fmt: skip
+BY_PODS = explanation(
+    phase="Pending", outcome="waits", reason="insufficient_gpu", message="short of GPU", waitingPods=6,
+    nodes=[
+        {"pods": "master: room for a pod", "ground": "room", "nodes": 4, "message": "with room for such a pod now"},
+        {"pods": "worker: 4 GPUs", "ground": "room", "nodes": 4, "message": "with room for such a pod now"},
+    ],
+)  # fmt: skip
 SCORES = [{"name": "gpu_price", "value": 1500}, {"name": "free_cpu", "value": 62500}]
 CHOSEN = {"node": "n1", "nodePool": "default", "scores": SCORES}
 RUNS = explanation(
@@ -164,6 +172,7 @@ HIDDEN = {**KEPT, "workloadId": None, "name": None, "workloads": 2, "until": Non
             ),
         ),
         (BY_CLUSTER, ("CLUSTER", "lab", "attic", "muster node uncordon n0 --cluster lab")),
+        (BY_PODS, ("PODS", "master: room for a pod", "worker: 4 GPUs")),
         (RUNS | {"keepsItsPlace": KEPT}, ("Keeps its place: until 2026-01-02T03:14:05Z: it may",)),
         (
             WAITS | {"kept": [KEPT, HIDDEN]},
@@ -193,7 +202,10 @@ HIDDEN = {**KEPT, "workloadId": None, "name": None, "workloads": 2, "until": Non
         (NEVER, ("it cannot ever fit as written", "no small change")),
         (ENDED, ("it has ended", "backoff_limit_exceeded", "pod main-0 ended with exit code 1")),
     ],
-    ids=["waits", "runs", "by cluster", "keeps", "may not take", "changes", "suspended", "deleting", "never", "ended"],
+    ids=[
+        "waits", "runs", "by cluster", "by pods", "keeps", "may not take", "changes", "suspended", "deleting", "never",
+        "ended",
+    ],
 )  # fmt: skip
 def test_an_explanation_says_all_that_a_person_needs(
     api: ShapeServer, muster: Muster, answer: dict[str, Any], told: tuple[str, ...]
@@ -218,6 +230,47 @@ def test_a_description_of_what_is_being_deleted_says_for_what_that_waits(
     assert ran.code == 0, ran.err
     (line,) = [line for line in ran.out.splitlines() if line.startswith("Why")]
     assert line.endswith(DELETING["message"] if asked else "before")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "flags"),
+    [
+        (
+            "spec.tolerations",
+            [{"operator": "Exists", "key": "team", "effect": "Any"}],
+            "--toleration operator=Exists,key=team,effect=Any",
+        ),
+        (
+            "spec.tolerations",
+            [
+                {"operator": "Equal", "key": "mine", "value": "x", "effect": "NoExecute", "seconds": 60},
+                {"name": "the team", "operator": "Exists", "key": "team", "effect": "Any"},
+            ],
+            (
+                "--toleration operator=Equal,key=mine,value=x,effect=NoExecute,seconds=60"
+                " --toleration 'name=the team,operator=Exists,key=team,effect=Any'"
+            ),
+        ),
+        ("spec.nodePools", ["h100"], "--node-pools h100"),
+    ],
+    ids=["one", "several", "texts"],
+)
+def test_below_a_change_of_a_list_stand_the_flags_that_give_it_and_both_commands_take_them(
+    api: ShapeServer, muster: Muster, field: str, value: Any, flags: str
+) -> None:
+    step = {"act": "change_workload", "field": field, "value": value}
+    api.on("GET", f"/workloads/{ID}/explain", Reply(body=WAITS | {"changes": [{"message": "x", "steps": [step]}]}))
+    (line,) = [line.strip() for line in muster("explain", ID).out.splitlines() if flags in line]
+    submit, _, again = line.partition("; of resubmit ")
+    assert submit == flags
+    api.on("GET", f"/workloads/{ID}", Reply(body=workload_row(id=ID, spec={"image": "i"})))
+    for words in (["submit", "a", "-i", "i", *shlex.split(submit)], ["resubmit", ID, *shlex.split(again)]):
+        ran = muster("training", *words)
+        assert ran.code == 0, ran.err
+        sent = api.asked("POST", "/workloads/trainings")[-1].body
+        assert sent["spec"][field.removeprefix("spec.")] == value
+    # What is otherwise is told as it was typed.
+    assert "{" not in ran.err
 
 
 def test_each_score_of_the_scheduler_is_shown_in_gpus_cores_or_taints() -> None:

@@ -128,6 +128,7 @@ def test_a_name_that_is_taken_is_a_conflict_with_the_line_that_would_do(api: Sha
         ("spec.environmentVariables=[A=1]", "--set spec.environmentVariables takes no JSON"),
         ("spec.environmentVariables=A", "'A' has no '='; a variable is NAME=VALUE"),
         ('spec.nodePools=["a"]', "write --set spec.nodePools=A,B"),
+        ('spec.tolerations=[{"key": "a"}]', "write --set spec.tolerations=FIELD=VALUE,FIELD=VALUE, once for each"),
     ],
 )
 def test_a_change_that_cannot_be_made_sends_nothing(api: ShapeServer, muster: Any, change: str, told: str) -> None:

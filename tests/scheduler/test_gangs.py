@@ -111,8 +111,9 @@ def test_a_gang_of_which_no_pod_can_ever_fit_says_so_as_any_workload_does() -> N
 @pytest.mark.parametrize(
     ("nodes", "asked", "told"),
     [
-        ((2,), {"workers": 3, "gpus": 2, "master": 2}, "has room for 1 of 3 pods with 2 GPUs, even when empty"),
-        ((4, 1), {"workers": 2, "gpus": 2, "master": 2}, "and need 6 GPUs in all, and pool default of"),
+        ((2,), {"workers": 3, "gpus": 2, "master": 2}, "has room for 1 of 4 pods with 2 GPUs, even when empty"),
+        ((4, 1), {"workers": 2, "gpus": 2, "master": 2}, "has room for 2 of 3 pods with 2 GPUs, even when empty"),
+        ((4,), {"workers": 2, "gpus": 2, "master": 1}, "and need 5 GPUs in all, and pool default of"),
         ((3, 3), {"workers": 3, "gpus": 2, "master": None}, "has room for 2 of 3 pods with 2 GPUs, even when empty"),
         ((2, 2), {"workers": 3, "gpus": 1, "master": 1}, ""),
     ],

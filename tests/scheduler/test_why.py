@@ -22,7 +22,9 @@ from events.why import MOST_CHANGES, Change, KeptBy, Step, Why
 from events.windows import SetStartWindows, StartWindows, read_window
 from events.workload.commands import CreateWorkload, DeleteWorkload, SuspendWorkload
 from events.workload.fields.compute import ExtendedResource
+from events.workload.fields.distribution import Distribution
 from events.workload.fields.scheduling import Toleration
+from events.workload.spec import ComputeSpec, Distributed, TrainingSpec
 from services.scheduler.changes import MOST_WEIGHED, REMEDIES
 from services.scheduler.planning import RESERVE_AFTER
 from services.scheduler.scene import Scene
@@ -495,14 +497,16 @@ def _do(world: World, key: str, step: Step) -> None:
             world.node(step.of)
         case "add_node":
             extended = {name: count for name, count in value.items() if "/" in name}
+            # A node has room for many pods; where that is all that is asked for, it need have no more than for one.
+            asks = bool(value["gpus"] or value["cpuCores"] or value["memory"] or extended)
             for number in range(value["nodes"]):
                 world.node(
-                    f"new{number}",
+                    f"new-{value['gpus']}-{number}",
                     gpu_count=value["gpus"],
                     gpu_memory_bytes=_bytes(value["gpuMemory"]),
                     cpu_milli=round(1000 * value["cpuCores"]),
                     memory_bytes=_bytes(value["memory"]),
-                    max_pods=1,
+                    max_pods=110 if asks else 1,
                     labels=value["labels"],
                     extended=extended,
                     pool=step.pool,
@@ -584,6 +588,105 @@ def test_the_smallest_change_is_no_larger_than_it_must_be(case: Case, messages: 
         assert any(re.fullmatch(message, each) for each in told), told
 
 
+# -- nodes for pods that start together ----------------------------------------------------------------------------
+
+
+def distributed(world: World, *, workers: int, gpus: int, master: int | None, **compute: Any) -> tuple[World, str]:
+    """A gang with so many GPUs for each worker, and for the master; None: it is as they are."""
+    world.settle()
+    spec = TrainingSpec(image="i", compute=ComputeSpec(gpu_devices_request=gpus, **compute))
+    of_master = spec if master is None else TrainingSpec(image="m", compute=ComputeSpec(gpu_devices_request=master))
+    distribution = Distribution(distributed_framework="PyTorch", num_workers=workers)
+    command = CreateWorkload(
+        kind="Distributed",
+        name="w",
+        requested_name="w",
+        project_id=world.project_id,
+        cluster_id=world.cluster_id,
+        spec=spec,
+        distributed=Distributed(distribution=distribution, master=of_master),
+    )
+    key = workload_key(world.project_id, "w")
+    world.do("workload", key, command)
+    world.settle()
+    return world, key
+
+
+def of_nodes(*counts: int) -> World:
+    return cluster(**{f"n{number}": {"gpu_count": count} for number, count in enumerate(counts)})
+
+
+def one_pod_more_than_there_is_room_for() -> tuple[World, str]:
+    return distributed(of_nodes(4, 4, 4), workers=3, gpus=4, master=None)
+
+
+def with_two_of_three_nodes_full() -> tuple[World, str]:
+    world = filled(of_nodes(4, 4, 4), *({"gpu_devices_request": 4, **FIRM},) * 2)
+    return distributed(world, workers=3, gpus=4, master=None)
+
+
+def with_a_master_that_asks_for_no_gpu() -> tuple[World, str]:
+    return distributed(of_nodes(4, 4, 4, 4), workers=5, gpus=4, master=0)
+
+
+def with_a_master_that_finds_room_beside_a_worker_on_a_new_node() -> tuple[World, str]:
+    return distributed(cluster(), workers=3, gpus=4, master=0)
+
+
+def with_a_master_that_takes_the_room_of_a_worker() -> tuple[World, str]:
+    return distributed(of_nodes(4), workers=2, gpus=4, master=1)
+
+
+def of_parts_of_gpus_on_new_nodes() -> tuple[World, str]:
+    half: dict[str, Any] = {"gpu_request_type": "portion", "gpu_portion_request": 0.5}
+    return distributed(of_nodes(1), workers=5, gpus=1, master=None, **half)
+
+
+FEWEST: Final[list[tuple[Case, list[tuple[int, int]]]]] = [
+    (one_pod_more_than_there_is_room_for, [(1, 4)]),
+    (with_two_of_three_nodes_full, [(3, 4)]),
+    (with_a_master_that_asks_for_no_gpu, [(1, 4)]),
+    (with_a_master_that_finds_room_beside_a_worker_on_a_new_node, [(3, 4)]),
+    (with_a_master_that_takes_the_room_of_a_worker, [(1, 4), (1, 1)]),
+    (of_parts_of_gpus_on_new_nodes, [(2, 1)]),
+]
+"""With the nodes that are to be added: how many, each with so many free GPUs."""
+
+
+@pytest.mark.parametrize(("case", "steps"), FEWEST, ids=lambda each: getattr(each, "__name__", ""))
+def test_no_more_nodes_are_to_be_added_than_let_it_start(case: Case, steps: list[tuple[int, int]]) -> None:
+    world, key = case()
+    (change,) = (each for each in asked(world, key).changes if each.steps[0].act == "add_node")
+    assert [(step.value["nodes"], step.value["gpus"]) for step in change.steps] == steps
+    # With one node less it does not start, with all of them it does.
+    *others, last = change.steps
+    less = [*others, msgspec.structs.replace(last, value=last.value | {"nodes": last.value["nodes"] - 1})]
+    for tried, starts in ((less, False), (change.steps, True)):
+        world, key = case()
+        carry_out(world, key, Change(steps=tuple(tried), message=""))
+        world.settle()
+        assert bool(world.places(key)) == starts
+
+
+def test_where_nodes_are_missing_after_a_cluster_is_back_those_that_it_has_are_used_too() -> None:
+    world = of_nodes(4, 4, 4)
+    world.settle()
+    world.connect(world.cluster_id, connected=False)
+    world, key = distributed(world, workers=3, gpus=4, master=None)
+    told = [each.message for each in asked(world, key).changes]
+    assert told == ["have the agent of cluster local report again; and add 1 node with 4 free GPUs to pool default"]
+
+
+def test_nodes_are_counted_once_for_pods_that_ask_for_the_same_and_else_told_with_the_pods_that_are_meant() -> None:
+    world, key = one_pod_more_than_there_is_room_for()
+    found = asked(world, key)
+    assert [(each.pods, each.ground, each.nodes) for each in found.nodes] == [("4 GPUs", "room", 3)]
+    assert "has room for 3 of 4 pods with 4 GPUs" in found.message
+    world, key = with_a_master_that_asks_for_no_gpu()
+    told = [(each.pods, each.ground, each.nodes) for each in asked(world, key).nodes]
+    assert sorted(told) == [("master: room for a pod", "room", 4), ("worker: 4 GPUs", "room", 4)]
+
+
 # -- who holds it, and what nobody may learn ---------------------------------------------------------------------------
 
 
@@ -639,9 +742,7 @@ def test_where_everything_is_full_a_bound_that_is_too_small_is_told_all_the_same
     told = {change.message: change.waits for change in changes}
     assert told[f"set the GPU {bound} of project small to 2, and then it waits for room as others do"]
     if bound == "quota":
-        preemptible = (
-            'submit it again with spec.preemptibility as "preemptible", and then it waits for room as others do'
-        )
+        preemptible = "submit it again with spec.preemptibility as preemptible, and then it waits for room as others do"
         assert told[preemptible]
     carry_out(world, key, changes[0])
     world.now += timedelta(minutes=1)
@@ -757,6 +858,10 @@ def test_tolerations_of_others_stay_where_taints_of_a_node_are_added() -> None:
     world, key = submitted(world, tolerations=(toleration,))
     (step,) = asked(world, key).changes[0].steps
     assert [each["key"] for each in step.value] == ["mine", "dedicated"]
+    assert asked(world, key).changes[0].message == (
+        "submit it again with spec.tolerations as operator=Exists,key=mine,effect=Any"
+        " and operator=Exists,key=dedicated,effect=Any"
+    )
 
 
 def test_a_question_looks_at_few_of_those_who_hold_a_node_however_many_they_are(

@@ -93,7 +93,10 @@ class Scheduling(Section, frozen=True, kw_only=True):
     """Only nodes whose labels match. Default: any node."""
     pod_affinity: Annotated[PodAffinity | None, About(rows="S042 S043 R16 C11")] = None
     """Place the pods of the workload on nodes that have the same value of one label. Default: on any nodes."""
-    tolerations: Annotated[Items[Toleration], About(rows="S044 R17 C6", flag="--toleration", key="name")] = ()
+    tolerations: Annotated[
+        Items[Toleration],
+        About(rows="S044 R17 C6", flag="--toleration", key="name", example="operator=Exists,key=dedicated,effect=Any"),
+    ] = ()
     """Taints of nodes that do not keep its pods away; at most 1000. Default: that of nodes with what it asks for."""
     priority_class: Annotated[
         PriorityClass, Limits(hides_options=True), About(rows="S045 R18", flag="--priority", later=True)

@@ -15,7 +15,7 @@ class NodesCounted(Form, frozen=True, kw_only=True):
     """How many nodes one ground keeps pods from. A node that is short of several things counts at each."""
 
     pods: str
-    """Which pods, by what each asks for."""
+    """Which pods, by what each asks for; where they ask for different things, as `worker: 4 GPUs`."""
     ground: str
     """`room`: they have room. `size`: too small even when empty. Else the scheduler's rule, such as gpu or taints."""
     nodes: int

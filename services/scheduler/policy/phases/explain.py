@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from events.phases import WaitingReason
-from events.workload.spec import WHOLE_GPU_MILLI
+from events.workload.spec import WHOLE_GPU_MILLI, PodRequest
 from services.scheduler.candidates import refused_by
 from services.scheduler.planning import Phase, Planning, Shortfall, pools_to_try, wanted_pools
 from services.scheduler.policy import together
@@ -300,17 +300,21 @@ def _never(planning: Planning, pod_class: PodClass, of: Pending) -> Waiting | No
     told = f"its {len(of.pods)} pods start together"
     needed_milli, rows = 0, np.zeros(len(planning.snapshot.nodes.keys), dtype=np.bool_)
     where = ""
+    alike: dict[tuple[tuple[str, ...], PodRequest], int] = {}
     for each in pod_class.gang:
-        part = pod_class.part(each)
+        kind = each.pools, each.request
+        alike[kind] = alike.get(kind, 0) + each.needed
+    for (named, request), needed in alike.items():
+        part = replace(pod_class, pools=named, request=request, gang=())
         pools = pools_to_try(planning.snapshot, part)
         every = nodes_of(planning, part, pools)
         view = every.at(~barred_in(every, [one for one in planning.policy.filters if one.asks(part.request)]))
         where = where_of(pools, planning.snapshot.clusters[part.cluster_id])
-        if (count := held_when_empty(view)) < each.needed:
-            room = f"{count} of {each.needed} pods with {wish(part.request)}"
+        if (count := held_when_empty(view)) < needed:
+            room = f"{count} of {needed} pods with {wish(part.request)}"
             message = f"{told}, and {where} has room for {room}, even when empty"
             return Waiting(reason=WaitingReason.NO_MATCHING_NODE, message=message)
-        needed_milli += each.needed * part.request.gpu_devices * int(view.share_milli.min(initial=WHOLE_GPU_MILLI))
+        needed_milli += needed * part.request.gpu_devices * int(view.share_milli.min(initial=WHOLE_GPU_MILLI))
         rows[view.rows] = True
     have_milli = WHOLE_GPU_MILLI * int(planning.snapshot.nodes.capacity_devices[rows].sum())
     if needed_milli > have_milli:
