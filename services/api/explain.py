@@ -65,6 +65,29 @@ def explained(kind: Kind, spec: TrainingSpec, beside: Beside, made_from: MadeFro
     return {f"spec.{path}": word for path, word in told.items()}
 
 
+def sources_of(node: Node, given: Merged, values: Any) -> Iterator[tuple[str, str]]:
+    """(path, who set it) of each field of an object of which only what was given says it: that of a master.
+
+    Args:
+        values: of all its fields, as answers give them.
+    """
+    for leaf in _leaves_of(node, "", (), optional=False):
+        value = values
+        for name in leaf.path.split("."):
+            value = None if value is None else value.get(name)
+        held = given.at(leaf.path)
+        if leaf.by_item and value:
+            left = (
+                [layer.called for item, layer, _, _ in held if not _is_excluded(item)] if isinstance(held, list) else []
+            )
+            whole = held.layer.called if isinstance(held, Place) else "default"
+            for index, source in enumerate(islice(chain(left, repeat(whole)), len(value))):
+                yield f"{leaf.path}[{index}]", source
+        else:
+            last = held[-1][1] if isinstance(held, list) and held else held.layer if isinstance(held, Place) else None
+            yield leaf.path, "default" if last is None else last.called
+
+
 def _name_at(spec: TrainingSpec, path: str, made_from: MadeFrom) -> str:
     """The name of the data source that a volume at a path such as `storage.git[0]` comes from: it is the volume's, or
     is found by the id of a data volume.

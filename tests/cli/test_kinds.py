@@ -408,6 +408,18 @@ def test_a_file_of_another_framework_leads_to_the_command_that_submits_it(muster
     assert f"  → muster training tensorflow submit -f {file}\n" in ran.err
 
 
+def test_a_field_of_another_kind_is_refused_with_the_kind_that_has_it(muster: Any) -> None:
+    line = ("submit", "a", "-i", "i", "--dry-run=client", "--set")
+    ran = muster("training", *line, "masterSpec.image=x")
+    said = "--set: 'masterSpec.image' is a field of distributed trainings, and this is of kind Training\n"
+    todo = "  → leave it out; `muster training pytorch submit` and its sisters take it\n"
+    assert (ran.code, said + todo in ran.err) == (ExitCode.USAGE, True), ran.err
+    ran = muster("workspace", *line, "spec.parallelism=2")
+    assert (ran.code, "is a field of trainings, and this is of kind Workspace\n" in ran.err) == (2, True), ran.err
+    ran = muster("training", *line, "spec.imag=x")
+    assert (ran.code, "there is no field 'spec.imag'" in ran.err) == (ExitCode.USAGE, True), ran.err
+
+
 _EACH_KIND: Final = (
     ("training", "Training", ()),
     ("workspace", "Workspace", ()),
