@@ -22,14 +22,14 @@ from events.workload.fields.storage import DataVolume
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import MadeFrom, Source
 from events.workload.spec import FOLLOWING, Beside, Distributed, Inference, TrainingSpec, what_follows
-from services.api.merge import Merged, Origin, Place
+from services.api.merge import Merged, Place
 
 _LAST_STEP: Final = re.compile(r"(\.\w+|\[\d+\])\Z")
 
 
 def set_by(kind: Kind, merged: Merged, spec: TrainingSpec, beside: Beside) -> dict[str, tuple[str, ...]]:
     """What is to be stored of who set which field: paths by source. `spec` has its defaults."""
-    actual = dict(_given(spec_node(kind.name), merged.origin, ""))
+    actual = dict(_given(spec_node(kind.name), merged, ""))
     found: dict[str, list[str]] = {}
     # Of what nobody gave, the value says that it is a default, or follows from what somebody gave.
     for path, count, supposed in _supposed(kind, spec, beside, among=merged.origin.keys()):
@@ -173,16 +173,18 @@ def _in_optional(attributes: tuple[str, ...], default: Any) -> Callable[[Any], A
     return get
 
 
-def _given(node: Node, origin: Mapping[str, Origin], path: str) -> Iterator[tuple[str, Source | list[Source]]]:
+def _given(node: Node, merged: Merged, path: str) -> Iterator[tuple[str, Source | list[Source]]]:
     """Who gave what, by path; of lists that are merged, who gave each of the items that are left when the excluded ones
-    are dropped.
+    are dropped. One that is empty says nothing: to clear it takes null.
     """
-    for name, held in origin.items():
-        here = f"{path}.{name}" if path else name
+    for name, held in merged.origin.items():
+        here, value = f"{path}.{name}" if path else name, merged.spec.get(name)
         if isinstance(held, Place):
-            yield here, held.layer.source
+            if value != [] or (field := node.by_name.get(name)) is None or item_key(field) is None:
+                yield here, held.layer.source
         elif isinstance(held, dict):
-            yield from _given(node.by_name[name], held, here)
+            below = Merged(spec=cast("dict[str, Any]", value), origin=held)
+            yield from _given(node.by_name[name], below, here)
         else:
             left: list[Source] = [layer.source for item, layer, _, _ in held if not _is_excluded(item)]
             if held:
