@@ -383,7 +383,7 @@ def _set_words(request: Row, words: list[str], noun: str, *, replace_command: bo
 def _field_options(of: Submitted) -> "list[TyperOption]":
     from muster.cli.training_flags import field_options
 
-    return field_options(of.creation)
+    return field_options(of.creation, framework=of.framework)
 
 
 def _name(request: Row, name: str | None, prefix: str | None, noun: str) -> None:

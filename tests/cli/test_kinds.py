@@ -106,7 +106,7 @@ def test_a_master_that_names_no_volumes_is_sent_without_any(distributed: ShapeSe
 def test_no_claims_of_a_master_are_refused_where_nobody_knows_its_volumes(
     muster: Any, flags: tuple[str, ...], told: str
 ) -> None:
-    ran = muster("training", "mpi", "submit", "hello", "-i", "a", "--master-no-pvcs", *flags)
+    ran = muster("training", "pytorch", "submit", "hello", "-i", "a", "--master-no-pvcs", *flags)
     assert ran.code == 2
     assert told in ran.err
 
