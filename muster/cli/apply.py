@@ -122,10 +122,11 @@ def add_apply(root: typer.Typer) -> None:
         """Create the workloads of files or folders, of any kinds, or change them where they may be changed.
 
         What exists already stays as it is where its spec is the same; what cannot be changed is refused by name. A
-        document is what `submit -f` takes, with its kind: Training, Distributed, Workspace or Inference. Where a field
-        says an id (projectId, clusterId, templateId, assets), a name does, too.
+        document is what `submit -f` takes, with its kind: Training, Distributed, Workspace or Inference. The kind may
+        be left out where there are fields that only one kind has. Where a field says an id (projectId, clusterId,
+        templateId, assets), a name does, too.
         """
-        wanted = [one for file in files for one in read_workloads(file)]
+        wanted = read_workloads(files)
         if not wanted:
             raise usage("these files hold no workload", todo="a document needs kind, name and spec")
         place_all(session, wanted, project, cluster)
@@ -161,12 +162,33 @@ def _carry_out(session: Session, wanted: Sequence[Wanted], *, all_or_nothing: bo
 # -- from files to requests --------------------------------------------------------------------------------------------
 
 
-def read_workloads(given: str, *, usual_kind: str | None = None) -> Iterator[Wanted]:
-    """The workloads of a file or folder. Raises Problem (usage).
+def read_workloads(files: Sequence[str], *, usual_kind: str | None = None, or_else: str = "") -> list[Wanted]:
+    """The workloads of files and folders. One that names no kind is of the only kind that has its fields. Raises
+    Problem (usage).
 
     Args:
-        usual_kind: that of documents that name none; None: they are refused.
+        usual_kind: that of documents that name none.
+        or_else: what else than a kind in the document can be given, as the end of a sentence.
     """
+    found = [one for given in files for one in _documents(given)]
+    told: list[Json] = []
+    unknown: list[tuple[str, list[str]]] = []
+    for where, document in found:
+        whole = document
+        if isinstance(document, dict) and document.get("kind") is None:
+            from muster.cli.request_file import fitting_kinds
+
+            fitting = [usual_kind] if usual_kind else fitting_kinds(document)
+            unknown += [] if len(fitting) == 1 else [(where, fitting)]
+            whole = {**document, "kind": fitting[0] if fitting else None}
+        told.append(whole)
+    if unknown:
+        raise _of_no_kind(unknown, or_else)
+    return [_wanted(document, where) for (where, _), document in zip(found, told, strict=True)]
+
+
+def _documents(given: str) -> Iterator[tuple[str, Json]]:
+    """(where it stands, what it is) of each document of a file or folder. Raises Problem (usage)."""
     from muster.cli.request_file import read_documents
 
     path = Path(given)
@@ -180,24 +202,40 @@ def read_workloads(given: str, *, usual_kind: str | None = None) -> Iterator[Wan
     for name in names:
         documents = read_documents(name)
         for number, document in enumerate(documents, start=1):
-            whole = {"kind": usual_kind, **document} if usual_kind and isinstance(document, dict) else document
-            yield _wanted(whole, name if len(documents) == 1 else f"{name} (document {number})")
+            yield name if len(documents) == 1 else f"{name} (document {number})", document
+
+
+def _of_no_kind(unknown: Sequence[tuple[str, list[str]]], or_else: str) -> Problem:
+    """Of all documents that name no kind, and whose fields do not say it: where each stands, the kinds that fit."""
+    from events.workload.kinds import KINDS
+
+    said = [(where, " or ".join(f"`kind: {kind}`" for kind in fitting or KINDS)) for where, fitting in unknown]
+    if len(said) == 1:
+        ((where, kinds),) = said
+        return usage(
+            f"--file: {where} has no kind, and its fields do not say which it is",
+            todo=f"write {kinds} into it{or_else}",
+        )
+    return Problem(
+        f"--file: {len(said)} workloads have no kind, and their fields do not say which it is",
+        why=tuple(f"{where}: {kinds}" for where, kinds in said),
+        todo=f"write its kind into each{or_else}",
+        code=ExitCode.USAGE,
+    )
 
 
 def _wanted(document: Json, where: str) -> Wanted:
     """Raises Problem (usage)."""
     from events.workload.kinds import KINDS
-    from muster.cli.request_file import line_that_submits, other_kind
 
     if not isinstance(document, dict):
         raise usage(f"--file: {where} is no workload", todo="it needs the fields kind, name and spec")
     kind = document.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else None
-        said = "has no kind" if kind is None else f"has the kind {kind!r}, which does not exist"
-        if kind is None and (meant := other_kind(document)):
-            hint = f"write `kind: {meant}` into it, or: {line_that_submits(document, meant, where.partition(' (')[0])}"
-        raise usage(f"--file: {where} {said}", todo=hint or f"kinds: {', '.join(KINDS)}")
+        raise usage(
+            f"--file: {where} has the kind {kind!r}, which does not exist", todo=hint or f"kinds: {', '.join(KINDS)}"
+        )
     request: Row = {key: value for key, value in document.items() if key != "kind"}
     known = KINDS[kind].creation.__struct_encode_fields__
     for key in request:

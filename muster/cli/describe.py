@@ -104,7 +104,8 @@ def write_request(out: Output, row: Row) -> None:
     import yaml
 
     out.write(f"# {printable(standing(row))}\n# id {text_of(row, 'id')}, version {plain_text(row.get('version'))}\n")
-    out.write(yaml.safe_dump(request_of(row), sort_keys=False, allow_unicode=True))
+    whole: Row = {"kind": text_of(row, "type"), **request_of(row)}
+    out.write(yaml.safe_dump(whole, sort_keys=False, allow_unicode=True))
 
 
 def _describe(session: Session, identifier: str, row: Row, sections: frozenset[str]) -> None:

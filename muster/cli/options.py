@@ -40,7 +40,12 @@ SomeWorkloadsArgument = Annotated[
 ]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Keep showing changes as they happen.")]
 WaitOption = Annotated[
-    bool, typer.Option("--wait", help="Wait until it is done: exit 7 on timeout, 8 if it can no longer happen.")
+    bool,
+    typer.Option(
+        "--wait",
+        help="Wait until it is done: exit 7 on timeout, 8 if it can no longer happen. Goes with workloads that are "
+        "named, not with those that filters choose, and not with -o or --dry-run.",
+    ),
 ]
 TimeoutOption = Annotated[
     str | None,

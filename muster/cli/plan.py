@@ -73,26 +73,38 @@ def add_plan(root: typer.Typer) -> None:
         *,
         files: FilesOption,
         kind: Annotated[
-            str, typer.Option("--kind", metavar="KIND", help="Kind of documents that name none.")
-        ] = "Training",
+            str | None, typer.Option("--kind", metavar="KIND", help="Kind of documents that name none.")
+        ] = None,
         project: ProjectOption = None,
         cluster: RunsOnOption = None,
     ) -> int:
         """Show what would happen if the workloads of files were submitted now. Nothing is stored.
 
         It says where each would run, why it would wait, and whom it would have told to end. Each is looked at for
-        itself, behind all that waits already. A document is what `submit -f` and `apply -f`
-        take. Where a field says an id (projectId, clusterId, templateId, assets), a name does, too. The command ends
-        with 6 where a request would be refused.
+        itself, behind all that waits already. A document is what `submit -f` and `apply -f` take. Its kind may be left
+        out where --kind says it, or fields that only one kind has. Where a field says an id (projectId, clusterId,
+        templateId, assets), a name does, too. The command ends with 6 where a request would be refused.
         """
-        wanted = [one for file in files for one in read_workloads(file, usual_kind=kind)]
+        if kind is not None:
+            _check_kind(kind)
+        wanted = read_workloads(files, usual_kind=kind, or_else=", or give --kind")
         if not wanted:
-            raise usage("these files hold no workload", todo="a document needs name and spec")
+            raise usage("these files hold no workload", todo="a document needs kind, name and spec")
         place_all(session, wanted, project, cluster)
         rows = [_planned(session, one) for one in wanted]
         session.out.rows(rows, COLUMNS)
         session.out.talk("nothing was stored")
         return ExitCode.REJECTED if any(row["outcome"] == "refused" for row in rows) else ExitCode.OK
+
+
+def _check_kind(kind: str) -> None:
+    """Raises Problem (usage)."""
+    from events.nearest import did_you_mean
+    from events.workload.kinds import KINDS
+
+    if kind not in KINDS:
+        todo = did_you_mean(kind, KINDS) or f"kinds: {', '.join(KINDS)}"
+        raise usage(f"--kind: there is no kind {kind!r}", todo=todo)
 
 
 def _planned(session: Session, one: Wanted) -> Row:

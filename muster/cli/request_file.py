@@ -57,7 +57,7 @@ def _request_in(document: Json, file: str, kind: str) -> Row:
         if said != kind:
             raise usage(
                 f"--file: {file} is of kind {said!r}, and this submits {with_article(kind)}",
-                todo=f"muster apply -f {quote(file)}",
+                todo=line_that_submits(document, said, file) if said in KINDS else f"kinds: {', '.join(KINDS)}",
             )
     if not isinstance(document, dict):
         raise usage(
@@ -87,10 +87,15 @@ def with_article(kind: str) -> str:
 
 def other_kind(document: Row, kind: str = "") -> str:
     """The kind that has fields of a document which this one does not have; empty where it has all, or no kind has."""
+    fitting = fitting_kinds(document)
+    return "" if kind in fitting or not fitting else fitting[0]
+
+
+def fitting_kinds(document: Row) -> list[str]:
+    """Those that have all fields of a document."""
     spec = document.get("spec")
     given = {*document, *(f"spec.{name}" for name in (spec if isinstance(spec, dict) else ()))}
-    fitting = [name for name in KINDS if given <= _fields_of(name)]
-    return "" if kind in fitting or not fitting else fitting[0]
+    return [name for name in KINDS if given <= _fields_of(name)]
 
 
 def _fields_of(kind: str) -> frozenset[str]:
@@ -102,7 +107,7 @@ def _fields_of(kind: str) -> frozenset[str]:
 
 
 def line_that_submits(document: Row, kind: str, file: str) -> str:
-    """Of a file that names no kind."""
+    """Of a file that holds one of this kind, or that fits it."""
     noun = {"Workspace": "workspace", "Inference": "inference"}.get(kind, "training")
     spec = document.get("spec")
     framework = spec.get("distributedFramework") if isinstance(spec, dict) else None

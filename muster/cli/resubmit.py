@@ -208,7 +208,7 @@ def set_changes(request: Row, changes: list[str], kind: str = "Training") -> Non
             known = sorted({*flags, *_TEXTS})
             by_end = [one for one in known if one.endswith(f".{path}")]
             hint = f"did you mean {by_end[0]!r}?" if by_end else did_you_mean(path, known)
-            raise usage(f"--set: there is no field {path!r}", todo=hint or f"fields: {', '.join(known)}")
+            raise _no_field(path, kind, hint or f"fields: {', '.join(known)}")
         given.setdefault(path, []).append(text)
     for path, texts in given.items():
         several = path not in _TEXTS and flags[path].kind in _SEVERAL
@@ -225,6 +225,27 @@ def set_changes(request: Row, changes: list[str], kind: str = "Training") -> Non
         except ValueProblem as error:
             raise usage(f"--set {path}: {error}") from error
         set_field(request, path, value)
+
+
+_MANY: Final = {
+    "Training": "trainings",
+    "Distributed": "distributed trainings",
+    "Workspace": "workspaces",
+    "Inference": "inferences",
+}
+
+
+def _no_field(path: str, kind: str, todo: str) -> Problem:
+    """Of a path that no field of this kind has. Args: todo, where no other kind has it, either."""
+    from events.workload.kinds import KINDS
+    from muster.cli.training_flags import flags_of
+
+    having = [one for one in KINDS if any(flag.field == path for flag in flags_of(KINDS[one].creation))]
+    if not having:
+        return usage(f"--set: there is no field {path!r}", todo=todo)
+    others = " and ".join(_MANY[one] for one in having)
+    other = "; `muster training pytorch submit` and its sisters take it" if having == ["Distributed"] else ""
+    return usage(f"--set: {path!r} is a field of {others}, and this is of kind {kind}", todo=f"leave it out{other}")
 
 
 def _take_out(request: Row, path: str) -> None:

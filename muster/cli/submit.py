@@ -239,12 +239,19 @@ def _set_fields(
 
 
 def _written(file: str | None, of: Submitted) -> Row:
-    """The request that a file holds; an empty one where none is given."""
+    """The request that a file holds; an empty one where none is given. Raises Problem."""
     if file is None:
         return {}
-    from muster.cli.request_file import read_request
+    from muster.cli.request_file import line_that_submits, read_request
 
-    return read_request(file, of.kind)
+    request = read_request(file, of.kind)
+    said = row_of(request, "spec").get("distributedFramework")
+    if of.framework and isinstance(said, str) and said != of.framework:
+        raise usage(
+            f"--file: {file} is of the framework {said!r}, and this submits a training with {of.framework}",
+            todo=line_that_submits(request, of.kind, file),
+        )
+    return request
 
 
 def _condition(wait_for: str | None, *, wait: bool, attach: bool) -> "Condition | None":
@@ -376,7 +383,7 @@ def _set_words(request: Row, words: list[str], noun: str, *, replace_command: bo
 def _field_options(of: Submitted) -> "list[TyperOption]":
     from muster.cli.training_flags import field_options
 
-    return field_options(of.creation)
+    return field_options(of.creation, framework=of.framework)
 
 
 def _name(request: Row, name: str | None, prefix: str | None, noun: str) -> None:
@@ -421,14 +428,16 @@ def _dry_run(session: Session, request: Row, where: str, of: Submitted, flags: F
         why = tuple(told_issue({"field": issue.field, "details": issue.details}, flags=flags) for issue in faults)
         raise Problem("the request would be refused", why=why, code=ExitCode.REJECTED)
 
+    whole: Row = {"kind": of.kind, **request}
+
     def as_yaml() -> None:
         import yaml
 
-        session.out.write(yaml.safe_dump(request, sort_keys=False, allow_unicode=True))
+        session.out.write(yaml.safe_dump(whole, sort_keys=False, allow_unicode=True))
 
     if session.out.style.format in {Format.TABLE, Format.WIDE}:
         as_yaml()
     else:
-        session.out.one(request, as_yaml)
+        session.out.one(whole, as_yaml)
     session.out.talk("dry run: nothing was sent")
     return ExitCode.OK

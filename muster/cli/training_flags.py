@@ -100,6 +100,7 @@ _POD_FIELD: Final = "podFieldRef"
 _RUN_AI_POD_FIELD: Final = "--env-pod-field-ref"
 _VARIABLES: Final = "environmentVariables"
 MASTER_SECTION: Final = "Master"
+_NO_MASTER: Final = "Run workers only, and no master."
 _NO_CLAIMS: Final = "Mount no persistent volume claim in the master. Other volumes of the workers it has."
 _SPELLED_OUT: Final = 3
 """So many options stand in the flag's line; more only in its help."""
@@ -247,11 +248,16 @@ FLAG_OF_FIELD: Final[dict[str, str]] = {
 """What to correct on the command line when the API names a field."""
 
 
-def field_options(creation: type[Creation]) -> list[TyperOption]:
-    """The flags as options of a command, made without typer's detour over a function's signature."""
+def field_options(creation: type[Creation], *, framework: str = "") -> list[TyperOption]:
+    """The flags as options of a command, made without typer's detour over a function's signature.
+
+    Args:
+        framework: of a distributed training.
+    """
     options = [_option(flag) for flag in flags_of(creation)]
     if creation is DistributedCreation:
-        options.append(_switch(["no_master", "--no-master"], "Run workers only, and no master.", Distribution.TITLE))
+        if framework != "MPI":  # which always has one: its launcher
+            options.append(_switch(["no_master", "--no-master"], _NO_MASTER, Distribution.TITLE))
         options.append(_switch(["master_no_pvcs", "--master-no-pvcs"], _NO_CLAIMS, MASTER_SECTION))
         options += (_of_source("masterSpec", source) for source in _SOURCES)
     options += [*(_of_source("spec", source) for source in _SOURCES), _existing_claims()]
@@ -346,7 +352,7 @@ def _option(flag: Flag) -> TyperOption:
     of_master = "Of the master. " if flag.field.startswith("masterSpec.") else ""
     section = MASTER_SECTION if of_master else flag.node.section
     if flag.kind == "switch":
-        return _switch([flag.parameter, *flag.names], help_of(flag.node), section)
+        return _switch([flag.parameter, *flag.names], of_master + help_of(flag.node), section)
     many = flag.kind in {"list", "names", "pairs", "values", "items"}
     of_type: Any = list[str] if many else str
     # A shell completes from a table that is made of this (muster.cli.reference).

@@ -1,10 +1,10 @@
 """`:evaluate`: what a submission would be, field by field, by the very code that submits. Nothing is stored."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec import UNSET
@@ -13,23 +13,25 @@ from events.asset_specs import spec_node
 from events.authorize import Permission
 from events.budgets import exhausted_refusal
 from events.fields.node import Node, item_key
+from events.workload.kinds import KINDS
 from events.workload.kinds.kind import Kind
-from events.workload.spec import beside_with_defaults
+from events.workload.spec import OF_WORKERS, Beside, Distributed, MasterSpec, beside_with_defaults, shown
 from services.api.answers import ComplianceIssue, EvaluatedField, Evaluation
 from services.api.context import Call
 from services.api.creation import misfits
 from services.api.errors import bad_request
-from services.api.explain import explained
+from services.api.explain import explained, sources_of
 from services.api.issues import PATH_STEPS, Issue, fault
 from services.api.kinds import Examined, examined
-from services.api.merge import Merged, merged
+from services.api.merge import Layer, Merged, alone, merged
 from services.api.not_yet import not_yet_in_force
 from services.api.operations import Answer, Query
 from services.api.outlook import outlook
 from services.api.places import find_project
+from services.api.policies_in_force import master_layers, master_node
 from services.api.policy_rules import FieldRules, comparable, value_at
 
-_ITEM: Final = re.compile(r"spec\.([\w.]+)\[(\d+)\]")
+_ITEM: Final = re.compile(r"(?:spec|masterSpec)\.([\w.]+)\[(\d+)\]")
 
 
 async def evaluate(call: Call, kind: Kind) -> Answer[Evaluation]:
@@ -46,14 +48,15 @@ async def evaluate(call: Call, kind: Kind) -> Answer[Evaluation]:
     ordered, beside = asked.order()
     spec, beside = kind.with_defaults(ordered), beside_with_defaults(beside)
     told = explained(kind, spec, beside, found.made.made_from(kind, spec, beside))
-    values = msgspec.to_builtins(kind.shown(spec, beside))
-    fields = _Fields(kind, found, [*zip(found.places(more), wrong, strict=True)], values)
+    places = [*zip(found.places(more), wrong, strict=True)]
+    fields = _fields_of_spec(found, places, msgspec.to_builtins(kind.shown(spec, beside)))
+    of_master = [*_fields_of_master(found, places, beside)]
     placement = UNSET if issues or not call.values["placement"] else await outlook(call, found)
     return Answer(
         Evaluation(
             placement=placement,
             accepted=not issues,
-            fields=[fields.field(path, source) for path, source in told.items()],
+            fields=[*(fields.field(path, source) for path, source in told.items()), *of_master],
             issues=[*map(_issue, issues)],
             not_yet_in_force=not_yet_in_force(spec),
         )
@@ -82,17 +85,54 @@ def _issue(issue: Issue) -> ComplianceIssue:
     return ComplianceIssue(field=issue.field, details=issue.details, rule=UNSET if issue.rule is None else issue.rule)
 
 
-class _Fields:
-    """What is told of each field of one request."""
+type _Places = Sequence[tuple[str, Issue]]
+"""Of each issue: its field in the spec with all that others set."""
 
-    def __init__(self, kind: Kind, found: Examined, issues: Iterable[tuple[str, Issue]], values: Any) -> None:
-        self._node_of, self._values = kind.name, values
-        self._in_force = found.made.in_force
-        self._whole = found.made.merged or Merged(spec={}, origin={})
-        self._below = merged(spec_node(kind.name), self._in_force.layers)
+
+def _fields_of_spec(found: Examined, places: _Places, values: Any) -> "_Fields":
+    in_force = found.made.in_force
+    below = merged(spec_node(found.kind.name), in_force.layers)
+    whole = found.made.merged or Merged(spec={}, origin={})
+    return _Fields("spec", found.kind.name, in_force.rules, places, values, whole=whole, below=below)
+
+
+def _fields_of_master(found: Examined, places: _Places, beside: Beside) -> Iterator[EvaluatedField]:
+    """Of a master that is made otherwise than its workers; but for those in which it is as they are."""
+    given = found.made.data.get("masterSpec")
+    if not (isinstance(beside, Distributed) and beside.master is not None and isinstance(given, dict)):
+        return
+    kind, in_force, asked = found.kind, found.made.in_force, cast("dict[str, Any]", given)
+    node = master_node(kind)
+    whole = found.made.master or alone(node, Layer(source="request", name="", spec=asked))
+    below = merged(node, master_layers(in_force.layers, node, asked))
+    values = msgspec.to_builtins(shown(MasterSpec, kind.with_defaults(beside.master)))
+    fields = _Fields("masterSpec", kind.name, in_force.rules, places, values, whole=whole, below=below)
+    for path, source in sources_of(node, whole, values):
+        if asked.get(top := path.partition(".")[0]) is not None or top not in OF_WORKERS:
+            yield fields.field(f"masterSpec.{path}", source)
+
+
+class _Fields:
+    """What is told of each field of one spec of a request."""
+
+    def __init__(
+        self,
+        prefix: Literal["spec", "masterSpec"],
+        kind: str,
+        rules: Mapping[str, FieldRules],
+        places: _Places,
+        values: Any,
+        *,
+        whole: Merged,
+        below: Merged,
+    ) -> None:
+        """Args: values, of all fields; whole, what was given of it, by whomever; below, what policies say."""
+        self._prefix, self._kind, self._rules, self._values = prefix, kind, rules, values
+        self._whole, self._below = whole, below
         self._issues: dict[str, list[Issue]] = {}
-        for place, issue in issues:
-            self._issues.setdefault(self._shown(place), []).append(issue)
+        for place, issue in places:
+            if place.startswith(f"{prefix}.") or place == prefix:
+                self._issues.setdefault(self._shown(place), []).append(issue)
 
     def _shown(self, place: str) -> str:
         """The path of an issue among the items that are left when the excluded ones are dropped."""
@@ -104,13 +144,13 @@ class _Fields:
             return place
         before = cast("list[Any]", items)[:index]
         dropped = sum(1 for item in before if isinstance(item, dict) and cast("dict[str, Any]", item).get("exclude"))
-        return f"spec.{match[1]}[{index - dropped}]"
+        return f"{self._prefix}.{match[1]}[{index - dropped}]"
 
     def field(self, path: str, set_by: str) -> EvaluatedField:
-        inner = path.removeprefix("spec.")
+        inner = path.removeprefix(f"{self._prefix}.")
         holder, _, index = inner.partition("[")
-        node, own_default = _declared(self._node_of, holder)
-        rules = self._in_force.rules.get(holder)
+        node, own_default = _declared(self._prefix, self._kind, holder)
+        rules = self._rules.get(holder)
         value = _value_at(self._values, inner)
         issues = [issue for place, told in self._issues.items() if _within(place, path) for issue in told]
         if issues and not index and (given := value_at(self._whole, holder)) is not None:
@@ -150,9 +190,9 @@ def _within(place: str, path: str) -> bool:
 
 
 @cache
-def _declared(kind: str, path: str) -> tuple[Node, Any]:
-    """(the field of a kind's spec at a path, its own default as answers give it)."""
-    node = spec_node(kind)
+def _declared(prefix: Literal["spec", "masterSpec"], kind: str, path: str) -> tuple[Node, Any]:
+    """(the field of a kind's spec, or master's, at a path; its own default as answers give it)."""
+    node = spec_node(kind) if prefix == "spec" else master_node(KINDS[kind])
     for name in path.split("."):
         node = node.by_name[name]
     return node, msgspec.to_builtins(node.default)

@@ -22,14 +22,14 @@ from events.workload.fields.storage import DataVolume
 from events.workload.kinds.kind import Kind
 from events.workload.made_from import MadeFrom, Source
 from events.workload.spec import FOLLOWING, Beside, Distributed, Inference, TrainingSpec, what_follows
-from services.api.merge import Merged, Origin, Place
+from services.api.merge import Merged, Place
 
 _LAST_STEP: Final = re.compile(r"(\.\w+|\[\d+\])\Z")
 
 
 def set_by(kind: Kind, merged: Merged, spec: TrainingSpec, beside: Beside) -> dict[str, tuple[str, ...]]:
     """What is to be stored of who set which field: paths by source. `spec` has its defaults."""
-    actual = dict(_given(spec_node(kind.name), merged.origin, ""))
+    actual = dict(_given(spec_node(kind.name), merged, ""))
     found: dict[str, list[str]] = {}
     # Of what nobody gave, the value says that it is a default, or follows from what somebody gave.
     for path, count, supposed in _supposed(kind, spec, beside, among=merged.origin.keys()):
@@ -63,6 +63,29 @@ def explained(kind: Kind, spec: TrainingSpec, beside: Beside, made_from: MadeFro
             word = source if used is None else f"{source} {used.name}"
             told |= {path: word for path in paths if path in told}
     return {f"spec.{path}": word for path, word in told.items()}
+
+
+def sources_of(node: Node, given: Merged, values: Any) -> Iterator[tuple[str, str]]:
+    """(path, who set it) of each field of an object of which only what was given says it: that of a master.
+
+    Args:
+        values: of all its fields, as answers give them.
+    """
+    for leaf in _leaves_of(node, "", (), optional=False):
+        value = values
+        for name in leaf.path.split("."):
+            value = None if value is None else value.get(name)
+        held = given.at(leaf.path)
+        if leaf.by_item and value:
+            left = (
+                [layer.called for item, layer, _, _ in held if not _is_excluded(item)] if isinstance(held, list) else []
+            )
+            whole = held.layer.called if isinstance(held, Place) else "default"
+            for index, source in enumerate(islice(chain(left, repeat(whole)), len(value))):
+                yield f"{leaf.path}[{index}]", source
+        else:
+            last = held[-1][1] if isinstance(held, list) and held else held.layer if isinstance(held, Place) else None
+            yield leaf.path, "default" if last is None else last.called
 
 
 def _name_at(spec: TrainingSpec, path: str, made_from: MadeFrom) -> str:
@@ -150,16 +173,18 @@ def _in_optional(attributes: tuple[str, ...], default: Any) -> Callable[[Any], A
     return get
 
 
-def _given(node: Node, origin: Mapping[str, Origin], path: str) -> Iterator[tuple[str, Source | list[Source]]]:
+def _given(node: Node, merged: Merged, path: str) -> Iterator[tuple[str, Source | list[Source]]]:
     """Who gave what, by path; of lists that are merged, who gave each of the items that are left when the excluded ones
-    are dropped.
+    are dropped. One that is empty says nothing: to clear it takes null.
     """
-    for name, held in origin.items():
-        here = f"{path}.{name}" if path else name
+    for name, held in merged.origin.items():
+        here, value = f"{path}.{name}" if path else name, merged.spec.get(name)
         if isinstance(held, Place):
-            yield here, held.layer.source
+            if value != [] or (field := node.by_name.get(name)) is None or item_key(field) is None:
+                yield here, held.layer.source
         elif isinstance(held, dict):
-            yield from _given(node.by_name[name], held, here)
+            below = Merged(spec=cast("dict[str, Any]", value), origin=held)
+            yield from _given(node.by_name[name], below, here)
         else:
             left: list[Source] = [layer.source for item, layer, _, _ in held if not _is_excluded(item)]
             if held:

@@ -80,6 +80,17 @@ class Merged:
             last = step.end()
         return (here, f"{here.path}{path[last:]}") if isinstance(here, Place) else None
 
+    def at(self, path: str) -> Origin | None:
+        """Where the field at a path such as `security.runAsUid` comes from, or the object that was taken whole with it;
+        None where no layer gave either.
+        """
+        here: Origin | None = self.origin
+        for name in path.split("."):
+            if not isinstance(here, dict):
+                break
+            here = here.get(name)
+        return here
+
     def within(self, path: str) -> list[Layer]:
         """Who gave what an object at a path such as `security` has, each once."""
         here: Origin | None = self.origin

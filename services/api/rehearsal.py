@@ -11,6 +11,7 @@ from msgspec import UNSET
 from events.aggregate import POLICY, Chain
 from events.asset_specs import spec_node
 from events.authorize import Permission
+from events.fields.node import item_key
 from events.ids import ANY_CLUSTER
 from events.policy import POLICY_SCOPES, Policy, PolicyScope, policy_key
 from events.workload.kinds import KINDS
@@ -224,6 +225,7 @@ def _given(kind: Kind, state: Workload) -> Json:
     """What of the spec neither a default nor a policy set."""
     values = cast("Json", msgspec.to_builtins(kind.shown(state.spec, state.beside)))
     of_token = state.spec.security.uid_gid_source == "fromIdpToken"
+    above_others = _lies_above_others(state)
     given: Json = {}
     for path, source in explained(kind, state.spec, state.beside, state.made_from).items():
         holder, _, index = path.removeprefix("spec.").partition("[")
@@ -236,10 +238,34 @@ def _given(kind: Kind, state: Workload) -> Json:
             value = cast("Json", value.get(step) or {})
         if index:
             to.setdefault(name, []).append(value[name][int(index.rstrip("]"))])
-        else:
-            # Of a list that is merged, an empty one would change nothing: it was cleared.
-            to[name] = None if value.get(name) == [] else value.get(name)
+        elif value.get(name) != []:
+            to[name] = value.get(name)
+        elif above_others or not _is_merged(kind, holder):
+            # Of a list that is merged, an empty one would have changed nothing: it was cleared.
+            to[name] = None
     return given
+
+
+def _is_merged(kind: Kind, path: str) -> bool:
+    """Whether a list is merged item by item with those below."""
+    node = spec_node(kind.name)
+    for name in path.split("."):
+        node = node.by_name[name]
+    return item_key(node) is not None
+
+
+def _lies_above_others(state: Workload) -> bool:
+    """Whether a policy, a template or an asset said something below its request."""
+    made = state.made_from
+    return made is not None and bool(
+        made.template
+        or made.environment
+        or made.compute
+        or made.data_sources
+        or made.tenant_policy
+        or made.department_policy
+        or made.project_policy
+    )
 
 
 def _leaves(values: Json, path: str) -> Iterator[tuple[str, Any]]:

@@ -183,6 +183,47 @@ def test_what_is_not_whole_is_evaluated(admin: httpx.Client, served: Served, spe
     assert found["fields"]
 
 
+def test_fields_of_a_master_are_told_with_who_set_them(admin: httpx.Client, served: Served) -> None:
+    path = f"{V1}/workloads/distributed"
+    body = served.training() | {
+        "spec": {"image": "w", "distributedFramework": "PyTorch", "numWorkers": 2},
+        "masterSpec": {
+            "args": "x",
+            "compute": {"gpuDevicesRequest": 1},
+            "environmentVariables": [{"name": "A", "exclude": True}, {"name": "B", "value": "2"}],
+        },
+    }
+    alone = by_field(evaluated(admin, body | {"masterSpec": body["masterSpec"] | {"image": "m"}}, path))
+    assert (alone["masterSpec.image"]["value"], alone["masterSpec.image"]["setBy"]) == ("m", "request")
+    assert alone["spec.image"]["value"] == "w"
+    limits = {"compute": {"gpuDevicesRequest": {"max": 2}}, "args": {"canEdit": False}}
+    variables = [{"name": "A", "value": "1"}, {"name": "C", "value": "3"}]
+    policy = {"defaults": {"image": "all", "environmentVariables": variables}, "rules": limits}
+    assert admin.put(f"{V1}/policies/distributed", params=TENANT, json=policy).status_code == 202
+    try:
+        found = evaluated(admin, body, path)
+        same = evaluated(admin, {key: value for key, value in body.items() if key != "masterSpec"}, path)
+    finally:
+        admin.delete(f"{V1}/policies/distributed", params=TENANT)
+    told = {field: (of["value"], of["setBy"]) for field, of in by_field(found).items()}
+    assert told["masterSpec.image"] == ("all", "tenant policy")
+    assert told["masterSpec.compute.gpuDevicesRequest"] == (1, "request")
+    assert (
+        told["masterSpec.environmentVariables[0]"][0]["name"],
+        told["masterSpec.environmentVariables[1]"][0]["name"],
+    ) == ("C", "B")
+    assert [told[f"masterSpec.environmentVariables[{index}]"][1] for index in (0, 1)] == ["tenant policy", "request"]
+    assert told["masterSpec.command"] == (None, "default")
+    fields = by_field(found)
+    assert (fields["masterSpec.compute.gpuDevicesRequest"]["max"], fields["masterSpec.image"]["default"]) == (2, "all")
+    assert (fields["masterSpec.args"]["locked"], fields["masterSpec.args"]["issues"][0]["rule"]) == (True, "canEdit")
+    assert not fields["spec.args"]["issues"], "what is wrong with the master is told of the master"
+    assert not [field for field in told if field.startswith(("masterSpec.storage", "masterSpec.probes"))], (
+        "as of workers"
+    )
+    assert not [one for one in same["fields"] if one["field"].startswith("masterSpec")]
+
+
 @pytest.mark.parametrize("kind", ["trainings", "distributed", "workspaces", "inferences"])
 def test_nothing_is_stored(admin: httpx.Client, served: Served, kind: str) -> None:
     path, body = f"{V1}/workloads/{kind}", served.training()

@@ -468,6 +468,34 @@ def test_a_rehearsal_says_what_would_have_been_refused_and_changed(
     assert nowhere["refused"] >= 3
 
 
+def test_a_rehearsal_refuses_nothing_of_which_an_empty_list_was_sent(
+    admin: httpx.Client, served: Served, policy: Set
+) -> None:
+    """As every resubmission sends it of what there was none of. Requirement rows: S014."""
+    project = admin.post(f"{V1}/org-unit/projects", json={"name": f"p-{secrets.token_hex(4)}"}).json()["id"]
+    query, team = where(project), {"name": "team", "value": "vision"}
+    given: Json = {"defaults": {"labels": [team]}, "rules": {"labels": {"lockedItems": ["team"]}}}
+    empty = submit(admin, body(served, {"labels": []}, projectId=project))
+    assert empty.status_code == 202, empty.text
+    one = f"{V1}/workloads/trainings/{empty.json()['workloadId']}"
+    assert admin.get(one, params={"explain": True}).json()["setBy"]["spec.labels"] == "default", "it says nothing"
+    seen = {"min_seq": empty.headers["x-log-sequence"]}
+    assert admin.get(f"{V1}/workloads", params=seen).status_code == 200
+    found = rehearsed(admin, query, **given)
+    assert (found["lookedAt"], found["refused"], found["changed"]) == (1, 0, 1)
+    assert found["workloads"][0]["changed"] == ["spec.labels"]
+    policy(**given, project=project)
+    again = submit(admin, body(served, {"labels": []}, projectId=project))
+    assert (again.status_code, again.json()["spec"]["labels"]) == (202, [team]), "so it is as rehearsed"
+    policy(defaults={"labels": [team]}, project=project)
+    cleared = submit(admin, body(served, {"labels": None}, projectId=project))
+    assert cleared.json()["spec"]["labels"] == []
+    seen = {"min_seq": cleared.headers["x-log-sequence"]}
+    assert admin.get(f"{V1}/workloads", params=seen).status_code == 200
+    told = {row["workloadId"]: row for row in rehearsed(admin, query, **given)["workloads"]}
+    assert [issue["rule"] for issue in told[cleared.json()["workloadId"]]["issues"]] == ["locked"], "it was cleared"
+
+
 def test_a_rehearsal_looks_at_masters_and_at_the_other_policy(admin: httpx.Client, served: Served, policy: Set) -> None:
     project = admin.post(f"{V1}/org-unit/projects", json={"name": f"p-{secrets.token_hex(4)}"}).json()["id"]
     request = served.training(projectId=project) | {

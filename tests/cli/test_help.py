@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
+from events.workload.fields.creation import DistributedCreation
 from events.workload.kinds import KINDS
 from muster.cli import reference
 from muster.cli.command import examples_of
 from muster.cli.complete import answer, offered
 from muster.cli.completion_data import FLAGS, SHARED_FLAGS
+from muster.cli.distributed import FRAMEWORKS
 from muster.cli.exits import ExitCode
 from muster.cli.main import _from_the_noun, command_line
 from muster.cli.nouns import NOUNS, root_help
-from muster.cli.training_flags import field_options
+from muster.cli.training_flags import MASTER_SECTION, field_options
 from tests.support.shapes import WORKLOAD_ID, Reply, ShapeServer, workload_row
 
 HEAVY = ("httpx", "pydantic", "rich", "yaml", "asyncio", "services", "projections", "joserfc", "msgspec")
@@ -290,6 +292,30 @@ def test_a_completion_without_a_server_offers_nothing_and_says_nothing(
 def test_the_script_for_a_shell_is_printed(muster: Any, shell: str) -> None:
     assert "_MUSTER_COMPLETE" in muster("completion", shell).out
     assert muster("completion", "tcsh").code == 2
+
+
+def test_each_flag_of_a_master_says_so(muster: Any) -> None:
+    for word in FRAMEWORKS:
+        told = " ".join(muster("training", word, "submit", "--help").out.split())
+        flags = re.findall(r"(--master-[a-z-]+)", told)
+        assert "--master-create-home-dir" in flags
+    master = [option for option in field_options(DistributedCreation) if option.rich_help_panel == MASTER_SECTION]
+    silent = [option.opts[0] for option in master if not (option.help or "").startswith("Of the master. ")]
+    assert silent == ["--master-no-pvcs"], "whose own words say it"
+
+
+def test_no_framework_offers_a_flag_that_it_always_refuses(muster: Any) -> None:
+    offering = {word for word in FRAMEWORKS if "--no-master" in muster("training", word, "submit", "--help").out}
+    assert offering == FRAMEWORKS.keys() - {"mpi"}
+    assert muster("training", "mpi", "submit", "a", "-i", "i", "--no-master", "--dry-run=client").code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("verb", ["suspend", "resume", "delete"])
+def test_the_help_says_with_what_wait_does_not_go(muster: Any, verb: str) -> None:
+    told = " ".join(muster("workload", verb, "--help").out.split())
+    assert (
+        "Goes with workloads that are named, not with those that filters choose, and not with -o or --dry-run." in told
+    )
 
 
 def test_a_flag_is_mandatory_only_where_the_command_needs_it() -> None:

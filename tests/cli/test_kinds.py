@@ -2,10 +2,12 @@
 
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+import yaml
 
+from events.workload.kinds import KINDS
 from muster.cli.distributed import FRAMEWORKS
 from muster.cli.exits import ExitCode
 from tests.support.shapes import WORKLOAD_ID, Reply, ShapeServer, workload_row
@@ -104,7 +106,7 @@ def test_a_master_that_names_no_volumes_is_sent_without_any(distributed: ShapeSe
 def test_no_claims_of_a_master_are_refused_where_nobody_knows_its_volumes(
     muster: Any, flags: tuple[str, ...], told: str
 ) -> None:
-    ran = muster("training", "mpi", "submit", "hello", "-i", "a", "--master-no-pvcs", *flags)
+    ran = muster("training", "pytorch", "submit", "hello", "-i", "a", "--master-no-pvcs", *flags)
     assert ran.code == 2
     assert told in ran.err
 
@@ -372,7 +374,7 @@ def test_a_list_says_what_it_lists(muster: Any, words: str, said: str) -> None:
             "training",
             "distributed.yaml",
             "Distributed",
-            "muster training pytorch submit -f examples/distributed.yaml (or tensorflow, xgboost, mpi, jax)\n",
+            "muster training pytorch submit -f examples/distributed.yaml\n",
         ),
         ("training", "inference.yaml", "Inference", "muster inference submit -f examples/inference.yaml\n"),
         ("workspace", "sweep.yaml", "Training", "muster training submit -f examples/sweep.yaml\n"),
@@ -383,9 +385,73 @@ def test_a_file_of_another_kind_leads_to_the_command_that_submits_it(  # noqa: P
 ) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
     ran = muster(noun, "submit", "-f", f"examples/{file}", "--dry-run=client")
+    assert (ran.code, f"is of kind '{kind}'" in ran.err, f"  → {line}" in ran.err) == (ExitCode.USAGE, True, True), (
+        ran.err
+    )
+
+
+def test_a_file_of_no_kind_with_fields_of_another_leads_to_the_command_that_submits_it(
+    muster: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text("name: a\nspec: {image: i, numWorkers: 2}\nmasterSpec: {image: i}\n")
+    ran = muster("training", "submit", "-f", str(file), "--dry-run=client")
+    line = f"muster training pytorch submit -f {file} (or tensorflow, xgboost, mpi, jax)\n"
     assert (ran.code, f"  → {line}" in ran.err) == (ExitCode.USAGE, True), ran.err
-    applied = muster("apply", "-f", f"examples/{file}")
-    assert f"→ write `kind: {kind}` into it, or: {line}" in applied.err
+
+
+def test_a_file_of_another_framework_leads_to_the_command_that_submits_it(muster: Any, tmp_path: Path) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text("name: a\nspec: {image: i, distributedFramework: TensorFlow}\n")
+    ran = muster("training", "pytorch", "submit", "-f", str(file), "--dry-run=client")
+    assert (ran.code, "is of the framework 'TensorFlow'" in ran.err) == (ExitCode.USAGE, True), ran.err
+    assert f"  → muster training tensorflow submit -f {file}\n" in ran.err
+
+
+def test_a_field_of_another_kind_is_refused_with_the_kind_that_has_it(muster: Any) -> None:
+    line = ("submit", "a", "-i", "i", "--dry-run=client", "--set")
+    ran = muster("training", *line, "masterSpec.image=x")
+    said = "--set: 'masterSpec.image' is a field of distributed trainings, and this is of kind Training\n"
+    todo = "  → leave it out; `muster training pytorch submit` and its sisters take it\n"
+    assert (ran.code, said + todo in ran.err) == (ExitCode.USAGE, True), ran.err
+    ran = muster("workspace", *line, "spec.parallelism=2")
+    assert (ran.code, "is a field of trainings, and this is of kind Workspace\n" in ran.err) == (2, True), ran.err
+    ran = muster("training", *line, "spec.imag=x")
+    assert (ran.code, "there is no field 'spec.imag'" in ran.err) == (ExitCode.USAGE, True), ran.err
+
+
+_EACH_KIND: Final = (
+    ("training", "Training", ()),
+    ("workspace", "Workspace", ()),
+    ("inference", "Inference", ("--serving-port", "8000")),
+    ("training jax", "Distributed", ("--workers", "2")),
+)
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+@pytest.mark.parametrize(("noun", "kind", "flags"), _EACH_KIND)
+def test_what_a_dry_run_prints_says_its_kind_and_every_command_that_reads_it_takes_it_for_that(  # noqa: PLR0917
+    api: ShapeServer, muster: Any, tmp_path: Path, noun: str, kind: str, flags: tuple[str, ...], form: str
+) -> None:
+    line = (*noun.split(), "submit", "a", "-i", "i", *flags, "--dry-run=client", "-o", form)
+    ran = muster(*line)
+    assert ran.code == 0, ran.err
+    file = tmp_path / f"one.{form}"
+    file.write_text(ran.out)
+    assert yaml.safe_load(ran.out)["kind"] == kind
+    again = muster(*noun.split(), "submit", "-f", str(file), "--dry-run=client", "-o", form)
+    assert (again.code, again.out) == (0, ran.out), again.err
+    other = "workspace" if noun == "training" else "training"
+    refused = muster(other, "submit", "-f", str(file), "--dry-run=client")
+    assert (refused.code, f"is of kind '{kind}'" in refused.err) == (ExitCode.USAGE, True), refused.err
+    answer = {"accepted": True, "fields": [], "issues": [], "notYetInForce": [], "placement": {"outcome": "runs"}}
+    api.on("POST", f"/workloads/{KINDS[kind].collection}:evaluate", Reply(body=answer))
+    (planned,) = muster("plan", "-f", str(file), "-o", "json").json()
+    assert planned["kind"] == kind
+    assert "kind" not in api.asked("POST", f"/workloads/{KINDS[kind].collection}:evaluate")[0].body
+    api.on("POST", "/workloads:batch", Reply(202, {"items": [{"code": 202, "id": WORKLOAD_ID}]}))
+    (applied,) = muster("apply", "-f", str(file), "-o", "json").json()
+    assert (applied["kind"], applied["result"]) == (kind, "created")
 
 
 def test_a_file_that_is_not_there_is_refused_in_words(muster: Any, tmp_path: Path, api: ShapeServer) -> None:

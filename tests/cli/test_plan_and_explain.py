@@ -27,6 +27,7 @@ def evaluated(outlook: dict[str, Any] | None, *issues: dict[str, Any]) -> Reply:
 
 
 FILES = """
+kind: Training
 name: a
 spec: {image: i}
 ---
@@ -78,8 +79,48 @@ def test_a_plan_says_of_each_workload_of_any_kind_where_it_would_run_why_it_woul
     assert asked.body["projectId"]
     assert not [one for one in api.requests if one.method != "GET" and not one.path.endswith(":evaluate")]
     file.write_text("name: a\nspec: {image: i}\n")
-    alone = muster("plan", "-f", str(file), "-o", "json")
+    alone = muster("plan", "--kind", "Training", "-f", str(file), "-o", "json")
     assert (alone.code, alone.json()[0]["placed"]) == (0, [run])
+    wrong = muster("plan", "--kind", "Trainning", "-f", str(file))
+    assert (wrong.code, "--kind: there is no kind 'Trainning'\n  → did you mean 'Training'" in wrong.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "collection"),
+    [
+        ("masterSpec: {image: j}\nspec: {image: i}", "Distributed", "distributed"),
+        ("spec: {image: i, numWorkers: 2}", "Distributed", "distributed"),
+        ("spec: {image: i, servingPort: {container: 8000}}", "Inference", "inferences"),
+        ("spec: {image: i, completions: 2}", "Training", "trainings"),
+    ],
+)
+def test_fields_that_one_kind_has_say_the_kind(  # noqa: PLR0917 - fixtures and cases
+    api: ShapeServer, muster: Muster, tmp_path: Path, text: str, kind: str, collection: str
+) -> None:
+    api.on("POST", f"/workloads/{collection}:evaluate", evaluated(placement("runs")))
+    file = tmp_path / "one.yaml"
+    file.write_text(f"name: a\n{text}\n")
+    ran = muster("plan", "-f", str(file), "-o", "json")
+    assert (ran.code, ran.json()[0]["kind"]) == (0, kind), ran.err
+
+
+def test_a_file_that_may_be_of_several_kinds_is_taken_for_none(
+    api: ShapeServer, muster: Muster, tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text("name: a\nspec: {image: i}\n")
+    (tmp_path / "b.yaml").write_text("name: b\nspec: {image: i, backoffLimit: 2}\n")
+    (tmp_path / "c.yaml").write_text("kind: Workspace\nname: c\nspec: {image: i}\n")
+    for verb, more in (("plan", ", or give --kind"), ("apply", "")):
+        ran = muster(verb, "-f", str(tmp_path / "a.yaml"))
+        kinds = "`kind: Training` or `kind: Distributed` or `kind: Workspace` or `kind: Inference`"
+        assert ran.code == 2
+        assert f"a.yaml has no kind, and its fields do not say which it is\n  → write {kinds} into it{more}" in ran.err
+        ran = muster(verb, "-f", str(tmp_path))
+        assert (ran.code, "2 workloads have no kind" in ran.err) == (2, True), ran.err
+        assert f"a.yaml: {kinds}\n" in ran.err
+        assert "b.yaml: `kind: Training` or `kind: Distributed` or `kind: Workspace`\n" in ran.err
+        assert f"→ write its kind into each{more}" in ran.err
+    assert not [one for one in api.requests if one.method != "GET"]
 
 
 def test_a_file_that_holds_no_workload_is_refused(muster: Muster, tmp_path: Path) -> None:

@@ -140,7 +140,9 @@ def test_a_change_that_cannot_be_made_sends_nothing(api: ShapeServer, muster: An
 
 def test_a_description_in_yaml_is_a_request_that_says_in_comments_how_it_stands(muster: Any) -> None:
     text = muster("workload", "describe", "hello", "-o", "yaml").out
-    assert text.startswith(f"# hello is Failed\n# id {WORKLOAD_ID}, version 9\nname: hello\nprojectId: p-1\n")
+    assert text.startswith(
+        f"# hello is Failed\n# id {WORKLOAD_ID}, version 9\nkind: Training\nname: hello\nprojectId: p-1\n"
+    )
     assert muster("workload", "describe", "hello", "-o", "json").json()["phase"] == "Failed"
 
 
@@ -196,7 +198,7 @@ def test_what_is_described_can_be_submitted_whatever_was_asked_for(
         )
     ran = muster("training", "submit", "-f", str(file), "--dry-run=client", "-o", "json")
     assert ran.code == 0, ran.err
-    assert json.loads(ran.out) == request
+    assert json.loads(ran.out) == {"kind": "Training", **request}
 
 
 def test_a_name_with_a_space_is_quoted_in_the_next_line(api: ShapeServer, muster: Any) -> None:

@@ -72,7 +72,7 @@ class Evaluation(Model, frozen=True, kw_only=True, rename="camel", omit_defaults
     accepted: bool
     """Whether a submission of the same would be accepted now."""
     fields: list[EvaluatedField]
-    """Every field of the spec."""
+    """Every field of the spec, and of a master's own spec where there is one."""
     issues: list[ComplianceIssue]
     """Everything that is wrong with the request, by its own paths."""
     not_yet_in_force: list[str]
@@ -2404,10 +2404,12 @@ class TrainingSpec(Model, frozen=True, kw_only=True, rename="camel", omit_defaul
 
 
 class EvaluatedField(Model, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A field of the spec, or an item of one of its lists."""
+    """A field of a spec, or an item of one of its lists."""
 
     field: str
-    """Path, such as `spec.labels[0]`, in the spec with all that policies, a template and assets set."""
+    """Path, such as `spec.labels[0]`, in the spec with all that policies, a template and assets set. That of a
+    master with a spec of its own begins with masterSpec.
+    """
     value: JsonValue
     """What it would be."""
     default: JsonValue

@@ -50,8 +50,6 @@ KINDS: Final[dict[str, tuple[KindName, type[Creation], tuple[str, ...]]]] = {
     "apart": ("Distributed", DistributedCreation, ("master", "worker")),
 }
 """By example: its kind, how its body is read, and its sets of pods."""
-FRAMEWORKS: Final = {"distributed": "PyTorch", "tensorflow": "TensorFlow", "xgboost": "XGBoost", "jax": "JAX"}
-"""Of those whose verb says it, and not the file."""
 
 
 @cache
@@ -62,8 +60,7 @@ def recipe(example: str, pod_set: str) -> RunPod:
     project_id, cluster_id = world.project(PROJECT), world.cluster("golden")
     path = APART if example == APART.stem else EXAMPLES / f"{example}.yaml"
     given: dict[str, Any] = yaml.safe_load(path.read_text())
-    if example in FRAMEWORKS:
-        given["spec"]["distributedFramework"] = FRAMEWORKS[example]
+    assert given.pop("kind", kind) == kind
     told = check_creation(body, given | {"projectId": project_id, "clusterId": cluster_id})
     assert not isinstance(told, FaultyCreation), f"{example}.yaml is refused: {told}"
     spec, beside = told.order()
