@@ -76,6 +76,13 @@ class Answering:
                 subject, queue="scheduler", cb=partial(self._take_in, answer), pending_msgs_limit=MOST_ASKED
             )
 
+    async def stop(self) -> None:
+        """Nobody is answered any more."""
+        self.fold = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     async def _take_in(self, answer: _Answer, message: Msg) -> None:
         if self.fold is None or not is_inbox(message.reply, inbox_prefix("api")):
             return

@@ -465,4 +465,5 @@ async def run(settings: Settings, health: Health, stop: asyncio.Event) -> None:
             await snapshots.forget()
             await schedule(SchedulingState(head_start=head_start))
     finally:
+        await answering.stop()
         await nc.close()

@@ -81,6 +81,7 @@ def a_scheduler_that_answers(settings: Settings) -> Generator[None]:
         await nc.flush()
         ready.set()
         await stop.wait()
+        await answering.stop()
         await nc.close()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(answer(),))

@@ -59,6 +59,7 @@ async def spans(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Asy
     answers = await asyncio.gather(*(ask(*each) for each in questions))
     assert answers == [b"1", None, b"2"] * 2
     yield spans
+    await answering.stop()
     await asking.close()
     await asked.close()
 
