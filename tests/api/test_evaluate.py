@@ -84,7 +84,12 @@ def a_scheduler_that_answers(settings: Settings) -> Generator[None]:
         await answering.stop()
         await nc.close()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(answer(),))
+    def run() -> None:
+        # Ends what still rests after an answer, too, and closes the loop.
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(answer())
+
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         assert ready.wait(60)
@@ -92,7 +97,6 @@ def a_scheduler_that_answers(settings: Settings) -> Generator[None]:
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(60)
-        loop.close()
 
 
 def test_the_scheduler_explains_a_workload_to_whoever_may_read_it(admin: httpx.Client, served: Served) -> None:
