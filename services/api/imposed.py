@@ -93,7 +93,9 @@ def marked(source: Asset, cluster_id: Any) -> str:
 
 
 async def _load(call: Look, asset_id: str, at: int | None) -> Chain[Asset]:
-    key = key_of_id(asset_id) or ""
+    key = key_of_id(asset_id)
+    if key is None:
+        return Chain(state=ASSET.initial)
     chain = await (call.api.store.load(ASSET, key) if at is None else call.api.store.load(ASSET, key, at))
     # Another asset may have its name by now.
     return chain if chain.state.asset_id == asset_id else Chain(state=ASSET.initial)

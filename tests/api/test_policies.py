@@ -6,6 +6,7 @@ Requirement rows: S014, S083, C12, C20, R7, R37.
 import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -639,7 +640,7 @@ def test_what_cannot_be_imposed_is_refused_by_name(served: Served, admin: httpx.
         f"{V1}/asset/compute", json={"meta": {"name": f"c-{secrets.token_hex(4)}", "scope": "tenant"}, "spec": {}}
     ).json()["meta"]["id"]
     never = "00000000-0000-8000-8000-000000000000"
-    for ids in ((never,), (compute,), (foreign,)):
+    for ids in ((never,), ("",), (str(UUID(int=0)),), ("x" * 300,), (compute,), (foreign,)):
         assert faults_of(impose(admin, place, *ids)) == [("imposedAssets[0]", None)]
     assert faults_of(impose(admin, place, nfs, same)) == [("imposedAssets[1]", None)]
     assert faults_of(impose(admin, place, nfs, kind="inferences")) == [("imposedAssets[0]", None)]
