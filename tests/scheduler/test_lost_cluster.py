@@ -440,7 +440,7 @@ def test_why_it_waits_is_told_as_of_the_clusters_that_are_left() -> None:
         "pods still run there"
     )
     assert found.changes[0].message == (
-        "have the agent of cluster a report again; wait until its old pods on cluster a have ended"
+        "have the agent of cluster a report again; and wait until its old pods on cluster a have ended"
     )
 
     # When the cluster reports again, and then its old pod ends.
