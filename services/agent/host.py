@@ -193,7 +193,7 @@ class AgentHost:
             first = False
             if served.cluster.cut_off:
                 log.info("cluster_cut_off", cluster=served.cluster.name)
-                await _until_turned(served, _alone(backend, served.stop))
+                await _until(served.turned, _until(served.stop, _unheard(backend)))
                 continue
             agent = Agent(
                 served.cluster,
@@ -203,36 +203,25 @@ class AgentHost:
                 version=self._version,
                 list_again_seconds=self._list_again_seconds,
             )
-            await _until_turned(served, agent.run(served.stop))
+            # Cut short without last words: whoever is cut off has none.
+            await _until(served.turned, agent.run(served.stop))
 
 
-async def _until_turned(served: _Served, part: Coroutine[Any, Any, None]) -> None:
-    """Until it ends, or is cut short: without last words, since whoever is cut off has none. Raises what it raises."""
-    working, turned = asyncio.create_task(part), asyncio.create_task(served.turned.wait())
+async def _until(event: asyncio.Event, part: Coroutine[Any, Any, None]) -> None:
+    """Until it ends, or is cut short once that is set: without last words. Raises what it raises."""
+    working, waiting = asyncio.create_task(part), asyncio.create_task(event.wait())
     try:
-        done, _ = await asyncio.wait({working, turned}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if working in done:
             working.result()
     finally:
-        for task in (working, turned):
+        for task in (working, waiting):
             task.cancel()
-        await asyncio.gather(working, turned, return_exceptions=True)
-
-
-async def _alone(backend: Backend, stop: asyncio.Event) -> None:
-    """The cluster goes on, and nobody hears of it."""
-    watching, stopping = asyncio.create_task(_unheard(backend)), asyncio.create_task(stop.wait())
-    try:
-        done, _ = await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if watching in done:
-            watching.result()
-    finally:
-        for task in (watching, stopping):
-            task.cancel()
-        await asyncio.gather(watching, stopping, return_exceptions=True)
+        await asyncio.gather(working, waiting, return_exceptions=True)
 
 
 async def _unheard(backend: Backend) -> None:
+    """The cluster goes on alone."""
     async for _ in backend.watch():
         pass
 
